@@ -15,7 +15,7 @@ from runner.checkpoints.reader import TensorSpec, is_number
 from runner.config.choices import ShapePolicy
 from runner.config.schema import ScaffoldConfig, VocabularyConfig
 from runner.config.spelling import override
-from runner.errors import Problem
+from runner.errors import PlanError, Problem
 from runner.restoration.conversions import (
     Cast,
     Combination,
@@ -96,19 +96,6 @@ class Rules:
     vocabulary: VocabularyConfig | None
 
 
-class MisfitError(Exception):
-    """A tensor does not fit its variable.
-
-    Attributes:
-      kind: groups problems that are reported together, e.g. `shape`.
-      problem: why.
-    """
-
-    def __init__(self, kind: str, problem: Problem) -> None:
-        super().__init__(kind, problem)
-        self.kind, self.problem = kind, problem
-
-
 class Fitter:
     """Applies one scaffold's rules on shape, layout and dtype; reads each vocabulary file once.
 
@@ -135,7 +122,7 @@ class Fitter:
         """Returns the names of the tensors needed for a variable whose renamed name is `wanted`.
 
         Raises:
-          MisfitError: when that name is not what the named conversion asks for.
+          PlanError: when that name is not what the named conversion asks for.
         """
         if rules.convert is None:
             return (wanted,)
@@ -147,7 +134,7 @@ class Fitter:
                 str(error),
                 f"map it in {self.key}.rename to the name that is asked for",
             )
-            raise MisfitError("name", problem) from error
+            raise PlanError(problem) from error
 
     def fit(
         self, variable: VariableSpec, tensors: Sequence[TensorSpec], rules: Rules
@@ -158,7 +145,7 @@ class Fitter:
         then sliced.
 
         Raises:
-          MisfitError: when the tensors do not fit.
+          PlanError: when the tensors do not fit.
         """
         try:
             combination, steps, shape = self._layout(variable, tensors, rules)
@@ -170,14 +157,14 @@ class Fitter:
                 str(error),
                 "fix the rule in convert, transpose or vocabulary, or exclude the variable",
             )
-            raise MisfitError("layout", problem) from error
+            raise PlanError(problem) from error
         after = shape if last is None else last.shape(shape)
         if after != variable.full_shape:
             if self._config.shape is ShapePolicy.init:
                 return None, (f"{tensors[0].name} has shape {list(after)}: initialised",)
             resize = self._resize(shape, variable.full_shape) if last is None else None
             if resize is None:
-                raise MisfitError("shape", self._shape(variable, tensors[0], after))
+                raise PlanError(self._shape(variable, tensors[0], after))
             if isinstance(resize, Reshape):
                 steps.append(resize)
             else:
@@ -224,15 +211,8 @@ class Fitter:
         if not -len(shape) <= config.axis < len(shape) or len(shape) != len(new):
             raise ValueError(f"{list(shape)} and {list(new)} have no common axis {config.axis}")
         axis = config.axis % len(shape)
-        old, new_tokens = self._tokens(config.old), self._tokens(config.new)
+        old, new_tokens = self._read(config.old), self._read(config.new)
         return remap(old, new_tokens, axis, shape[axis], new[axis])
-
-    def _tokens(self, path: str) -> Sequence[str]:
-        try:
-            return self._read(path)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ValueError(f"the vocabulary {path} cannot be read: {reason}") from error
 
     def _cast(
         self, variable: VariableSpec, tensors: Sequence[TensorSpec]
@@ -250,7 +230,7 @@ class Fitter:
             cause = f"a cast from {old} to {new} may lose values"
             remedy = f"allow it by ++{self.key}.cast=true, or exclude the variables"
         state = f"{self.key}: {variable.full_name} is {new}, but its tensor is {old}"
-        raise MisfitError(f"dtype {old} to {new}", Problem(state, cause, remedy))
+        raise PlanError(Problem(state, cause, remedy))
 
     def _shape(self, variable: VariableSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> Problem:
         key, new, name = self.key, variable.full_shape, variable.full_name

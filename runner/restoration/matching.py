@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
-from runner.errors import Problem
-from runner.restoration.fitting import Fitter, MisfitError, SourceTensor
+from runner.errors import PlanError, Problem
+from runner.restoration.fitting import Fitter, SourceTensor
 from runner.restoration.patterns import Renames, compile_pattern
 from runner.restoration.problems import (
     Miss,
@@ -97,7 +97,7 @@ class _Matcher:
         names = (*source.tensors, *source.aliases)
         self._averages = MovingAverages(names if config.use_ema else ())
         self._misses: dict[str, Miss] = {}
-        self._misfits: dict[str, list[Problem]] = {}
+        self._misfits: list[Problem] = []
         self._not_renamed: list[str] = []
         self.taken: set[str] = set()
 
@@ -105,8 +105,8 @@ class _Matcher:
         """Returns what the checkpoint gives to the variable."""
         try:
             return self._match(variable)
-        except MisfitError as error:
-            self._misfits.setdefault(error.kind, []).append(error.problem)
+        except PlanError as error:
+            self._misfits += error.problems
             return Match()
 
     def _match(self, variable: VariableSpec) -> Match:
@@ -153,13 +153,11 @@ class _Matcher:
                 yield _Candidate(variable, (alike[0],), (f"the source's only {leaf}",))
 
     def _miss(self, variable: VariableSpec, names: Sequence[str], *, renamed: bool) -> Match:
-        find = self._averages.find if self._needs_average(variable) else self._tensor
+        averaged = self._needs_average(variable)
+        find = self._averages.find if averaged else self._tensor
         name = next(name for name in names if find(name) is None)
-        # Where only its average is missing, another name of the tensor would not help.
-        lacks_average = self._tensor(name) is not None
-        wanted = name + EMA_SUFFIX if lacks_average else name
+        wanted = f"{name}{EMA_SUFFIX}" if averaged else name
         owner = self._owners.get(variable.full_name)
-        renameable = owner is None and len(names) == 1 and not lacks_average
         other = f" {wanted!r}" if wanted != variable.full_name else ""
         if self._config.missing is Missing.init or (
             variable.shared_by and not renamed and not self._is_included_by_name(variable)
@@ -172,8 +170,7 @@ class _Matcher:
             variable.full_shape,
             renamed=renamed,
             owner=owner,
-            renameable=renameable,
-            lacks_average=lacks_average,
+            renameable=owner is None and len(names) == 1 and not averaged,
         )
         return Match(notes=(f"no tensor{other}",))
 
@@ -193,7 +190,7 @@ class _Matcher:
             taken=self.taken,
             not_renamed=self._not_renamed,
         )
-        return problems + [combined(self._key, misfits) for misfits in self._misfits.values()]
+        return problems + combined(self._key, self._misfits)
 
     def _tensor(self, name: str) -> TensorSpec | None:
         tensors = self._source.tensors

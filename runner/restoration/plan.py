@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Collision, Expect, Missing, StateChoice
+from runner.config.choices import Collision, Expect, StateChoice
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem, nearest
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.matching import Matches, match
 from runner.restoration.patterns import compile_pattern
-from runner.restoration.problems import bad_expression, some
+from runner.restoration.problems import bad_expression, bad_rules, some
 from runner.restoration.variables import (
     WARM_STARTED,
     StateClass,
@@ -167,10 +167,7 @@ def _match(
 ) -> Matches:
     source, unusable = located.specs[scaffold], located.problems.get(scaffold)
     if unusable:
-        # Reports what is wrong with the rules too, whatever the checkpoint holds.
-        config, source = replace(config, missing=Missing.init), CheckpointSpec("", None, {})
-        problems = match(scaffold, config, source, claimed, owners).problems
-        return Matches({}, (*unusable, *problems))
+        return Matches({}, (*unusable, *bad_rules(scaffold, config)))
     if source is None:
         return Matches({}, ())
     return match(scaffold, config, source, claimed, owners)

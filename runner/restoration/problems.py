@@ -30,7 +30,6 @@ class Miss:
       renamed: whether a rule of the scaffold made the tensor's name.
       owner: the variable that it is a slot or an average of, if any.
       renameable: whether another rename of the variable may find the tensor.
-      lacks_average: whether the tensor is there, but not its moving average, which `use_ema` takes.
     """
 
     variable: str
@@ -39,7 +38,6 @@ class Miss:
     renamed: bool = False
     owner: str | None = None
     renameable: bool = True
-    lacks_average: bool = False
 
 
 def missing_problems(
@@ -151,21 +149,22 @@ def _without_rename(
         cause += f"{len(taken)} of them used: it seems to belong to another version of the model"
     else:
         cause += "none of them used: it seems to belong to another model"
-    if any(miss.lacks_average for miss in misses):
-        remedy = f"set ++{key}.use_ema=false, or {remedy}"
     return Problem(_missing(key, misses), cause, remedy, choices)
 
 
-def combined(key: str, problems: Sequence[Problem]) -> Problem:
-    """Returns the problems of one kind as one, with the remedy and the choices of the first."""
-    states = list(dict.fromkeys(problem.state.removeprefix(f"{key}: ") for problem in problems))
-    causes = list(dict.fromkeys(problem.cause for problem in problems))
-    more = f"; and {len(states) - _NAMED:,} more" if len(states) > _NAMED else ""
-    return replace(
-        problems[0],
-        state=f"{key}: {'; '.join(states[:_NAMED])}{more}",
-        cause="; ".join(causes[:_NAMED]),
-    )
+def combined(key: str, problems: Iterable[Problem]) -> list[Problem]:
+    """Returns problems with one remedy as one, with the choices of the first."""
+    groups: dict[str, list[Problem]] = {}
+    for problem in problems:
+        groups.setdefault(problem.remedy, []).append(problem)
+    joined = []
+    for group in groups.values():
+        states = list(dict.fromkeys(problem.state.removeprefix(f"{key}: ") for problem in group))
+        causes = list(dict.fromkeys(problem.cause for problem in group))
+        more = f"; and {len(states) - _NAMED:,} more" if len(states) > _NAMED else ""
+        state, cause = f"{key}: {'; '.join(states[:_NAMED])}{more}", "; ".join(causes[:_NAMED])
+        joined.append(replace(group[0], state=state, cause=cause))
+    return joined
 
 
 def unused_rule(where: str, rule: str, variables: Sequence[str]) -> Problem:

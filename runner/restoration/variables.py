@@ -205,12 +205,10 @@ def assign_owners(
             problems += [_unmatched(scaffold, pattern, states) for pattern in matched.unused]
         else:
             problems += _empty_classes(scaffold, config, [states[name] for name in claimed])
-    several = {name: claimants for name, claimants in claims.items() if len(claimants) > 1}
     if collision is Collision.mean:
-        problems += _disagreements(several, scaffolds)
         return Ownership({name: tuple(claims[name]) for name in claims}, tuple(problems))
     if collision is Collision.error:
-        problems += _collisions(several)
+        problems += _collisions(claims)
     chosen = -1 if collision is Collision.last else 0
     return Ownership({name: (claims[name][chosen],) for name in claims}, tuple(problems))
 
@@ -284,9 +282,9 @@ def _empty_classes(
     ]
 
 
-def _collisions(several: Mapping[str, Sequence[str]]) -> list[Problem]:
+def _collisions(claims: Mapping[str, Sequence[str]]) -> list[Problem]:
     by_scaffolds: dict[tuple[str, ...], list[str]] = {}
-    for name, scaffolds in several.items():
+    for name, scaffolds in claims.items():
         by_scaffolds.setdefault(tuple(scaffolds), []).append(name)
     return [
         Problem(
@@ -296,24 +294,5 @@ def _collisions(several: Mapping[str, Sequence[str]]) -> list[Problem]:
             tuple(f"restoration.collision={choice}" for choice in ("first", "last", "mean")),
         )
         for scaffolds, names in by_scaffolds.items()
+        if len(scaffolds) > 1
     ]
-
-
-def _disagreements(
-    several: Mapping[str, Sequence[str]], scaffolds: Mapping[str, ScaffoldConfig]
-) -> list[Problem]:
-    problems: dict[tuple[str, ...], Problem] = {}
-    for name, claimants in several.items():
-        for key in ("trainable", "freeze_until_step", "learning_rate_multiplier"):
-            values = [getattr(scaffolds[scaffold], key) for scaffold in claimants]
-            if len(set(values)) > 1:
-                pairs = zip(claimants, values, strict=True)
-                which = ", ".join(f"{scaffold} has {value}" for scaffold, value in pairs)
-                problem = Problem(
-                    f"scaffolds {' and '.join(claimants)} share {name}, but not `{key}`: {which}",
-                    "with restoration.collision=mean they own the variable together",
-                    f"give both the same `{key}`, or set another restoration.collision",
-                    ("restoration.collision=first", "restoration.collision=last"),
-                )
-                problems.setdefault((key, *claimants), problem)
-    return list(problems.values())

@@ -116,7 +116,6 @@ def test_a_weight_without_its_average_is_a_problem() -> None:
     frozen = variable("a/k", frozen=True)
     problem = only(one([frozen], scaffold(use_ema=True, trainable=False), checkpoint("a/k")))
     assert problem.state == f"scaffolds.net: no tensor 'a/k/{EMA}' for the variable a/k"
-    assert problem.remedy.startswith("set ++scaffolds.net.use_ema=false, or ")
 
 
 LSTM = {"lstm/kernel": (3, 8), "lstm/recurrent_kernel": (2, 8), "lstm/bias": (8,)}

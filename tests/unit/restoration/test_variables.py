@@ -215,11 +215,3 @@ def test_disjoint_classes_do_not_collide() -> None:
     assert owned(scaffolds) == Ownership(
         {"cnn/kernel": ("a",), "cnn/moving_mean": ("b",)}, problems=()
     )
-
-
-def test_owners_of_a_mean_must_agree_on_training() -> None:
-    scaffolds = {"a": scaffold("cnn/*", trainable=False), "b": scaffold("*")}
-    problem = only(owned(scaffolds, Collision.mean))
-    assert problem.state == (
-        "scaffolds a and b share cnn/kernel, but not `trainable`: a has False, b has True"
-    )
