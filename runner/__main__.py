@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,16 +21,18 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runner.cluster.local import LocalCluster, task_command
-from runner.cluster.trial_link import linked_trial
+from runner.cluster.trial_link import hand_over, linked_trial
 from runner.config.choices import Mode
 from runner.config.cluster import resolve
 from runner.config.cluster_spec import is_task, launches
 from runner.config.composition import (
+    COMPOSITION_ERRORS,
     RAISED,
     experiment_names,
-    forced,
-    problems_of_command,
+    problem_of,
     register,
+    shipped,
+    with_plus_plus,
 )
 from runner.config.new_project import init
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
@@ -38,25 +41,17 @@ from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCod
 from runner.runs.recorded_config import recorded_config
 from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes
-from runner.system.lifeline import LIFELINE, end_with_launcher, hand_over
+from runner.system.lifeline import LIFELINE, end_with_launcher
 from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import start_delivery
 
-
-def shipped(folder: str) -> Path:
-    """Returns a shipped folder: inside the package in a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    inside = package / folder
-    return inside if inside.is_dir() else package.parent / folder
+# Whether Hydra has composed the command; later errors are the run's.
+_began = threading.Event()
 
 
-def conf_directory() -> Path:
-    """Returns the folder of the shipped configs."""
-    return shipped("conf")
-
-
-@hydra.main(version_base="1.3", config_path=str(conf_directory()), config_name="config")
+@hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")
 def _job(config: DictConfig) -> float | None:
+    _began.set()
     job = job_of(HydraConfig.get())
     if job is not None:
         return carry_out(job, lambda trial: _run(config, trial))
@@ -126,7 +121,7 @@ def _import_runtime() -> None:
 
 def _launch(config: RunConfig, trial: Trial | None) -> float | None:
     """Starts the tasks of a local cluster, each by this very command."""
-    command = task_command(HydraConfig.get(), conf_directory())
+    command = task_command(HydraConfig.get(), shipped("conf"))
     return LocalCluster(config.cluster, command, config.session.grace_seconds, trial).run()
 
 
@@ -152,9 +147,10 @@ def main() -> int:
         return 0
     if sys.argv[1:2] == ["init"]:
         return _init()
+    _began.clear()
     end_with_launcher(os.environ)
     register()
-    sys.argv[1:] = _options_first([forced(each) for each in sys.argv[1:]])
+    sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -163,10 +159,11 @@ def main() -> int:
     except RunnerError as error:
         return _fail(error)
     except RAISED as error:
-        problems = problems_of_command(conf_directory(), sys.argv[1:], error)
-        if not problems:
-            raise  # The command composes: the error is one of the run, with its traceback.
-        return _fail(ConfigError(*problems))
+        # Trials may also begin in other processes.
+        began = _began.is_set() or not {"-m", "--multirun"}.isdisjoint(sys.argv)
+        if began and not isinstance(error, COMPOSITION_ERRORS):
+            raise  # An error of the run, with its traceback.
+        return _fail(ConfigError(problem_of(error)))
     except KeyboardInterrupt:
         return _fail(InterruptedRunError(signal.SIGINT))
     return 0

@@ -76,7 +76,10 @@ class BundleReader(CheckpointReader):
         }
         aliases = self.aliases()
         step = self._step(tensors, aliases)
-        return CheckpointSpec(self.prefix, step, tensors, self.format, content, aliases)
+        keys = {key: name for name, key in self.keys.items() if key != name}
+        return CheckpointSpec(
+            self.prefix, step, tensors, self.format, content, aliases=aliases, keys=keys
+        )
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""

@@ -80,6 +80,8 @@ class CheckpointSpec:
       aliases: other names of some tensors -> the name in `tensors`; in an object-based checkpoint
         a tensor is named by an object path, and the variable's own name is an alias.
       layers: group -> name of the layer, in Keras's weights files; the model's group is empty.
+      keys: the keys under which TensorFlow's index holds the tensors of an object-based checkpoint,
+        such as `a/.ATTRIBUTES/VARIABLE_VALUE` -> the name in `tensors`.
     """
 
     path: str
@@ -89,6 +91,12 @@ class CheckpointSpec:
     content: Callable[[], str] = field(default=str, repr=False, compare=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def find(self, name: str) -> TensorSpec | None:
+        """Returns the tensor of a name, an alias or a key; None if there is none."""
+        known = name if name in self.tensors else self.aliases.get(name) or self.keys.get(name, "")
+        return self.tensors.get(known)
 
     @property
     def digest(self) -> str:

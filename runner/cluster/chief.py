@@ -24,13 +24,13 @@ from runner.cluster.sessions import (
     session_config,
     start_server,
 )
+from runner.cluster.trial_link import report_begun
 from runner.cluster.worker import run_worker
 from runner.config.cluster_spec import is_cluster, parameter_servers
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
-from runner.system.lifeline import report_begun
 from runner.system.signals import Interruption
-from runner.training.run import Coordinator, Run
+from runner.training.run import Coordinator, OpenedRun
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session
@@ -54,7 +54,7 @@ class Chief(Coordinator):
         """Reports that the run is begun or resumed to the process that started this one."""
         report_begun(os.environ)
 
-    def is_over(self, run: Run) -> bool:
+    def is_over(self, run: OpenedRun) -> bool:
         """Whether the run is trained already; releases the parameter servers that are still there.
 
         A chief may die once the servers have ended, without which its next process could not train.
@@ -67,7 +67,7 @@ class Chief(Coordinator):
             self._set(released_flag, run)
         return True
 
-    def session_creator(self, run: Run, **arguments: Any) -> ClusterChiefSessionCreator:
+    def session_creator(self, run: OpenedRun, **arguments: Any) -> ClusterChiefSessionCreator:
         """Starts the server, and returns the creator of the run's sessions; see `start_server`."""
         self._target = start_server(self._config)
         task = ClusterTask(self._config, run.screen, run.interruption, self._target)
@@ -76,7 +76,7 @@ class Chief(Coordinator):
         self._creator = ClusterChiefSessionCreator(task, name, **arguments)
         return self._creator
 
-    def hooks(self, run: Run) -> tuple[list[_Hook], list[_Hook]]:
+    def hooks(self, run: OpenedRun) -> tuple[list[_Hook], list[_Hook]]:
         """Returns the hooks that come before and after all others."""
         creator = self._creator
         first: list[_Hook] = [_StopWorkersHook(creator.channel, run.interruption.received)]
@@ -86,7 +86,7 @@ class Chief(Coordinator):
         return first, [_TasksHook(creator.channel, run, self._cluster.grace_secs)]
 
     @contextmanager
-    def session_scope(self, run: Run) -> Iterator[None]:
+    def session_scope(self, run: OpenedRun) -> Iterator[None]:
         """Lets the parameter servers end after the block, whose session still needs them.
 
         After a signal, or where the block fails, only those end that a signal has reached or
@@ -104,7 +104,7 @@ class Chief(Coordinator):
             raise
         self._set(left_flag if run.interruption.received() else released_flag, run)
 
-    def _set(self, flag: Callable[[int], Announcement], run: Run) -> None:
+    def _set(self, flag: Callable[[int], Announcement], run: OpenedRun) -> None:
         """Sets a flag on each parameter server; reports one that does not answer."""
         # A session would wait for it without end.
         if missing := missing_of(parameter_servers(self._cluster)):
@@ -139,7 +139,7 @@ class _StopWorkersHook(_Hook):
 class _TasksHook(_Hook):
     """Records what other tasks send and stops when they ask; at the end waits for them."""
 
-    def __init__(self, channel: Channel, run: Run, grace: float) -> None:
+    def __init__(self, channel: Channel, run: OpenedRun, grace: float) -> None:
         self._channel, self._run, self._grace = channel, run, grace
         self._received_at = time.monotonic()
 

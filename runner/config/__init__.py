@@ -3,10 +3,9 @@
 - `schema`: every key, with its type and default; `choices`: the choices and bounds of its values;
   `keys`: paths and types of keys; `reference`: the keys with their comments, as a page of the docs
   and in `--help`.
-- `composition`: composing sources and trials (Hydra composes the command itself, in
-  `runner.__main__`), and finding the other mistakes in a command that Hydra refuses;
-  `hydra_errors` words the mistakes, and `spelling` spells values for overrides and YAML, and
-  commands to copy into a shell.
+- `composition`: composes sources and trials (Hydra composes the command itself, in
+  `runner.__main__`), and reports Hydra's errors as problems; `key_problems`: problems of single
+  keys; `spelling`: values as overrides and YAML, and commands to copy into a shell.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
   `scaffold_reading` does so for scaffolds.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks

@@ -1,50 +1,44 @@
-"""Composes configurations through Hydra, and finds every override that does not compose.
+"""Composes configurations through Hydra, and reports its errors as problems.
 
-Hydra composes the command's own configuration. This module composes beside it: the experiments that
-checkpoints come from, the trials of a sweep, and a command that Hydra has refused, once more, for
-all of its mistakes.
+Hydra composes the command's own configuration. This module composes beside it the experiments that
+checkpoints come from and the trials of a sweep. Hydra reports one mistake at a time; all mistakes
+in a composed configuration are reported together, by `validation`.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from functools import cache, lru_cache
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
+import yaml
+from hydra import compose
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
-from hydra.errors import (
-    HydraException,
-    MissingConfigException,
-    OverrideParseException,
-    SearchPathException,
-)
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
 
-from runner.config.hydra_errors import explain, without_experiment
 from runner.config.instantiation import register_resolvers
+from runner.config.key_problems import bad_value, unknown_key
 from runner.config.keys import annotation
 from runner.config.reference import help_of_keys
 from runner.config.schema import RunConfig
-from runner.config.spelling import spelled
-from runner.config.validation import is_by_folder, validate
-from runner.errors import Problem, RunnerError
+from runner.errors import ConfigError, Problem, ranked, similar
 
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
-# A composition, like a run, can also raise these: OmegaConf itself fails at an override below a key
-# without a value, and a folder of configs may not be readable.
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
+# A composition, like a run, can also raise these: OmegaConf fails itself at an override below a key
+# without a value, Hydra at options that exclude each other, and a folder may not be readable.
 RAISED = (*COMPOSITION_ERRORS, ValueError, AttributeError, AssertionError, PermissionError)
 
 # Composes a configuration, `hydra` included, of overrides.
@@ -54,10 +48,6 @@ _FREE = re.compile(
     r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?"
     r"|hydra\.sweeper\.(params|objectives|constraints)(\.[^=]+)?)="
 )
-# What an experiment sets, and nothing else.
-_OF_EXPERIMENT = ("data", "model", "loss", "metrics", "hooks", "params", "input_fns", "graph")
-# Which keys are below these depends on the chosen groups and the experiment.
-_CHOSEN = (*_OF_EXPERIMENT, "model_fn", "optimizer", "scaffolds", "hydra")
 
 
 def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -67,10 +57,9 @@ def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
       ConfigError: when there is no such experiment, or it does not compose.
     """
     loader = GlobalHydra.instance().config_loader()
-    try:
-        composed = _composed(loader, HydraConfig.get().job.config_name, name, tuple(overrides))
-    except COMPOSITION_ERRORS as error:
-        raise explain(error) from error
+    config_name = HydraConfig.get().job.config_name
+    with reporting_composition():
+        composed = _composed(loader, config_name, name, tuple(overrides))
     return copy.deepcopy(composed)
 
 
@@ -82,11 +71,11 @@ def _composed(
     """Composes an experiment; by another `loader` it may be another one."""
     return compose(
         config_name=config_name,
-        overrides=[f"+experiment={name}", *(forced(each) for each in overrides)],
+        overrides=[f"+experiment={name}", *map(with_plus_plus, overrides)],
     )
 
 
-def forced(override: str) -> str:
+def with_plus_plus(override: str) -> str:
     """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
 
     Likewise of an expectation, whose keys are names of scaffolds, and of mappings of a sweeper.
@@ -107,7 +96,7 @@ def running(config: DictConfig) -> Iterator[None]:
 
 
 def without_hydra(config: DictConfig) -> DictConfig:
-    """Returns a copy of a composed configuration, as a run is given it."""
+    """Returns a copy of a composed configuration without the key `hydra`, as a run takes it."""
     task = copy.deepcopy(config)
     with read_write(task), open_dict(task):
         del task["hydra"]
@@ -120,144 +109,103 @@ def experiment_names() -> list[str]:
     return hydra.config_loader().get_group_options("experiment") if hydra.is_initialized() else []
 
 
-def compose_all(
-    compose: Compose, overrides: Sequence[str]
-) -> tuple[DictConfig | None, list[Problem]]:
-    """Composes overrides, leaving out those that do not compose.
-
-    Returns:
-      The configuration, and what is wrong with the overrides left out. No configuration where they
-      may decide the others, such as the choice of a group.
-    """
+@contextmanager
+def reporting_composition() -> Iterator[None]:
+    """Raises a ConfigError in place of an error that a composition inside the block raises."""
     try:
-        return compose(overrides), []
+        yield
     except RAISED as error:
-        first = error
-    lacking = _without_experiment(overrides)
-    if lacking:
-        _, found_beside = compose_all(compose, [each for each in overrides if each not in lacking])
-        return None, [*lacking.values(), *found_beside]
-    parsed, problems = _parsed(overrides)
-    if problems:
-        return None, problems
-    config, chosen = None, True
-    composed: list[str] = []
-    found: dict[str, Problem] = {}
-    for each in sorted(parsed, key=lambda override: not _is_choice(override)):
-        try:
-            if len(composed) == len(parsed) - 1:
-                raise first  # All others compose.
-            config = compose([*composed, str(each.input_line)])
-            composed.append(str(each.input_line))
-        except RAISED as error:
-            root, dot, _ = each.key_or_group.partition(".")
-            independent = bool(dot) and root not in _CHOSEN
-            if chosen or independent or isinstance(error, MissingConfigException):
-                below_nothing = isinstance(error, AttributeError | AssertionError)
-                wrong = [without_experiment(each.key_or_group)] if below_nothing else []
-                found |= {problem.state: problem for problem in wrong or explain(error).problems}
-            chosen = chosen and not _is_choice(each)
-    return config if chosen and found else None, list(found.values() or explain(first).problems)
+        raise ConfigError(problem_of(error)) from error
 
 
-def _parsed(overrides: Sequence[str]) -> tuple[list[Override], list[Problem]]:
-    parsed: list[Override] = []
-    problems: list[Problem] = []
-    for each in overrides:
-        try:
-            parsed += OverridesParser.create().parse_overrides([each])
-        except OverrideParseException as error:
-            problems += explain(error).problems
-    return parsed, problems
-
-
-def _is_choice(override: Override) -> bool:
-    """Whether an override chooses, or may be meant to choose, a group or the experiment."""
-    kind = annotation(override.key_or_group, RunConfig)
-    if isinstance(kind, type) and issubclass(kind, int | float | str | Enum):
-        return False  # Such as `seed`.
-    of_root = "." not in override.key_or_group or "/" in override.key_or_group
-    return of_root and not isinstance(override.value(), bool | int | float | None)
-
-
-def problems_of_command(
-    directory: Path, arguments: Sequence[str], error: Exception
-) -> list[Problem]:
-    """Returns all that is wrong with a command that has failed; none where its run has failed.
-
-    Hydra reports the first mistake alone. The command is composed again by Hydra's public API: if
-    it composes, the error is not the command's. Of the values that a sweep lists, the first are
-    composed. With a search path of the user's own, or a glob, the first mistake is all there is.
-    """
-    options = _options(arguments)
-    first = explain(error).problems
-    overrides: Sequence[str] = options.overrides
-    # Such a search path, and what is globbed on it, the composition below does not know.
-    unknown = any("hydra.searchpath" in each or "glob(" in each for each in overrides)
-    if isinstance(error, SearchPathException) or options.config_path or unknown:
-        return list(first) if isinstance(error, COMPOSITION_ERRORS) else []
-    folders = [f"file://{Path(options.config_dir).resolve()}"] if options.config_dir else []
-    path = f"hydra.searchpath={spelled(folders)}"
-
-    def again(given: Sequence[str]) -> DictConfig:
-        return compose(options.config_name, [path, *given], return_hydra_config=True)
-
-    with initialize_config_dir(str(directory), version_base="1.3"):
-        if options.multirun and not _parsed(overrides)[1]:
-            overrides = list(_first_values(overrides))
-        config, found = compose_all(again, overrides)
-        if config is not None and found and not is_by_folder(config):
-            try:
-                with running(config):
-                    validate(without_hydra(config), experiment_names())
-            except RunnerError as invalid:
-                found += invalid.problems
-    if not found and not (options.cfg or options.info or options.resolve):
-        return []
-    if _without_experiment(overrides) or isinstance(error, AttributeError | AssertionError):
-        first = ()
-    return list({each.state: each for each in (*first, *found)}.values())
-
-
-def _without_experiment(overrides: Sequence[str]) -> dict[str, Problem]:
-    """Returns override -> problem of what only an experiment sets; nothing where one is named."""
-    parsed = _parsed(overrides)[0]
-    given = {each.key_or_group for each in parsed}
-    if given & {"experiment", "name"}:
-        return {}
-    return {
-        str(each.input_line): without_experiment(
-            each.key_or_group, by_folder={"mode", "run_dir"} <= given
+def problem_of(error: BaseException) -> Problem:
+    """Returns the problem that an error of a composition reports."""
+    if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return Problem(
+            f"{group} {name!r} is not known",
+            str(error).splitlines()[0],
+            "fix the name, or add your folder with --config-dir",
+            ranked(name, error.options or ()),
         )
-        for each in parsed
-        if "." in each.key_or_group and each.key_or_group.split(".")[0] in _OF_EXPERIMENT
-    }
+    if isinstance(error, OverrideParseException):
+        return Problem(
+            f"{error.override!r} is not an override",
+            "; ".join(
+                line
+                for line in str(error).splitlines()
+                if not line.startswith(("Error parsing", "See"))
+            ),
+            "write key=value to change, +key=value to add, ~key to delete; quote a value that "
+            "contains any of {}[](),:=$ and the whole for your shell: 'key=\"a,b\"'",
+        )
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return Problem(
+            f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} is not valid YAML",
+            ", ".join(text for text in (error.context, error.problem) if text),
+            "fix the file; values that begin with any of []{}*&!%@` or hold `: ` need quotes",
+        )
+    for cause in _chain(error):
+        if isinstance(cause, OmegaConfBaseException) and cause.msg is not None:
+            return _refused(cause, str(error))
+    if isinstance(error, AttributeError | AssertionError):
+        return _below_nothing("an override is below a key that has no value")
+    state, *rest = str(error).splitlines() or [type(error).__name__]
+    return Problem(state, " ".join(line.strip() for line in rest))
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Returns what Hydra's own options say, and the overrides."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--config-name", "-cn", default="config")
-    for names in (("--config-dir", "-cd"), ("--config-path", "-cp"), ("--cfg", "-c")):
-        parser.add_argument(*names)
-    parser.add_argument("--package", "-p")
-    parser.add_argument("--info", "-i", nargs="?", const="all")
-    for flags in (("--multirun", "-m"), ("--resolve",)):
-        parser.add_argument(*flags, action="store_true")
-    return parser.parse_known_args(arguments)[0]
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
 
 
-def _first_values(overrides: Sequence[str]) -> Iterator[str]:
-    """Yields the overrides of one trial of a sweep."""
-    for each in _parsed(overrides)[0]:
-        value = each.value()
-        if isinstance(value, IntervalSweep):
-            yield f"{each.get_key_element()}={value.start}"
-        elif each.is_sweep_override():
-            yield f"{each.get_key_element()}={next(each.sweep_string_iterator())}"
-        else:
-            yield str(each.input_line)
+def _below_nothing(state: str) -> Problem:
+    """Returns the problem of an override such as `data.size=3` where nothing sets `data`."""
+    return Problem(
+        state,
+        "no experiment sets it, or ~KEY deletes it",
+        "add +experiment=NAME; with run_dir=... the run's own configuration is used",
+    )
+
+
+def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
+    """Returns the problem of a key or a value that OmegaConf does not accept."""
+    key = str(cause.full_key or "the configuration")
+    # Hydra's own error names the file that holds it: `In 'experiment/mine': ...`.
+    place = f"{text.partition(':')[0]}: " if text.startswith("In '") else ""
+    first = place + str(cause).splitlines()[0]
+    if isinstance(cause, MissingMandatoryValue):
+        return _below_nothing(f"{key} has no value, and an override is below it")
+    if not isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return bad_value(key, first)
+    if key == "experiment":
+        return Problem(
+            "an experiment is composed below the key 'experiment'",
+            first,
+            "make `# @package _global_` the first line of its file",
+        )
+    if key.startswith("hydra."):
+        return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
+    if annotation(key, RunConfig) is None:
+        return unknown_key(key, place)
+    parent, _, name = key.rpartition(".")
+    siblings = cause.parent_node if isinstance(cause.parent_node, DictConfig) else ()
+    return Problem(
+        f"{key} is not set, so there is nothing to override",
+        f"the experiment sets no such key below {parent}",
+        f"fix the name, or put a plus before it to add it: +{key}=...",
+        [f"{parent}.{sibling}" for sibling in similar(name, map(str, siblings))],
+    )
+
+
+def shipped(folder: str) -> Path:
+    """Returns a shipped folder: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder
 
 
 @cache

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.choices import StateChoice, rule_problems
-from runner.config.hydra_errors import bad_value, unknown_key
+from runner.config.key_problems import bad_value, unknown_key
 from runner.config.keys import annotation, keys
 from runner.config.schema import RestorationConfig, RunConfig, ScaffoldConfig
 from runner.errors import Problem

@@ -83,8 +83,9 @@ class WarmStartPlan(RestorationPlan):
 
         The keys are those of `json_report.provenance_document`.
         """
-        run = {"experiment": self.model, "run_dir": os.getcwd(), "tracking_uri": None}
-        return json_report.provenance_document(self, {**run, "run_id": None}, self.origins)
+        return json_report.provenance_document(
+            self, self.origins, experiment=self.model, run_dir=Path.cwd()
+        )
 
     def write_provenance(self, directory: str | Path) -> None:
         """Writes the provenance into a directory of the model's own checkpoints.

@@ -193,8 +193,7 @@ class _Matcher:
         return problems + combined(self._key, self._misfits)
 
     def _tensor(self, name: str) -> TensorSpec | None:
-        tensors = self._source.tensors
-        return tensors.get(name) or tensors.get(self._source.aliases.get(name, ""))
+        return self._source.find(name)
 
     def _is_included_by_name(self, variable: VariableSpec) -> bool:
         include = self._config.variables.include

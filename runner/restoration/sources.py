@@ -17,7 +17,7 @@ from runner.checkpoints.locate import LATEST, Artifacts, resolve
 from runner.checkpoints.open import AverageReader, averaged, open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.choices import EXPERIMENT, OPTIONAL
-from runner.config.hydra_errors import unresolved
+from runner.config.key_problems import unresolved
 from runner.config.scaffold_reading import read_restoration, read_scaffolds
 from runner.config.schema import RestorationConfig, ScaffoldConfig
 from runner.errors import CheckpointError, ConfigError, Problem, TrackingError

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +14,7 @@ from filelock import FileLock
 from runner.config.fingerprint import fingerprint
 from runner.errors import Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord, runs
-from runner.system.atomic_files import make_container
+from runner.system.atomic_files import make_container, next_numbered_folder
 from runner.system.status import Status
 
 _WARM_START = ("scaffolds", "restoration")
@@ -21,6 +23,29 @@ _ENDED = (Status.FINISHED, Status.PRUNED)
 _STEPS = "train.steps"
 # What distinguishes two configurations whose records look alike.
 _UNSEEN = "another secret, or the same values in another order, and that of scaffolds counts"
+
+
+class Opening(Enum):
+    """How a run is opened: a new one, an interrupted one as it was, or one for more steps."""
+
+    new = "new"
+    resumed = "resumed"
+    extended = "extended"
+
+
+@dataclass(frozen=True)
+class ClaimedDirectory:
+    """The directory of a run that this process owns.
+
+    Attributes:
+      directory: the run directory.
+      opening: how the run was opened.
+      former: the run's record before that; None for a new run.
+    """
+
+    directory: RunDirectory
+    opening: Opening
+    former: RunRecord | None = None
 
 
 def interrupted_run(
@@ -77,7 +102,7 @@ def open_run(
     *,
     run_dir_is_explicit: bool = False,
     settings: Mapping[str, Any] | None = None,
-) -> RunDirectory:
+) -> ClaimedDirectory:
     """Claims the directory of the run to resume, or a new, numbered one in `container`.
 
     A run that is extended takes the record's fingerprint and settings, in one atomic write with its
@@ -96,18 +121,21 @@ def open_run(
         )
         if directory is not None:
             directory.claim()
-            found = directory.load_record()
-            changes: dict[str, Any] = {"status": Status.RUNNING}
-            if found.fingerprint != record.fingerprint or found.status == Status.FINISHED:
-                changes |= {"fingerprint": record.fingerprint, "settings": record.settings}
-                changes |= {"trained": False}
-            directory.update(**changes)
-            return directory
-        numbers = [int(each.name) for each in container.glob("*") if each.name.isdecimal()]
-        directory = RunDirectory(container / f"{max(numbers, default=0) + 1:03d}")
+            former = directory.load_record()
+            if former.fingerprint == record.fingerprint and former.status != Status.FINISHED:
+                directory.update(status=Status.RUNNING)
+                return ClaimedDirectory(directory, Opening.resumed, former)
+            directory.update(
+                status=Status.RUNNING,
+                fingerprint=record.fingerprint,
+                settings=record.settings,
+                trained=False,
+            )
+            return ClaimedDirectory(directory, Opening.extended, former)
+        directory = RunDirectory(next_numbered_folder(container))
         directory.claim()
         directory.write(record)
-        return directory
+        return ClaimedDirectory(directory, Opening.new)
 
 
 def discard(directory: RunDirectory, container: Path) -> None:

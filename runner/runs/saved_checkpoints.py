@@ -17,7 +17,7 @@ from runner.checkpoints.bundle import READ_ERRORS, BundleReader
 from runner.checkpoints.contents import STATE_FILE, read_state
 from runner.errors import CheckpointError, Problem
 from runner.runs.run_directory import RunDirectory
-from runner.system.atomic_files import sync_to_disk, write_text
+from runner.system.atomic_files import next_numbered_folder, sync_to_disk, write_text
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
 _Session: TypeAlias = tf.compat.v1.Session
@@ -214,9 +214,7 @@ def _read_all(reader: BundleReader) -> None:
 
 
 def _set_aside(run: RunDirectory, files: list[Path]) -> Path:
-    number = 1
-    while (folder := run.path / "damaged" / f"{number:03d}").exists():
-        number += 1
+    folder = next_numbered_folder(run.path / "damaged")
     folder.mkdir(parents=True)
     for file in files:
         if file.exists():

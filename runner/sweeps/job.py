@@ -23,12 +23,11 @@ from runner.errors import (
     InterruptedRunError,
     Problem,
     PrunedRunError,
-    RunInUseError,
     RunnerError,
     SweepError,
     UserCodeError,
 )
-from runner.runs.run_directory import RunDirectory
+from runner.runs.run_directory import RunDirectory, when_free
 from runner.sweeps.execution import may_be_requeued, requeue_signals
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.lifeline import at_work
@@ -245,9 +244,10 @@ def _trained(
     job: Job, attempt: Attempt, trial: Trial, train: Train, interruption: Interruption
 ) -> _Outcome:
     try:
-        with interruption.prompt():
+        with interruption.interruptible():
             trial.report = _report(job, attempt)
-            objective = _train_when_free(trial, train)
+            # A trial with the same fingerprint may run at the same time.
+            objective = when_free(lambda: train(trial), print)
         if objective is not None and math.isnan(objective):
             return _Outcome(Status.FAILED, _NAN, 1, objective)
         return _Outcome(Status.FINISHED, objective=objective)
@@ -268,16 +268,6 @@ def _trained(
         # Of a cluster's chief, the error holds no more than the exit code.
         outcome = replace(outcome, message=_NAN)
     return replace(outcome, objective=objective)
-
-
-def _train_when_free(trial: Trial, train: Train) -> float | None:
-    """Trains, after any trial with the same fingerprint that runs at the same time."""
-    while True:
-        try:
-            return train(trial)
-        except RunInUseError as error:
-            print(f"{error.path} is in use; waiting for it")
-            RunDirectory(error.path).wait()
 
 
 def _curve(attempt: Attempt, trial: Trial) -> list[tuple[int, float]]:

@@ -28,17 +28,17 @@ from runner.config.choices import EXPERIMENT, MLFLOW_SCHEMES, OPTIONAL, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (
     Compose,
-    compose_all,
     experiment_names,
-    forced,
+    reporting_composition,
     running,
+    with_plus_plus,
     without_hydra,
 )
 from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import spelled
-from runner.config.validation import is_own_graph, validate
+from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
 from runner.runs.run_directory import runs
 from runner.system.imports import import_tensorflow, without_collections
@@ -111,13 +111,12 @@ def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPo
     composed: list[ComposedPoint] = []
     problems = _Problems()
     for point in points:
-        config, found = compose_all(compose, point.overrides)
         try:
-            if config is not None:
-                composed.append(_validated(point, config))
+            with reporting_composition():
+                config = compose(point.overrides)
+            composed.append(_validated(point, config))
         except RunnerError as error:
-            found += error.problems
-        problems.add(found, point)
+            problems.add(error.problems, point)
     problems.require_none(len(points))
     return composed
 
@@ -151,16 +150,13 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
     problems.require_none(len(composed))
 
 
-def _targets(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if is_own_graph(config):
-        own = {"graph": config.graph, "model_fn": config.model_fn}
-        own |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
-        # More arguments are given where they are called.
-        yield from ((key, {**node, "_partial_": True}) for key, node in own.items() if node)
-        yield from ((f"hooks.{name}", node) for name, node in config.hooks.items())
-        return
+def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
+    # These get more arguments where they are called.
+    called = {"graph": config.graph, "model_fn": config.model_fn}
+    called |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
+    yield from ((key, {**node, "_partial_": True}) for key, node in called.items() if node)
     yield "data", config.data
-    yield "model", {key: each for key, each in config.model.items() if key not in MODEL_SWITCHES}
+    yield "model", {key: value for key, value in config.model.items() if key not in MODEL_SWITCHES}
     yield "loss", config.loss
     yield "optimizer", config.optimizer
     for group in ("metrics", "weighted_metrics", "hooks"):
@@ -285,7 +281,7 @@ def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
     ]
     if problems:
         raise ConfigError(*problems)
-    return [forced(f"{key}={_as_typed(value)}") for key, value in left.items()]
+    return [with_plus_plus(f"{key}={_as_typed(value)}") for key, value in left.items()]
 
 
 def _as_typed(values: Any) -> str:

@@ -15,7 +15,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from runner.config.composition import forced
+from runner.config.composition import with_plus_plus
 from runner.config.instantiation import build_target
 from runner.config.spelling import spelled
 from runner.errors import ConfigError, Problem
@@ -71,7 +71,7 @@ class SearchSpace:
         others = {**{k: v for k, v in values.items() if k not in chosen}, **(more or {})}
         overrides = [f"{each.key}={chosen[each.name]}" for each in self.dimensions]
         # Hydra knows no key of a scaffold; on the command line they are marked likewise.
-        overrides += [forced(f"{key}={spelled(value)}") for key, value in others.items()]
+        overrides += [with_plus_plus(f"{key}={spelled(value)}") for key, value in others.items()]
         named = {name: as_shown(value) for name, value in {**chosen, **others}.items()}
         return Point((*self.fixed, *overrides), {k.lstrip("+~"): v for k, v in named.items()})
 

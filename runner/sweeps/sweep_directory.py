@@ -20,7 +20,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from runner.errors import Problem, RunDirectoryError, RunInUseError
-from runner.system.atomic_files import make_container, moved, way_to, write_json
+from runner.system.atomic_files import (
+    make_container,
+    next_numbered_folder,
+    numbered_folders,
+    relative_path,
+    resolve_moved,
+    write_json,
+)
 from runner.system.locks import is_held, this_process
 from runner.system.status import Status
 
@@ -95,7 +102,7 @@ class AttemptFile:
         way = content.get("way_to_run")
         known = {each.name for each in fields(Attempt)}
         content = {key: value for key, value in content.items() if key in known}
-        content["run_dir"] = moved(content.get("run_dir"), way, self.path.parent)
+        content["run_dir"] = resolve_moved(content.get("run_dir"), way, self.path.parent)
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
         content["curve"] = tuple((step, value) for step, value in content["curve"])
@@ -106,7 +113,7 @@ class AttemptFile:
         """Writes the attempt atomically."""
         # As pairs: the keys of a mapping would be sorted.
         values = list(attempt.values.items())
-        way = way_to(attempt.run_dir, self.path.parent)
+        way = relative_path(attempt.run_dir, self.path.parent)
         write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": way})
 
     def update(self, **changes: Any) -> Attempt:
@@ -305,9 +312,8 @@ def open_sweep(
     """
     make_container(container, "hydra.sweep.dir")
     with FileLock(container / ".lock"):
-        numbers = sorted(int(p.name) for p in container.glob("*") if p.name.isdecimal())
-        for number in reversed(numbers) if resume != "never" else ():
-            directory = SweepDirectory(container / f"{number:03d}")
+        for path in numbered_folders(container) if resume != "never" else ():
+            directory = SweepDirectory(path)
             record = directory.read()
             if record is not None and record["fingerprint"] == identity.fingerprint:
                 _claim(directory, join)
@@ -316,7 +322,7 @@ def open_sweep(
             state = f"{container} holds no sweep of this command"
             remedy = "use resume=auto to start one"
             raise RunDirectoryError(Problem(state, "resume=must only resumes", remedy))
-        directory = SweepDirectory(container / f"{max(numbers, default=0) + 1:03d}")
+        directory = SweepDirectory(next_numbered_folder(container))
         directory.path.mkdir()
         _claim(directory, join=False)
         overrides = masked(identity.overrides)

@@ -31,7 +31,7 @@ from runner.hooks import (
 )
 from runner.hooks.checkpoint import another_saver, raise_error, warned
 from runner.system.user_code import raised
-from runner.training.run import Run
+from runner.training.run import OpenedRun
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ConfiguredHooks:
         return None
 
 
-def configured_hooks(run: Run) -> ConfiguredHooks:
+def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
     """Makes the hooks of the configuration, in the graph of a run.
 
     Args:
@@ -99,7 +99,7 @@ def configured_hooks(run: Run) -> ConfiguredHooks:
 
 
 def loop_hooks(
-    run: Run, configured: ConfiguredHooks, progress: ProgressHook
+    run: OpenedRun, configured: ConfiguredHooks, progress: ProgressHook
 ) -> list[tf.compat.v1.train.SessionRunHook]:
     """Makes the hooks of a run, in its graph, in the order in which the session calls them.
 
@@ -111,21 +111,21 @@ def loop_hooks(
     config, training = run.config, run.training
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
-    input_state = (
-        [InputStateHook(training.input_state, run.screen.line)] if training.input_is_saved else []
+    saved_input = (
+        [InputStateHook(training.saved_input, run.screen.line)] if training.saved_input else []
     )
     return [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
         _nan_loss(run),
-        *input_state,
+        *saved_input,
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
         configured.evaluation,
         progress,
         *configured.by_name.values(),
-        *_own(run),
+        *_of_the_graph(run),
         # After the others, so that what they record of a step is there when the step is saved:
         # a run that resumes from it never records it again.
         CheckpointHook(
@@ -141,7 +141,7 @@ def loop_hooks(
     ]
 
 
-def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:
+def _best_checkpoint(run: OpenedRun, saves: SavePolicy) -> BestCheckpoint:
     train = run.config.train
     return BestCheckpoint(
         run.built.saver,
@@ -153,7 +153,7 @@ def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:
     )
 
 
-def _save_policy(run: Run) -> SavePolicy:
+def _save_policy(run: OpenedRun) -> SavePolicy:
     def warn(error: NonFiniteLossError) -> None:
         run.screen.line(str(error))
 
@@ -166,12 +166,12 @@ def _save_policy(run: Run) -> SavePolicy:
     )
 
 
-def _nan_loss(run: Run) -> NanLossHook:
+def _nan_loss(run: OpenedRun) -> NanLossHook:
     policy, training = run.config.train.non_finite, run.training
     rate = run.config.optimizer.get("learning_rate")
     half = f"{rate / 2:g}" if isinstance(rate, float) else "..."
     remedy = "look at the data and the learning rate"
-    if run.built.own is None:
+    if training.learning_rate is not None:
         remedy += f", for example with half of it: optimizer.learning_rate={half}"
     return NanLossHook(
         training.values["loss"],
@@ -189,7 +189,9 @@ def _nan_loss(run: Run) -> NanLossHook:
     )
 
 
-def _metrics(run: Run, values: Mapping[str, tf.Tensor], progress: ProgressHook) -> MetricsHook:
+def _metrics(
+    run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook
+) -> MetricsHook:
     training = run.training
 
     def record(values: Mapping[str, float], step: int) -> None:
@@ -199,7 +201,7 @@ def _metrics(run: Run, values: Mapping[str, tf.Tensor], progress: ProgressHook) 
     return MetricsHook(values, training.step, run.config.train.log_every, record)
 
 
-def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
+def _evaluation(run: OpenedRun, best: BestCheckpoint) -> EvaluationHook:
     config, training = run.config, run.training
 
     def record(session: tf.compat.v1.Session, values: Mapping[str, float], step: int) -> None:
@@ -211,7 +213,7 @@ def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
         run.watch.evaluated(values, step)
 
     return EvaluationHook(
-        run.built.split,
+        run.built.evaluation,
         training.step,
         config.train.evaluate_every,
         record,
@@ -220,24 +222,19 @@ def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
     )
 
 
-def _own(run: Run) -> list[tf.compat.v1.train.SessionRunHook]:
-    """Returns the hooks of a graph of one's own, and what writes its `tf.compat.v1.summary`s."""
-    own = run.built.own
-    if own is None:
-        return []
-    hooks = [*own.chief_hooks, *own.hooks]
-    summaries = own.scaffold.summary_op
-    if summaries is None:
-        summaries = tf.compat.v1.summary.merge_all()
-    if summaries is not None:
+def _of_the_graph(run: OpenedRun) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Returns the hooks that come with the graph, and one that writes its summaries."""
+    built = run.built
+    hooks = [*built.chief_hooks, *built.graph_hooks]
+    if built.summary_op is not None:
         folder = str(run.directory.path / "tensorboard")
         hooks.append(
-            tf.compat.v1.train.SummarySaverHook(100, output_dir=folder, summary_op=summaries)
+            tf.compat.v1.train.SummarySaverHook(100, output_dir=folder, summary_op=built.summary_op)
         )
     return hooks
 
 
-def _known(run: Run, evaluation: EvaluationHook) -> References:
+def _known(run: OpenedRun, evaluation: EvaluationHook) -> References:
     """Returns what `${graph:NAME}` stands for, and `${run:NAME}` for each of `RUN_NAMES`."""
 
     def record(metrics: Mapping[str, float], step: int) -> None:

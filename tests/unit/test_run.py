@@ -26,8 +26,7 @@ from runner.errors import (
     TrackingUriError,
     UserCodeError,
 )
-from runner.runs.resumption import open_run
-from runner.runs.run_directory import RunDirectory
+from runner.runs.resumption import ClaimedDirectory, open_run
 from tests.tiny.configs import LINEAR
 from tests.tiny.runs import Runs, disturbed, evaluations, short
 
@@ -228,7 +227,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
 ) -> None:
     """The new run that starts in its place has a plan like any other."""
 
-    def finish_first(*arguments: Any, **options: Any) -> RunDirectory:
+    def finish_first(*arguments: Any, **options: Any) -> ClaimedDirectory:
         failed.directory().update(status="FINISHED")
         return open_run(*arguments, **options)
 

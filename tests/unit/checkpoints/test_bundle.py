@@ -102,6 +102,9 @@ def test_escaped_characters_are_shown_as_they_were_where_that_is_unique(tmp_path
     setattr(outer, "a/b", tf.Variable(2.0))
     outer.a = inner
     reader = _write(tmp_path, model=outer)
+    spec = reader.spec()
+    name = spec.keys["model/a/b/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert spec.find("model/a/b/.ATTRIBUTES/VARIABLE_VALUE") == spec.tensors[name]
     assert {name: float(value) for name, value in reader.read(list(reader.spec().tensors))} == {
         "model/a/b": 1.0,
         "model/a.Sb": 2.0,

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig
 
 from runner.config.composition import (
-    compose_all,
     compose_experiment,
     experiment_names,
-    forced,
     register,
+    reporting_composition,
+    with_plus_plus,
 )
+from runner.errors import ConfigError
 from tests.tiny.composing import CONF, composing
 
 
@@ -47,7 +46,7 @@ def test_an_experiment_is_composed_with_overrides_of_its_own_and_anew_each_time(
     ],
 )
 def test_what_the_yaml_need_not_hold(typed: str, expected: str) -> None:
-    assert forced(typed) == expected
+    assert with_plus_plus(typed) == expected
 
 
 def test_another_search_path_holds_other_experiments(tmp_path: Path) -> None:
@@ -70,8 +69,9 @@ def test_hydra_copies_only_the_schemas_that_a_composition_loads() -> None:
 
 
 def test_a_folder_of_configs_that_may_not_be_read_is_named() -> None:
-    def compose(overrides: Sequence[str]) -> DictConfig:
-        raise PermissionError(13, "Permission denied", "conf/experiment")
-
-    (problem,) = compose_all(compose, ["+experiment=mine"])[1]
-    assert problem.state == "[Errno 13] Permission denied: 'conf/experiment'"
+    denied = PermissionError(13, "Permission denied", "conf/experiment")
+    with (
+        pytest.raises(ConfigError, match="Permission denied: 'conf/experiment'"),
+        reporting_composition(),
+    ):
+        raise denied

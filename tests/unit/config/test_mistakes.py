@@ -6,7 +6,6 @@ the environment, `VARIABLE=value $ ...`, or the contents of `experiment/mine.yam
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,10 +79,3 @@ def test_what_a_mistake_prints(
     assert outcome.err.rstrip("\n").replace(str(tmp_path), "HERE") == case.printed
     assert (outcome.code, outcome.out) == (2, "")
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_every_problem_has_a_cause_or_a_remedy() -> None:
-    for case in CASES:
-        problems = re.split(r"\n(?=\S)", case.printed)
-        # Hydra's own words about its options say what to do.
-        assert all("\n  " in each or " --" in each for each in problems), case.command

@@ -32,6 +32,7 @@ SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
 
 
 KERNEL = [variable("a/k")]
+KEY = "m/k/.ATTRIBUTES/VARIABLE_VALUE"
 KERNELS = [variable("a/k"), variable("b/k")]
 ADAM = [variable("a/k"), slot("a/k/Adam"), slot("a/k/Adam_1")]
 EMA = "ExponentialMovingAverage"
@@ -76,6 +77,7 @@ EMA = "ExponentialMovingAverage"
             {"a/k": "", f"a/k/{EMA}": f"b/k/{EMA}"},
         ),
         (KERNEL, {}, checkpoint("layer/0", aliases={"a/k": "layer/0"}), {"a/k": "layer/0"}),
+        (KERNEL, {"rename": {"a/k": KEY}}, checkpoint("m/k", keys={KEY: "m/k"}), {"a/k": "m/k"}),
         (
             KERNELS,
             {"rename": {"re:[ab]/k": "shared"}},

@@ -124,10 +124,11 @@ COMPOSED: dict[tuple[str, ...], list[str]] = {
         "optimizer.learning_rate is 'fast'",
         "optimizer.learning_rate is 'slow'",
     ],
-    ("traim.steps=3,4", "sesion.x=1", "seed=-1"): [
-        "traim.steps is not a key of the configuration",
-        "sesion.x is not a key of the configuration",
+    ("train.stepz=3,4",): ["train.stepz is not a key of the configuration"],
+    ("+sesion=1", "seed=-1,-2"): [
+        "sesion is not a key of the configuration",
         "seed is -1",
+        "seed is -2",
     ],
     ("+experiment=warm", "scaffolds.body.checkpoint=experiment:tiny,experiment:tinny"): [
         "scaffolds.body.checkpoint: experiment 'tinny' is not known"
