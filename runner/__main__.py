@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runner.cluster.local import LocalCluster, task_command
-from runner.cluster.trial_link import linked_trial
+from runner.cluster.trial_link import hand_over, linked_trial
 from runner.config.choices import Mode
 from runner.config.cluster import resolve
 from runner.config.cluster_spec import is_task, launches
@@ -41,7 +41,7 @@ from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCod
 from runner.runs.recorded_config import recorded_config
 from runner.sweeps.job import Trial, carry_out, job_of
 from runner.system.imports import without_collections, without_import_notes
-from runner.system.lifeline import LIFELINE, end_with_launcher, hand_over
+from runner.system.lifeline import LIFELINE, end_with_launcher
 from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import start_delivery
 

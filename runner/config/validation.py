@@ -97,11 +97,6 @@ def is_by_folder(command: DictConfig) -> bool:
         return False
 
 
-def is_own_graph(config: RunConfig) -> bool:
-    """Whether a configuration brings a graph of its own."""
-    return config.graph is not None or config.model_fn is not None
-
-
 def _complete(config: DictConfig) -> DictConfig:
     """Returns a copy in which a key that the command line deleted has its default again."""
     completed = copy.deepcopy(config)

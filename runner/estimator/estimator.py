@@ -25,9 +25,10 @@ from runner.estimator.spec import (
     checked_hooks,
     checked_listeners,
 )
-from runner.graph.graph_spec import GraphSpec, local_init_op, separate_evaluation
+from runner.graph.evaluation import separate_evaluation
+from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.graph.input_pipeline import TrainingInput
-from runner.hooks import evaluate_checkpoint
+from runner.graph.user_graph import serving_of
 from runner.internals.tensorflow import add_listeners, get_timestamped_export_dir
 from runner.session.monitored_session import (
     ChiefSessionCreator,
@@ -271,7 +272,7 @@ class Estimator:
                 values={**evaluation.values, "global_step": tf.identity(step)},
                 hooks=[*program_hooks, *stop, *evaluation.hooks],
             )
-            values = evaluate_checkpoint(evaluation, checkpoint, config=self._session_config)
+            values = evaluation.evaluate_checkpoint(checkpoint, config=self._session_config)
         write_summaries(self.eval_dir(name), values, checkpoint)
         return values
 
@@ -345,7 +346,8 @@ class Estimator:
         unfinished = Path(export_dir_base, f"temp-{Path(folder).name}")
         with self._graph(), tf.compat.v1.Session(config=self._session_config) as session:
             spec = serving_graph(self._model, serving_input_receiver_fn)
-            save_model(session, unfinished, checkpoint, spec, as_text=as_text)
+            serving = serving_of(spec)
+            save_model(session, unfinished, checkpoint, serving=serving, as_text=as_text)
         for name, source in (assets_extra or {}).items():
             target = unfinished / "assets.extra" / name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.user_graph import UserGraph
 from runner.internals.tensorflow import build_all_signature_defs
 
 
@@ -168,28 +169,39 @@ def serving_graph(model: ModelFn, receiver_fn: Callable[[], Any]) -> GraphSpec:
     return GraphSpec(scaffold=spec.scaffold, signatures=signatures)
 
 
-def graph_function(config: ExperimentConfig) -> Callable[..., GraphSpec]:
-    """Returns a function that builds the graph of a configuration's `model_fn` for a `mode`.
+class ModelFnGraph(UserGraph):
+    """The graph of a configuration with a `model_fn`.
 
-    The `config` that it passes on has the seed, and the configured `run_dir` as `model_dir`.
-
-    Raises:
-      ConfigError: when a target does not fit.
+    The `config` that the `model_fn` gets has the seed, and the configured `run_dir` as `model_dir`.
     """
-    node: Mapping[str, Any] = config.model_fn or {}
-    takes_params = "params" in _arguments(_function("model_fn", node, "features"))
-    settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
 
-    def graph(mode: str) -> GraphSpec:
-        # Called again for each graph: a builder of a model_fn may keep tensors of the last graph.
-        params = config.params if config.params or takes_params else None
-        model = ModelFn(_function("model_fn", node, "features"), params, settings)
-        if mode == "export":
-            return _serving_graph(config, model)
-        build = training_graph if mode == "train" else evaluation_graph
-        return build(model, _input_fn(config, mode))
+    key = "model_fn"
 
-    return graph
+    def function(self) -> Callable[..., GraphSpec]:
+        """Returns the function that calls the `model_fn` and its `input_fn` for a `mode`.
+
+        Raises:
+          ConfigError: when a target does not fit.
+        """
+        config = self.config
+        node: Mapping[str, Any] = config.model_fn or {}
+        takes_params = "params" in _arguments(_function("model_fn", node, "features"))
+        settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
+
+        def graph(mode: str) -> GraphSpec:
+            # Called again for each graph: a builder of a model_fn may keep tensors of the last one.
+            params = config.params if config.params or takes_params else None
+            model = ModelFn(_function("model_fn", node, "features"), params, settings)
+            if mode == "export":
+                return _serving_graph(config, model)
+            build = training_graph if mode == "train" else evaluation_graph
+            return build(model, _input_fn(config, mode))
+
+        return graph
+
+    def input_key(self, mode: str) -> str:
+        """Returns the key of the mode's `input_fn`."""
+        return f"input_fns.{mode}"
 
 
 def _function(key: str, node: Mapping[str, Any], argument: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.config.instantiation import References, build_target, check_target, references
 from runner.errors import ConfigError, Problem
-from runner.graph.experiment import Training
+from runner.graph.built_graph import Training
 
 
 def graph_names(variables: Mapping[str, tf.Variable], training: Training) -> dict[str, Any]:

@@ -111,21 +111,21 @@ def loop_hooks(
     config, training = run.config, run.training
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
-    input_state = (
-        [InputStateHook(training.input_state, run.screen.line)] if training.input_is_saved else []
+    saved_input = (
+        [InputStateHook(training.saved_input, run.screen.line)] if training.saved_input else []
     )
     return [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
         _nan_loss(run),
-        *input_state,
+        *saved_input,
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
         configured.evaluation,
         progress,
         *configured.by_name.values(),
-        *_own(run),
+        *_of_the_graph(run),
         # After the others, so that what they record of a step is there when the step is saved:
         # a run that resumes from it never records it again.
         CheckpointHook(
@@ -171,7 +171,7 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
     rate = run.config.optimizer.get("learning_rate")
     half = f"{rate / 2:g}" if isinstance(rate, float) else "..."
     remedy = "look at the data and the learning rate"
-    if run.built.own is None:
+    if training.learning_rate is not None:
         remedy += f", for example with half of it: optimizer.learning_rate={half}"
     return NanLossHook(
         training.values["loss"],
@@ -213,7 +213,7 @@ def _evaluation(run: OpenedRun, best: BestCheckpoint) -> EvaluationHook:
         run.watch.evaluated(values, step)
 
     return EvaluationHook(
-        run.built.split,
+        run.built.evaluation,
         training.step,
         config.train.evaluate_every,
         record,
@@ -222,19 +222,14 @@ def _evaluation(run: OpenedRun, best: BestCheckpoint) -> EvaluationHook:
     )
 
 
-def _own(run: OpenedRun) -> list[tf.compat.v1.train.SessionRunHook]:
-    """Returns the hooks of a graph of one's own, and what writes its `tf.compat.v1.summary`s."""
-    own = run.built.own
-    if own is None:
-        return []
-    hooks = [*own.chief_hooks, *own.hooks]
-    summaries = own.scaffold.summary_op
-    if summaries is None:
-        summaries = tf.compat.v1.summary.merge_all()
-    if summaries is not None:
+def _of_the_graph(run: OpenedRun) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Returns the hooks that come with the graph, and one that writes its summaries."""
+    built = run.built
+    hooks = [*built.chief_hooks, *built.graph_hooks]
+    if built.summary_op is not None:
         folder = str(run.directory.path / "tensorboard")
         hooks.append(
-            tf.compat.v1.train.SummarySaverHook(100, output_dir=folder, summary_op=summaries)
+            tf.compat.v1.train.SummarySaverHook(100, output_dir=folder, summary_op=built.summary_op)
         )
     return hooks
 

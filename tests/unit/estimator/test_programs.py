@@ -25,11 +25,10 @@ from runner.config.schema import (
 )
 from runner.config.validation import validate
 from runner.errors import ConfigError, UserCodeError
-from runner.graph.build import build_graph
-from runner.graph.own_graph import build_spec
+from runner.graph.build import build_graph, graph_maker
 from runner.graph.precision import new_graph
 from runner.graph.replica import Replica
-from runner.hooks import evaluate
+from runner.graph.user_graph import UserGraph
 from tests.conformance.goldens import save_bundle
 from tests.tiny.configs import OWN_GRAPH, program
 from tests.tiny.runs import Runs, disturbed
@@ -258,7 +257,7 @@ def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
     answer = scaled(features=tf.ones([1, 4], tf.int32))["scaled"]
     assert answer.numpy()[0, 0] == pytest.approx(weights["3"], rel=1e-3)
     with tf.Graph().as_default():
-        example = build_spec(runs.config(), "export").example
+        example = _maker(runs.config()).spec("export").example
     assert example is not None
     assert example()["features"].shape == (1, 4)
 
@@ -276,11 +275,17 @@ MISTAKES: list[tuple[str, str]] = [
 ]
 
 
+def _maker(config: RunConfig) -> UserGraph:
+    maker = graph_maker(config)
+    assert isinstance(maker, UserGraph)
+    return maker
+
+
 def build(config: RunConfig) -> None:
     """Builds the graphs of a program as a run does."""
     for mode in ("validation", "train"):  # Shows most mistakes, without sessions and savers.
         with new_graph(config, Replica()):
-            build_spec(config, mode)
+            _maker(config).spec(mode)
     build_graph(config, "validation", train=True)
 
 
@@ -311,7 +316,7 @@ def test_an_evaluation_without_an_input_takes_place_once(tmp_path: Path) -> None
     built = build_graph(config, "validation", train=False)
     with built.graph.as_default(), tf.compat.v1.Session() as session:
         session.run(tf.compat.v1.global_variables_initializer())
-        assert set(evaluate(session, built.split)) == {"loss"}
+        assert set(built.evaluation.evaluate(session)) == {"loss"}
 
 
 def test_what_cannot_be_fed_needs_a_receiver(tmp_path: Path) -> None:
@@ -320,7 +325,7 @@ def test_what_cannot_be_fed_needs_a_receiver(tmp_path: Path) -> None:
         tf.Graph().as_default(),
         pytest.raises(ConfigError, match=r"'features' of input_fns\.test"),
     ):
-        build_spec(config, "export")
+        _maker(config).spec("export")
 
 
 @pytest.mark.parametrize(("kind", "message"), WRONG_GRAPHS)
