@@ -75,7 +75,7 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
             break
         else:
             followed.check_presence(answers=answer is not None)
-            with task.interruption.prompt():
+            with task.interruption.interruptible():
                 time.sleep(task.cluster.recovery_wait_secs)
     server.ask(lambda session, channel: channel.ended[EVALUATOR].set(session))
 

@@ -12,7 +12,7 @@ from yaml import YAMLError
 
 from runner.checkpoints import contents
 from runner.config.choices import SCAFFOLDS
-from runner.config.fingerprint import ELSEWHERE
+from runner.config.fingerprint import NOT_IN_FINGERPRINT
 from runner.config.masking import MASKED, flatten
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError
@@ -56,7 +56,7 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
         raise ConfigError(*problems)
     merged = OmegaConf.merge(OmegaConf.structured(RunConfig(scaffolds=None)), recorded)
     OmegaConf.set_struct(merged, False)
-    for key in ELSEWHERE:
+    for key in NOT_IN_FINGERPRINT:
         if key != "tracking":
             OmegaConf.update(merged, key, command[key], merge=False)
     for key, value in _tracking(directory).items():
@@ -101,7 +101,7 @@ def _of_the_result(
     directory: RunDirectory, given: Sequence[str], masked: Collection[str]
 ) -> Iterator[Problem]:
     for key in given:
-        if key.partition(".")[0] not in ELSEWHERE and key not in masked:
+        if key.partition(".")[0] not in NOT_IN_FINGERPRINT and key not in masked:
             yield Problem(
                 f"{key} is given, and {directory.path} has a recorded value",
                 "a run that is named by its folder is taken as it is",

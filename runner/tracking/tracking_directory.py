@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from runner.system.atomic_files import moved, way_to, write_json
+from runner.system.atomic_files import relative_path, resolve_moved, write_json
 from runner.system.locks import is_held
 
 # A process that checks whether the writer is alive holds its lock for an instant.
@@ -121,13 +121,13 @@ class TrackingDirectory:
         if content is None:
             return None
         way = content.pop("way_to_parent", None)
-        parent = moved(content["parent"], way, self.run_directory)
+        parent = resolve_moved(content["parent"], way, self.run_directory)
         return Opening(**{**content, "parent": parent, "stores": tuple(content["stores"])})
 
     def write_opening(self, opening: Opening) -> None:
         """Replaces the opening; only the user may read it, because URIs hold passwords."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        way = way_to(opening.parent, self.run_directory)
+        way = relative_path(opening.parent, self.run_directory)
         write_json(self.path / "opening.json", asdict(opening) | {"way_to_parent": way})
 
     def position(self, uri: str) -> Position:
