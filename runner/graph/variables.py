@@ -73,7 +73,7 @@ def variable_specs(
     for name, variable in variables.items():
         shape, dtype = variable.shape.as_list(), variable.dtype.base_dtype.name
         frozen = name in policies and not policies[name].trainable
-        kept_for = dict.fromkeys(wholes[each] for each in shared.get(variable.op.name, ()))
+        shared_by = dict.fromkeys(wholes[each] for each in shared.get(variable.op.name, ()))
         specs.append(
             VariableSpec(
                 TensorSpec(name, tuple(shape), dtype),
@@ -82,7 +82,7 @@ def variable_specs(
                 (initializers or {}).get(name) or _initializer(variable),
                 own.get(name, False) and frozen,
                 partition_of(variable),
-                tuple(kept_for),
+                tuple(shared_by),
             )
         )
     return tuple(specs)
