@@ -74,7 +74,7 @@ def variable_specs(
     for name, variable in variables.items():
         shape, dtype = variable.shape.as_list(), variable.dtype.base_dtype.name
         frozen = name in policies and not policies[name].trainable
-        weights = dict.fromkeys(wholes[weight] for weight in shared.get(variable.op.name, ()))
+        shared_by = dict.fromkeys(wholes[weight] for weight in shared.get(variable.op.name, ()))
         specs.append(
             VariableSpec(
                 tensor=TensorSpec(name, tuple(shape), dtype),
@@ -83,7 +83,7 @@ def variable_specs(
                 initializer=(initializers or {}).get(name) or _initializer(variable),
                 frozen=trainable.get(name, False) and frozen,
                 partition=partition_of(variable),
-                kept_for=tuple(weights),
+                shared_by=tuple(shared_by),
             )
         )
     return tuple(specs)

@@ -27,8 +27,9 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.errors import Problem, RunDirectoryError
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.system.atomic_files import write_text
+from runner.tracking import RunStore
 from runner.tracking.address import DEFAULT_URI
-from runner.tracking.tracker import COMMAND_TAG, RunStore
+from runner.tracking.tracker import COMMAND_TAG
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_store import MlflowStore

@@ -121,7 +121,7 @@ def _record(
     # A signal in between would leave the run RUNNING.
     with Interruption().handled() as interruption, interruption.deferred():
         name = f"{config.name} {directory.path.name}"
-        tracker = store.open(directory.path, config.name, name, {}, ended=ended)
+        tracker = store.open(directory.path, config.name, name, tags={}, ended=ended)
         tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
         tracker.close(ended)
     interruption.check()

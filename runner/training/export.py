@@ -87,7 +87,7 @@ def _keep(experiment: Experiment, directory: RunDirectory, folder: Path, step: i
         return
     model = exported_model(folder, step, graph_maker(config).example())
     try:
-        uri = store.keep_model(directory.path, model, register, config.export.alias)
+        uri = store.keep_model(directory.path, model, register, alias=config.export.alias)
     except TrackingError as error:
         if register is not None:
             raise

@@ -321,7 +321,9 @@ class OpenedRun:
         }
         name = self.config.name
         watch.started(path)
-        tracker = experiment.store.open(path, name, f"{name} {path.name}", tags, watch.parent)
+        tracker = experiment.store.open(
+            path, name, f"{name} {path.name}", tags=tags, parent=watch.parent
+        )
         # `open` ignores the tags of runs that are recorded already.
         if self.opening is not Opening.new:
             tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})

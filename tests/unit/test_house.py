@@ -123,6 +123,8 @@ def test_only_mlflow_modules_import_mlflow() -> None:
         for name, path in {**MODULES, **modules("experiments")}.items()
     }
     assert {name for name, found in packages.items() if "mlflow" in found} == {
+        "runner.tracking.mlflow_connection",
+        "runner.tracking.mlflow_models",
         "runner.tracking.mlflow_run",
         "runner.tracking.mlflow_store",
     }

@@ -138,7 +138,7 @@ def test_structures_are_exported_under_their_keys_by_which_mlflow_predicts(
     client = MlflowClient(uri)
     experiment = client.create_experiment("e", (tmp_path / "artifacts").as_uri())
     run_id = client.create_run(experiment).info.run_id
-    kept = MlflowStore(uri).keep_model(run_id, model, None, None)
+    kept = MlflowStore(uri).keep_model(run_id, model)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     predicted = mlflow.pyfunc.load_model(kept).predict({"left": one * 0, "right": one * 7})
     assert np.ravel(predicted["sum"]).tolist() == [7.0] * 3
