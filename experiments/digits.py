@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-# Fixed, unlike the run's seed: all runs are evaluated on the same unseen images, and a pretrained CNN
-# has never seen the images on which the warm-started model is evaluated.
+# Fixed, unlike the run's seed: all runs are evaluated on the same unseen images, and a pretrained
+# CNN has never seen the images on which the warm-started model is evaluated.
 SPLIT_SEED = 0
 # The share of images in validation and test together; each has half of it.
 HELD_OUT = 0.4
