@@ -25,7 +25,6 @@ from runner.graph.objective import Objective
 from runner.graph.optimization import Schedule, averaged_names
 from runner.graph.precision import (
     build_model,
-    check_compiled,
     dtype_policy,
     full_precision,
     is_compiled,
@@ -89,7 +88,6 @@ class KerasGraph(GraphMaker):
             variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
             hooks = _hooks(config, graph, variables, training=training)
             saver = _saver(config, variables, trained, source=source)
-        check_compiled(config, graph)
         return BuiltGraph(
             graph=graph,
             variables=variables,
