@@ -140,8 +140,7 @@ def _introduce(run: OpenedRun) -> None:
     screen.line(f"{run.config.name}: {how} in {run.directory.path}{steps}")
     notes = list(run.built.notes)
     if run.opening is Opening.new and not record.trial:
-        container, settings = run.experiment.container, run.experiment.settings
-        notes = skipped_run_notice(container, record, settings) + notes
+        notes = skipped_run_notice(run.experiment.resume_criteria) + notes
     if run.plan is None:
         notes.append("own checkpoint: pretrained sources not read")
     else:
