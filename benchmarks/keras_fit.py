@@ -19,8 +19,7 @@ from rich.console import Console
 
 from benchmarks.harness import Result, options, report, shown
 from benchmarks.turns import BLOCK, WARM_UP, Turns
-from runner.__main__ import conf_directory
-from runner.config.composition import register
+from runner.config.composition import register, shipped
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.console import Screen
@@ -84,7 +83,7 @@ def composed(experiment: str, folder: Path, steps: int) -> tuple[RunConfig, Call
     if experiment == "lstm_cnn":
         overrides += ["scaffold@scaffolds.cnn=random", "scaffold@scaffolds.lstm=random"]
     register()
-    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
         config = compose("config", overrides)
     plain = OmegaConf.to_container(config, resolve=True)
 

@@ -28,7 +28,7 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.system.status import Status
 from runner.tracking.follower_process import FollowerProcess
-from runner.tracking.journal_store import JournalStore
+from runner.tracking.run_store import RunStore
 from runner.tracking.tracker import Tracker
 from runner.tracking.tracking_directory import TrackingDirectory
 
@@ -48,8 +48,8 @@ def opened(folder: Path, uri: str, *, followed: bool = False, seconds: float = 0
     follower = FollowerProcess()
     if followed:
         follower.start(uri)
-    store = JournalStore(config, Mask(config.mask, {}), follower)
-    return store.open(folder, "benchmark", "a run", {})
+    store = RunStore(config, Mask(config.mask, {}), follower)
+    return store.open(folder, "benchmark", "a run", tags={})
 
 
 def a_metric(folder: Path, count: int) -> float:

@@ -75,8 +75,7 @@ def train(experiment: Experiment) -> float:
             else:
                 plan = fresh_start or _plan_fresh_start(experiment)
             run = OpenedRun(experiment, claimed, plan, interruption)
-            with run.built.graph.as_default():
-                hooks = configured_hooks(run)
+            hooks = configured_hooks(run)
             _introduce(run)
         return train_run(run, hooks)
 

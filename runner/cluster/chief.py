@@ -24,11 +24,11 @@ from runner.cluster.sessions import (
     session_config,
     start_server,
 )
+from runner.cluster.trial_link import report_begun
 from runner.cluster.worker import run_worker
 from runner.config.cluster_spec import is_cluster, parameter_servers
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
-from runner.system.lifeline import report_begun
 from runner.system.signals import Interruption
 from runner.training.run import Coordinator, OpenedRun
 

@@ -17,8 +17,8 @@ from runner.config.schema import EVALUATOR, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, Problem
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph
-from runner.hooks.evaluation import EvaluationCutError, evaluate
+from runner.graph.built_graph import BuiltGraph
+from runner.graph.evaluation import EvaluationCutError
 from runner.runs.run_directory import RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
@@ -81,7 +81,7 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
             break
         else:
             followed.require(answers=answer is not None)
-            with task.interruption.prompt():
+            with task.interruption.interruptible():
                 time.sleep(task.cluster.recovery_wait_secs)
     server.ask(lambda session, channel: channel.ended[EVALUATOR].set(session))
 
@@ -190,6 +190,6 @@ def evaluated_checkpoint(
         step = int(session.run(tf.compat.v1.train.get_global_step()))
         try:
             with built.calls.explaining():
-                return step, evaluate(session, built.split, cut)
+                return step, built.evaluation.evaluate(session, cut)
         except EvaluationCutError:
             return None

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.cluster.trial_link import TRIAL, TrialLink
+from runner.cluster.trial_link import OBJECTIVE, TRIAL, TrialLink, has_begun
 from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
 from runner.sweeps.job import Trial
-from runner.system.lifeline import LIFELINE, OBJECTIVE, has_begun, lead_nowhere
+from runner.system.lifeline import LIFELINE, redirect_to_devnull
 from runner.system.signals import GRACE_SECONDS, Interruption
 
 _LOOK_SECONDS = 0.1
@@ -253,7 +253,7 @@ class LocalCluster:
             except BrokenPipeError:
                 # As `| head` does when it has enough: all tasks end in good order. What they still
                 # print, and what the interpreter flushes when it ends, goes nowhere.
-                lead_nowhere(sys.stdout.fileno())
+                redirect_to_devnull(sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -241,7 +241,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         Raises:
           ClusterError: when the servers do not answer in time.
         """
-        with self._task.interruption.prompt(), lost_servers_abort():
+        with self._task.interruption.interruptible(), lost_servers_abort():
             self._task.wait_for_servers()
             self._begin_anew()
             session = super().create_session()
@@ -278,7 +278,7 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
         Raises:
           ClusterError: when either does not come in time, or the chief has other settings.
         """
-        with self._task.interruption.prompt(), lost_servers_abort():
+        with self._task.interruption.interruptible(), lost_servers_abort():
             self._task.wait_for_servers()
             session = self._when_ready()
             self.channel.ended[own_name(self._task.cluster)].clear(session)

@@ -1,4 +1,7 @@
-"""A trial of a sweep whose run is in another process: that of the chief of a local cluster."""
+"""What the chief of a local cluster reports to the process that started it.
+
+It reports that its run has begun, its objective, and for a trial of a sweep every evaluation.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,10 @@ from runner.sweeps.job import Trial
 
 # In the environment of a chief: the trial, and the descriptor of a pipe to the sweep.
 TRIAL = "RUNNER_TRIAL"
+# File for the objective, which the starting process returns to a sweep.
+OBJECTIVE = "RUNNER_OBJECTIVE_FILE"
+# Suffix of a file beside that one, which exists once the chief has begun or resumed its run.
+_BEGUN = ".begun"
 
 
 class TrialLink:
@@ -103,3 +110,22 @@ def linked_trial(environ: Mapping[str, str]) -> LinkedTrial | None:
     trial = json.loads(value)
     connection = Connection(trial["descriptor"])
     return LinkedTrial(trial["parent"], trial["values"], trial["number"], connection)
+
+
+def report_begun(environ: Mapping[str, str]) -> None:
+    """Reports to the process that started this one, if any, that a run is begun or resumed."""
+    file = environ.get(OBJECTIVE)
+    if file is not None:
+        Path(file).with_suffix(_BEGUN).touch()
+
+
+def has_begun(environ: Mapping[str, str]) -> bool:
+    """Whether a task that was started in this environment has reported its run."""
+    return Path(environ[OBJECTIVE]).with_suffix(_BEGUN).exists()
+
+
+def hand_over(objective: float | None, environ: Mapping[str, str]) -> None:
+    """Passes the objective to the process that started this one, if any."""
+    file = environ.get(OBJECTIVE)
+    if file is not None and objective is not None:
+        Path(file).write_text(repr(float(objective)))

@@ -26,9 +26,8 @@ from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, NonFiniteLossError, Problem
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.graph_spec import local_init_op
-from runner.graph.input_pipeline import input_ended
 from runner.hooks import MetricsHook, StopWhenHook
 from runner.session.monitored_session import MonitoredSession
 from runner.system.signals import Interruption
@@ -79,23 +78,20 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
     if training is None:
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
-        own = None if built.own is None else built.own.scaffold
         # A worker prepares its own input and local variables, and the chief all others.
         scaffold = tf.compat.v1.train.Scaffold(
-            local_init_op=local_init_op(own, training.input_initializer),
+            local_init_op=local_init_op(built.scaffold, training.input_initializer),
             ready_for_local_init_op=missing_of_model(task.cluster.ps),
         )
         creator = ClusterWorkerSessionCreator(task, scaffold)
-        hooks = _hooks(task, training, creator.channel, update)
-        if built.own is not None:
-            hooks += built.own.hooks
+        hooks = [*_hooks(task, training, creator.channel, update), *built.graph_hooks]
         with MonitoredSession(creator, hooks) as session:
             while not session.should_stop():
                 try:
-                    session.run(training.train_op)
+                    training.run_step(session)
                 except tf.errors.OutOfRangeError as error:
                     # MonitoredSession would take it for an orderly end.
-                    raise ConfigError(input_ended(task.config)) from error
+                    raise ConfigError(training.input_ended(task.config.train.steps)) from error
 
 
 def _hooks(

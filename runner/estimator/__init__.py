@@ -7,7 +7,7 @@
 - `run_config`, `exporters`, `export`: the arguments of these, with TensorFlow's defaults.
 
 It extends the rooms before it, which import nothing of it: for a configuration with a `model_fn`,
-`runner.graph.own_graph` looks up `model_fn.graph_function` by its name.
+`runner.graph.build` looks up `model_fn.ModelFnGraph` by its name.
 """
 
 from runner.estimator import export

@@ -13,8 +13,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.config.schema import RunConfig
-from runner.errors import Problem
 from runner.internals.tensorflow import called_functions, function_nodes
 
 
@@ -154,18 +152,6 @@ def _nothing() -> tf.Tensor:
         element_shape=tf.constant([], tf.int32), max_num_elements=0, element_dtype=tf.float32
     )
     return tf.reshape(element, [1])[:0]
-
-
-def input_ended(config: RunConfig) -> Problem:
-    """Returns the problem of training data that ended."""
-    place = "data.train()"
-    if config.model_fn is not None or config.graph is not None:
-        place = "the input of " + ("graph" if config.model_fn is None else "input_fns.train")
-    return Problem(
-        f"{place} ended before step {config.train.steps}",
-        "the training data must repeat without end",
-        "end its pipeline with .repeat() before .batch(), or lower train.steps",
-    )
 
 
 # What a line reports -> the kinds of operations whose state it is. The random ones draw from a

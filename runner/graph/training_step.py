@@ -14,7 +14,8 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.config.validation import KEY, no_rate
 from runner.errors import ConfigError, Problem
-from runner.graph.experiment import Model, Training
+from runner.graph.built_graph import Training
+from runner.graph.experiment import Model
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import KerasOptimizer
 from runner.graph.optimization import (
@@ -100,8 +101,8 @@ class TrainingStep:
             averages=averages,
             input_initializer=self._source.initializer,
             input_seconds=waited,
-            input_state=self._source.state,
-            input_is_saved=config.train.save_input,
+            input_name="data.train()",
+            saved_input=self._source.state if config.train.save_input else None,
             shared_state=shared_state(optimizers, schedules),
             state_names=dict(chain.from_iterable(each.names.items() for each in keras_ones)),
         )

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.graph.experiment import Training
+from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.internals.tensorflow import slice_of
 from runner.restoration.model_variables import LEARNING_RATE
@@ -21,7 +21,7 @@ from runner.restoration.weights_layout import Slots
 
 def name_variables(
     variables: list[tf.Variable],
-    known: dict[str, tf.Variable],
+    known: Mapping[str, tf.Variable],
     training: Training | None = None,
 ) -> dict[str, tf.Variable]:
     """Returns name -> variable for all of `variables`.

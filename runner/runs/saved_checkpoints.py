@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from google.protobuf import text_format
 
 from runner.checkpoints.bundle import BundleReader
 from runner.checkpoints.contents import STATE_FILE, read_state
+from runner.checkpoints.reader import TensorSpec
 from runner.errors import CheckpointError, Problem
 from runner.runs.run_directory import RunDirectory
 from runner.system.atomic_files import next_numbered_folder, sync_to_disk, write_text
@@ -23,6 +25,7 @@ PREFIX = "model.ckpt"
 _FILE = re.compile(rf"{re.escape(PREFIX)}-(\d+)\.(?:index|data-\d{{5}}-of-\d{{5}}|meta)")
 # TensorFlow writes to such names first and renames the files once they are complete.
 _UNFINISHED = f"{PREFIX}-*.tempstate*"
+_BATCH_BYTES = 2**26
 
 
 def is_save_error(error: Exception, directory: Path) -> bool:
@@ -181,12 +184,32 @@ def damage(prefix: Path) -> str | None:
     reader = BundleReader(str(prefix))
     try:
         reader.spec()
-        for _ in reader.read(list(reader.stored)):  # TensorFlow checks their checksums.
-            pass
+        _read_all(reader)
     except CheckpointError as error:
         problem = error.problems[0]
         return (problem.cause or problem.state).partition("\n")[0]
+    except tf.errors.OpError as error:
+        lines = str(error.message).splitlines()
+        return next((line for line in lines if reader.prefix in line), lines[0])
     return None
+
+
+def _read_all(reader: BundleReader) -> None:
+    """Has TensorFlow check the checksum of every tensor, with about 64 MB in memory at a time."""
+    # NumPy has no type for the state of iterators, so that `reader.read` cannot read it.
+    sums = itertools.accumulate(tensor.bytes for tensor in reader.stored.values())
+    batches: dict[int, list[TensorSpec]] = {}
+    for tensor, total in zip(reader.stored.values(), sums, strict=True):
+        batches.setdefault(total // _BATCH_BYTES, []).append(tensor)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for batch in batches.values():
+            tensors = tf.raw_ops.RestoreV2(
+                prefix=reader.prefix,
+                tensor_names=[tensor.name for tensor in batch],
+                shape_and_slices=[""] * len(batch),
+                dtypes=[tf.as_dtype(tensor.dtype) for tensor in batch],
+            )
+            session.run(tensors[0].op)
 
 
 def _set_aside(run: RunDirectory, files: list[Path]) -> Path:

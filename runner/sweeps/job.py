@@ -244,7 +244,7 @@ def _trained(
     job: Job, attempt: Attempt, trial: Trial, train: Train, interruption: Interruption
 ) -> _Outcome:
     try:
-        with interruption.prompt():
+        with interruption.interruptible():
             trial.report = _report(job, attempt)
             # A trial with the same fingerprint may run at the same time.
             objective = when_free(lambda: train(trial), print)

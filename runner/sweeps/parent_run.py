@@ -59,7 +59,7 @@ class ParentRun:
         if len(names) == 1:
             (name,) = names
             run_name = f"{name} sweep"
-        self.tracker = store.open(self._directory.path, name, run_name, tags)
+        self.tracker = store.open(self._directory.path, name, run_name, tags=tags)
         for run_directory in (*self._run_directories(), *self.unopened()):
             store.deliver_rest(run_directory)
 
@@ -129,8 +129,8 @@ class ParentRun:
             folder,
             config.name,
             f"{config.name} trial {attempt.trial}",
-            {"runner.overrides": " ".join(mask.overrides(attempt.overrides))},
-            str(self._directory.path),
+            tags={"runner.overrides": " ".join(mask.overrides(attempt.overrides))},
+            parent=str(self._directory.path),
         )
         values = {key: str(mask.value(key, value)) for key, value in attempt.values.items()}
         tracker.set_tags(

@@ -38,7 +38,7 @@ from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import spelled
-from runner.config.validation import is_own_graph, validate
+from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
 from runner.runs.run_directory import runs
 from runner.system.imports import import_tensorflow, without_collections
@@ -150,16 +150,13 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
     problems.require_none(len(composed))
 
 
-def _targets(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if is_own_graph(config):
-        own = {"graph": config.graph, "model_fn": config.model_fn}
-        own |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
-        # More arguments are given where they are called.
-        yield from ((key, {**node, "_partial_": True}) for key, node in own.items() if node)
-        yield from ((f"hooks.{name}", node) for name, node in config.hooks.items())
-        return
+def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
+    # These get more arguments where they are called.
+    called = {"graph": config.graph, "model_fn": config.model_fn}
+    called |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
+    yield from ((key, {**node, "_partial_": True}) for key, node in called.items() if node)
     yield "data", config.data
-    yield "model", {key: each for key, each in config.model.items() if key not in MODEL_SWITCHES}
+    yield "model", {key: value for key, value in config.model.items() if key not in MODEL_SWITCHES}
     yield "loss", config.loss
     yield "optimizer", config.optimizer
     for group in ("metrics", "weighted_metrics", "hooks"):

@@ -22,10 +22,10 @@ from filelock import FileLock, Timeout
 from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.system.atomic_files import (
     make_container,
-    moved,
     next_numbered_folder,
     numbered_folders,
-    way_to,
+    relative_path,
+    resolve_moved,
     write_json,
 )
 from runner.system.locks import is_held, this_process
@@ -102,7 +102,7 @@ class AttemptFile:
         way = content.get("way_to_run")
         known = {each.name for each in fields(Attempt)}
         content = {key: value for key, value in content.items() if key in known}
-        content["run_dir"] = moved(content.get("run_dir"), way, self.path.parent)
+        content["run_dir"] = resolve_moved(content.get("run_dir"), way, self.path.parent)
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
         content["curve"] = tuple((step, value) for step, value in content["curve"])
@@ -113,7 +113,7 @@ class AttemptFile:
         """Writes the attempt atomically."""
         # As pairs: the keys of a mapping would be sorted.
         values = list(attempt.values.items())
-        way = way_to(attempt.run_dir, self.path.parent)
+        way = relative_path(attempt.run_dir, self.path.parent)
         write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": way})
 
     def update(self, **changes: Any) -> Attempt:

@@ -18,7 +18,6 @@ from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
 from runner.graph.variables import saved_as
-from runner.hooks import evaluate
 from runner.restoration.json_report import provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary
@@ -100,7 +99,7 @@ def evaluate_run(experiment: Experiment) -> float:
         with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
             built.saver.restore(session, weights.prefix)
             with built.calls.explaining():
-                metrics = evaluate(session, built.split)
+                metrics = built.evaluation.evaluate(session)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     experiment.screen.line(f"{weights}: {split.value}  {shown}")
     if weights.directory is not None and split is EvaluatedSplit.test:
@@ -122,7 +121,7 @@ def _record(
     # A signal in between would leave the run RUNNING.
     with Interruption().handled() as interruption, interruption.deferred():
         name = f"{config.name} {directory.path.name}"
-        tracker = store.open(directory.path, config.name, name, {}, ended=ended)
+        tracker = store.open(directory.path, config.name, name, tags={}, ended=ended)
         tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
         tracker.close(ended)
     interruption.check()
@@ -146,12 +145,11 @@ def _started(experiment: Experiment, folder: Path) -> str:
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         restorer = experiment.restorer(plan)
         session.run(restorer.build())
-        own = None if built.own is None else built.own.scaffold
-        # What the scaffold of a graph of one's own does in a fresh start.
-        if own is not None and own.init_op is not None:
-            session.run(own.init_op, own.init_feed_dict)
-        if own is not None and own.init_fn is not None:
-            own.init_fn(session)
+        scaffold = built.scaffold
+        if scaffold.init_op is not None:
+            session.run(scaffold.init_op, scaffold.init_feed_dict)
+        if scaffold.init_fn is not None:
+            scaffold.init_fn(session)
         restorer.restore(session)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))

@@ -23,7 +23,7 @@ from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import InterruptedRunError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.replica import Replica
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
@@ -322,7 +322,9 @@ class OpenedRun:
         }
         name = self.config.name
         watch.started(path)
-        tracker = experiment.store.open(path, name, f"{name} {path.name}", tags, watch.parent)
+        tracker = experiment.store.open(
+            path, name, f"{name} {path.name}", tags=tags, parent=watch.parent
+        )
         # `open` ignores the tags of runs that are recorded already.
         if self.opening is not Opening.new:
             tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})

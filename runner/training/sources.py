@@ -22,7 +22,7 @@ from runner.errors import (
     UserCodeError,
 )
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph
+from runner.graph.built_graph import BuiltGraph
 from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
 from runner.restoration.sources import open_source
 from runner.restoration.weights_layout import named_sources

@@ -26,6 +26,7 @@ from runner.cluster.channel import Announcement, Channel, left_flag, released_fl
 from runner.cluster.chief import Chief, serve
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import session_config
+from runner.cluster.trial_link import OBJECTIVE, has_begun
 from runner.cluster.worker import run_worker
 from runner.config.schema import (
     AddressesConfig,
@@ -37,7 +38,6 @@ from runner.config.schema import (
     VariablesConfig,
 )
 from runner.errors import ClusterError, InterruptedRunError, UserCodeError
-from runner.system.lifeline import OBJECTIVE, has_begun
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from tests.tiny import runs

@@ -64,7 +64,7 @@ def test_the_chief_ends_it_and_its_objective_is_returned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.system.lifeline import hand_over\n"
+        "from runner.cluster.trial_link import hand_over\n"
         "print('line of', kind)\n"
         "if kind == 'chief': hand_over(0.25, os.environ)\n"
         "elif kind == 'ps': wait()\n"
@@ -87,7 +87,7 @@ def test_a_task_that_fails_is_started_again_so_often(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.system.lifeline import report_begun\n"
+        "from runner.cluster.trial_link import report_begun\n"
         "if kind == 'chief':\n"
         "    print('given', sys.argv[1:])\n"
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.errors import ConfigError
-from runner.graph.experiment import BuiltGraph
+from runner.graph.built_graph import BuiltGraph
 from runner.graph.input_pipeline import not_resumed_exactly
 from runner.graph.variables import variable_specs
 from runner.restoration.model_variables import initializers, model_variables

@@ -14,7 +14,7 @@ import tensorflow as tf
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.graph.experiment import BuiltGraph
+from runner.graph.built_graph import BuiltGraph
 from runner.graph.objective import class_weights
 from runner.restoration.model_variables import model_variables
 from tests.tiny.configs import tiny
@@ -189,7 +189,7 @@ def test_a_compiled_model_says_its_own_unless_the_configuration_does() -> None:
     config.loss, config.metrics = "mae", {"auc": metrics("AUC")}
     config.model["steps_per_execution"] = 4
     again = build(config)
-    assert again.split.names == ("loss", "auc")
+    assert again.evaluation.metrics == ("loss", "auc")
     assert [each.split(":")[0] for each in again.notes] == [
         *("optimizer", "loss", "metrics", "steps_per_execution")
     ]

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+import runner.runs.saved_checkpoints
 from runner.errors import CheckpointError, SaveError
 from runner.hooks import CheckpointHook, SavePolicy, StopAtStepHook
 from runner.hooks.checkpoint import save_errors, warned
 from runner.runs.run_directory import RunDirectory
-from runner.runs.saved_checkpoints import by_step, is_save_error, recover, save, state
+from runner.runs.saved_checkpoints import by_step, damage, is_save_error, recover, save, state
 from tests.tiny.counter import Counter
 
 
@@ -148,6 +149,15 @@ def test_a_damaged_best_checkpoint_is_set_aside_with_its_record(run: RunDirector
     (line,) = _recovered(run)
     assert "the best checkpoint, of step 3, is damaged and set aside in" in line
     assert list(run.best.iterdir()) == []
+
+
+def test_a_large_checkpoint_is_read_in_parts(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner.runs.saved_checkpoints, "_BATCH_BYTES", 10)
+    assert damage(run.checkpoints / "model.ckpt-3") is None
+    _flip(run.checkpoints / f"model.ckpt-3.{DATA}")
+    assert damage(run.checkpoints / "model.ckpt-3") is not None
 
 
 def _saving(counter: Counter, disk: Path, numbers: int, every: int, *policy: Any) -> CheckpointHook:

@@ -18,8 +18,8 @@ from runner.sweeps.parent_run import ParentRun
 from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
+from runner.tracking import RunStore
 from runner.tracking.journal import End, Journal
-from runner.tracking.tracker import RunStore
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.configs import tiny
 
