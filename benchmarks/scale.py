@@ -60,8 +60,6 @@ def table_of_trials(repeats: int) -> list[Result]:
     trials = [
         Attempt(
             trial=number,
-            number=1,
-            overrides=(),
             values={"seed": str(number), "optimizer.learning_rate": f"{1 / (number + 3):.6f}"},
             status=Status.FINISHED,
             metrics={"loss": 1 / (number + 1)},

@@ -39,7 +39,7 @@ from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_by_folder, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
 from runner.runs.recorded_config import recorded_config
-from runner.sweeps.job import Trial, carry_out, job_of
+from runner.sweeps.job import Trial, job_of, run_attempt
 from runner.system.imports import without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE, end_with_launcher
 from runner.system.signals import Interruption, ending_at_once
@@ -54,7 +54,7 @@ def _job(config: DictConfig) -> float | None:
     _began.set()
     job = job_of(HydraConfig.get())
     if job is not None:
-        return carry_out(job, lambda trial: _run(config, trial))
+        return run_attempt(job, lambda trial: _run(config, trial))
     try:
         return _run(config)
     except RunnerError as error:

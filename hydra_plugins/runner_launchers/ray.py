@@ -17,7 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from runner.config.spelling import plain_node
-from runner.sweeps.execution import require_extra
+from runner.sweeps.launchers import require_extra
 
 
 class RayLauncher(Launcher):
@@ -59,31 +59,26 @@ class RayLauncher(Launcher):
         import ray
 
         if not ray.is_initialized():
-            with _handlers_kept():
+            with _preserved_handler():
                 ray.init(**self._init)
         # The sweep retries trials that die, and counts the attempts.
         job = ray.remote(_execute).options(**{"max_retries": 0, **self._remote})
-        state = Singleton.get_state()
-        references = [
-            job.remote(
-                number,
-                list(overrides),
-                os.getcwd(),
-                (self._context, self._config, self._task_function, state),
-            )
+        hydra = (self._context, self._config, self._task_function, Singleton.get_state())
+        tasks = [
+            job.remote(number, list(overrides), os.getcwd(), hydra)
             for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
-        ray.wait(references, num_returns=len(references))
-        found: list[JobReturn] = ray.get(references)
-        return found
+        ray.wait(tasks, num_returns=len(tasks))
+        returned: list[JobReturn] = ray.get(tasks)
+        return returned
 
 
 def _execute(number: int, overrides: list[str], folder: str, hydra: Any) -> JobReturn:
     """Runs one job in a process of Ray's."""
-    context, config, task_function, state = hydra
+    context, config, task_function, singletons = hydra
     os.chdir(folder)
     setup_globals()
-    Singleton.set_state(state)
+    Singleton.set_state(singletons)
     job_config = context.config_loader.load_sweep_config(config, overrides)
     with open_dict(job_config):
         job_config.hydra.job.id = f"{job_config.hydra.job.name}_{number}"
@@ -99,7 +94,7 @@ def _execute(number: int, overrides: list[str], folder: str, hydra: Any) -> JobR
 
 
 @contextmanager
-def _handlers_kept() -> Iterator[None]:
+def _preserved_handler() -> Iterator[None]:
     """Restores the handler of SIGTERM, which Ray replaces by one that just ends the process."""
     before = signal.getsignal(signal.SIGTERM)
     try:

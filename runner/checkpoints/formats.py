@@ -41,8 +41,8 @@ class Format(Enum):
         return self.value[1] == "bundle" or self is Format.SAFETENSORS_INDEX
 
 
-# Exceptions that h5py, zipfile and NumPy raise on damaged files; TensorFlow, protobuf and
-# safetensors raise these besides exceptions of their own.
+# The exceptions of h5py, zipfile and NumPy on damaged files; TensorFlow, protobuf and safetensors
+# raise others as well.
 DAMAGE = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError),
     *(RuntimeError, ArithmeticError, MemoryError, SyntaxError),

@@ -51,7 +51,7 @@ from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
 from runner.system.user_code import calling
 
-# In an evaluation of the training data.
+# Of an evaluation of the training data.
 _BATCH_SIZE = 32
 
 
@@ -74,7 +74,7 @@ class KerasGraph(GraphMaker):
             if train:
                 source = _training_input(data, replica)
                 forward = _forward(calls, model, objective, train=True)
-                step = TrainingStep(config, source, forward, replica)
+                step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
             weights = keras_variables(model)
@@ -91,7 +91,13 @@ class KerasGraph(GraphMaker):
         return BuiltGraph(
             graph=graph,
             variables=variables,
-            specs=variable_specs(variables, trainable, policies, training, initializers(model)),
+            specs=variable_specs(
+                variables,
+                trainable,
+                policies=policies,
+                training=training,
+                initializers=initializers(model),
+            ),
             training=training,
             evaluation=evaluation,
             saver=saver,
@@ -152,7 +158,7 @@ def _saver(
     *,
     source: TrainingInput | None,
 ) -> tf.compat.v1.train.Saver:
-    """Returns the saver; without training it may read the averages of what was trained."""
+    """Returns the saver; without training it may read the averages of the trained variables."""
     averaged = config.train.ema_decay is not None or config.optimizer.get("use_ema")
     averages = source is None and averaged and config.train.evaluate_ema
     saved = saved_as(variables, frozenset(trained) if averages else frozenset())
@@ -194,7 +200,7 @@ def _batches(split: str, data: Data) -> tf.data.Dataset:
 
 
 def _one_pass(split: str, data: Data) -> tuple[tf.data.Dataset, tf.Tensor | None]:
-    """Returns the batches of a split, and how many; None where they are known to end."""
+    """Returns the batches of a split, and their number; None where they are known to end."""
     batches = _batches(split, data)
     size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
     if size is None:
@@ -255,7 +261,7 @@ def _in_order_of_model(keras_names: Mapping[str, tf.Variable]) -> dict[str, tf.V
 
 
 def _policies(config: RunConfig, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
-    """Returns variable -> the scaffold that owns it, whose settings say how it trains."""
+    """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
     wholes = {name: whole_name(name, variable) for name, variable in variables.items()}
     states = {whole: classify(whole, model=True) for whole in wholes.values()}
     candidates = {name: state for name, state in states.items() if state in WARM_STARTED}

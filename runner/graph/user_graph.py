@@ -22,7 +22,7 @@ from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Train
 from runner.graph.calls import Calls
 from runner.graph.evaluation import SeparateEvaluation, separate_evaluation
 from runner.graph.graph_spec import GraphSpec
-from runner.graph.input_pipeline import needed
+from runner.graph.input_pipeline import operations_for
 from runner.graph.precision import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import SIGNATURE
@@ -71,7 +71,9 @@ class UserGraph(GraphMaker):
         return BuiltGraph(
             graph=evaluation.graph,
             variables=variables,
-            specs=variable_specs(variables, which_train(None, variables), {}, None),
+            specs=variable_specs(
+                variables, which_train(None, variables), policies={}, training=None
+            ),
             training=None,
             evaluation=evaluation,
             saver=evaluation.transfer,
@@ -97,7 +99,9 @@ class UserGraph(GraphMaker):
             return BuiltGraph(
                 graph=graph,
                 variables=variables,
-                specs=variable_specs(variables, _of_the_model(variables, spec.loss), {}, training),
+                specs=variable_specs(
+                    variables, _of_the_model(variables, spec.loss), policies={}, training=training
+                ),
                 training=training,
                 evaluation=replace(evaluation, transfer=transfer),
                 saver=saver,
@@ -243,7 +247,9 @@ class UserGraph(GraphMaker):
                     tuple(f"validation/{name}" for name in ranked(objective, numbers)),
                 )
             )
-        ends = any(operation.type.startswith(_ENDING) for operation in needed([evaluation.update]))
+        ends = any(
+            operation.type.startswith(_ENDING) for operation in operations_for([evaluation.update])
+        )
         evaluation = replace(
             evaluation,
             values=numbers,
@@ -332,7 +338,7 @@ def _may_write(train_op: tf.Operation | tf.Tensor, variable: tf.Variable) -> boo
     """Whether an operation depends on one that may write a variable."""
     consumers = variable.op.outputs[0].consumers()
     reads = ("ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "Identity")
-    runs = needed([train_op])
+    runs = operations_for([train_op])
     return any(operation in runs for operation in consumers if operation.type not in reads)
 
 
@@ -341,7 +347,7 @@ def _of_the_model(variables: Mapping[str, tf.Variable], loss: tf.Tensor | None) 
 
     Others are an optimizer's.
     """
-    read = needed([] if loss is None else [loss])
+    read = operations_for([] if loss is None else [loss])
     return {
         name: variable.trainable
         for name, variable in variables.items()

@@ -329,8 +329,8 @@ def _slot(name: str, variable: Any, trained: tuple[str, ...]) -> VariableSpec:
     if name.endswith("/average"):
         state = StateClass.MOVING_AVERAGE
     # What counts the steps is restored with the slots of all variables together, as Adam needs it.
-    kept_for = trained if name.startswith("optimizer/") else ()
-    return VariableSpec(_tensor(name, variable), state, False, "", kept_for=kept_for)
+    shared_by = trained if name.startswith("optimizer/") else ()
+    return VariableSpec(_tensor(name, variable), state, False, "", shared_by=shared_by)
 
 
 def _tensor(name: str, variable: Any) -> TensorSpec:

@@ -95,7 +95,7 @@ def provenance_document(
         "schema": provenance.SCHEMA,
         "run": {**identity, "tracking_uri": tracking_uri, "run_id": run_id},
         "sources": {
-            name: [each.document() for each in origins[name]]
+            name: [origin.document() for origin in origins[name]]
             for name, spec in plan.sources.items()
             if spec is not None
         },
@@ -151,7 +151,7 @@ def _source(
         "unused": plan.unused[scaffold],
         "non_finite": "error" if scaffold in plan.finite else "warning",
         "restored": len(restored),
-        "restored_bytes": sum(each.variable.tensor.bytes for each in restored),
+        "restored_bytes": sum(assignment.variable.tensor.bytes for assignment in restored),
     }
 
 
@@ -168,7 +168,7 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
         "pieces": [
             {
                 "source": piece.source,
-                "tensors": [vars(each) for each in (piece.tensor, *piece.others)],
+                "tensors": [vars(tensor) for tensor in (piece.tensor, *piece.others)],
                 "conversions": piece.steps,
             }
             for piece in assignment.pieces

@@ -1,4 +1,4 @@
-"""What decides which trial is better: objectives, and a search's constraints on metrics."""
+"""Objectives, which rank trials, and a search's constraints on metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from runner.config.choices import Goal
 from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem, ranked
-from runner.sweeps.points import given_mapping
+from runner.sweeps.points import mapping_setting
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
 
@@ -41,25 +41,25 @@ class Objective:
         return -value if self.goal is Goal.maximize else value
 
 
-def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
+def fail_if_nan(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
     """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
     if attempt.status is not Status.FINISHED:
         return attempt
     values = {objective.name: objective.of(attempt) for objective in objectives}
-    lacking = [
+    unusable = [
         f"{name} is {'missing' if value is None else value}"
         for name, value in values.items()
         if value is None or math.isnan(value)
     ]
-    if not lacking:
+    if not unusable:
         return attempt
-    return replace(attempt, status=Status.FAILED, message="; ".join(lacking), exit_code=1)
+    return replace(attempt, status=Status.FAILED, message="; ".join(unusable), exit_code=1)
 
 
 def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
     """Returns the trials by the first objective, the best first.
 
-    Then come those without a value, those that violate a constraint, and failures.
+    Then come trials without a value, trials that violate a constraint, and failures.
     """
     first = objectives[0]
 
@@ -74,7 +74,7 @@ def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) ->
 def objectives_of(
     settings: Mapping[str, Any], default: Objective, metrics: Sequence[str]
 ) -> list[Objective]:
-    """Returns `hydra.sweeper.objectives`, or the experiment's own.
+    """Returns `hydra.sweeper.objectives`, by default the experiment's objective.
 
     `metrics` are those of an evaluation, such as `validation/loss`.
 
@@ -83,33 +83,33 @@ def objectives_of(
         metric, or a pruner is to compare several objectives.
     """
     example = "{validation/loss: minimize}"
-    given = given_mapping("objectives", settings.get("objectives"), example)
+    goals = mapping_setting("objectives", settings.get("objectives"), example)
     problems = [
         Problem(
             f"hydra.sweeper.objectives.{name} is {goal!r}",
             "it must be a goal",
             choices=tuple(Goal.__members__),
         )
-        for name, goal in given.items()
+        for name, goal in goals.items()
         if str(goal) not in Goal.__members__
     ]
     problems += [
         _unknown_metric("objectives", name, metrics)
-        for name in given or [default.name]
+        for name in goals or [default.name]
         if name not in metrics
     ]
     pruner = str(settings["pruner"].get("_target_", ""))
-    if len(given) > 1 and not pruner.endswith(".NopPruner"):
+    if len(goals) > 1 and not pruner.endswith(".NopPruner"):
         problems.append(
             Problem(
                 f"hydra.sweeper.pruner is {pruner}",
-                f"there are {len(given)} objectives, and trials are pruned by one",
+                f"there are {len(goals)} objectives, and trials are pruned by one",
                 "hydra/sweeper/pruner=none",
             )
         )
     if problems:
         raise ConfigError(*problems)
-    return [Objective(name, Goal[goal]) for name, goal in given.items()] or [default]
+    return [Objective(name, Goal[goal]) for name, goal in goals.items()] or [default]
 
 
 def constraints(settings: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Constraint]:
@@ -123,14 +123,14 @@ def constraints(settings: Mapping[str, Any], metrics: Sequence[str]) -> dict[str
         constraint that is a function, when that raises or returns no number.
     """
     example = "{validation/loss: {max: 0.5}}"
-    given = given_mapping("constraints", settings.get("constraints"), example)
-    found: dict[str, Constraint] = {}
+    functions: dict[str, Constraint] = {}
     problems: list[Problem] = []
-    for name, node in given.items():
+    nodes = mapping_setting("constraints", settings.get("constraints"), example)
+    for name, node in nodes.items():
         key = f"hydra.sweeper.constraints.{name}"
         if isinstance(node, Mapping) and "_target_" in node:
             try:
-                found[name] = _function(key, node)
+                functions[name] = _function(key, node)
             except ConfigError as error:
                 problems += error.problems
             continue
@@ -138,10 +138,10 @@ def constraints(settings: Mapping[str, Any], metrics: Sequence[str]) -> dict[str
         if f"validation/{metric}" not in metrics:
             problems.append(_unknown_metric("constraints", name, metrics))
         problems += _bound_problems(key, name, node)
-        found[name] = _bounds(metric, node)
+        functions[name] = _bounds(metric, node)
     if problems:
         raise ConfigError(*problems)
-    return found
+    return functions
 
 
 def violation(constraint: Constraint, metrics: Mapping[str, float]) -> float:
@@ -150,8 +150,8 @@ def violation(constraint: Constraint, metrics: Mapping[str, float]) -> float:
     Infinite where that is unknown: the trial was never evaluated, or its metric is NaN or missing.
     Optuna accepts no NaN.
     """
-    found = constraint(metrics) if metrics else math.nan
-    return math.inf if math.isnan(found) else found
+    excess = constraint(metrics) if metrics else math.nan
+    return math.inf if math.isnan(excess) else excess
 
 
 def _unknown_metric(setting: str, name: str, metrics: Sequence[str]) -> Problem:

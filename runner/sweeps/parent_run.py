@@ -12,18 +12,17 @@ from runner.runs.provenance import environment_tags, name_tracked_run
 from runner.runs.run_directory import RunDirectory, mark_killed_runs
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import FAILURES, Attempt, AttemptFile, SweepDirectory
-from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker, is_tracked, open_store
 from runner.training.watch import SWEEP_TAG
 
-_UNOPENED, _RECORDED = "unopened", "attempt"
+_UNOPENED = "unopened"
 
 
 class ParentRun:
     """The parent run of a sweep.
 
-    Trials, also those in other processes, name the sweep's directory as their parent.
+    Trials, also in other processes, name the sweep's directory as their parent.
 
     Args:
       directory: the sweep's.
@@ -43,10 +42,9 @@ class ParentRun:
     def open(self, names: Collection[str], overrides: Sequence[str]) -> None:
         """Opens the run, or the one recorded from the sweep's directory before.
 
-        Delivers what trials have recorded that ended before, and whose sweep was killed before it
-        was delivered.
+        Delivers records that a sweep which was killed has left undelivered.
 
-        `names` are those of the experiments; if there are several, the run is called `sweep`.
+        `names` are the experiments'; if there are several, the run is called `sweep`.
 
         Raises:
           TrackingError: another process records from the directory.
@@ -80,19 +78,19 @@ class ParentRun:
         """Records which runs were killed, also where their own process could not."""
         containers = {Path(config.run_dir) for config in configs}
         killed = {
-            each.path
+            run.path
             for container in containers
             if container.is_dir()
-            for each in mark_killed_runs(container)
+            for run in mark_killed_runs(container)
         }
         # A launcher may have ended, with a trial's process, also what delivers its records.
         killed |= {
-            Path(each.run_dir)
-            for each in map(AttemptFile.read, self._directory.attempts())
-            if each.status is Status.KILLED and each.run_dir is not None
+            Path(attempt.run_dir)
+            for attempt in map(AttemptFile.read, self._directory.attempts())
+            if attempt.status is Status.KILLED and attempt.run_dir is not None
         }
         store = open_store(self._config.tracking, asdict(self._config))
-        for path in sorted({each.absolute() for each in killed}):
+        for path in sorted({path.absolute() for path in killed}):
             store.deliver_rest(path)
 
     def record_unopened(self, composed: Sequence[ComposedPoint]) -> None:
@@ -100,28 +98,24 @@ class ParentRun:
 
         A trial that fails so again, when its sweep is resumed, has one run.
         """
-        configs = {each.fingerprint: each.config for each in composed}
-        last = {}
-        for file in self._directory.attempts():
-            attempt = file.read()
-            if attempt.status is not Status.SKIPPED:
-                last[attempt.trial] = (file.path.stem, attempt)
-        for name, attempt in last.values():
+        configs = {trial.fingerprint: trial.config for trial in composed}
+        attempts = map(AttemptFile.read, self._directory.attempts())
+        last = {
+            attempt.trial: attempt for attempt in attempts if attempt.status is not Status.SKIPPED
+        }
+        for attempt in last.values():
             config = configs.get(attempt.fingerprint, composed[0].config)
             failed = attempt.status in FAILURES and attempt.run_dir is None
             if failed and is_tracked(config.tracking):
-                self._record(name, attempt, config)
+                self._record(attempt, config)
 
     def unopened(self) -> list[Path]:
         """Returns the folders of the runs that `record_unopened` has recorded."""
         folders = (self._directory.path / _UNOPENED).glob("*")
         return sorted(folder for folder in folders if folder.is_dir())
 
-    def _record(self, name: str, attempt: Attempt, config: RunConfig) -> None:
+    def _record(self, attempt: Attempt, config: RunConfig) -> None:
         folder = self._directory.path / _UNOPENED / f"{attempt.trial:04d}"
-        recorded = folder / _RECORDED
-        if recorded.is_file() and recorded.read_text() == name:
-            return
         settings = asdict(config)
         mask = Mask(config.tracking.mask, settings)
         store = open_store(config.tracking, settings)
@@ -140,7 +134,6 @@ class ParentRun:
             }
         )
         tracker.close(attempt.status)
-        write_text(recorded, name)
 
     def _run_directories(self) -> list[Path]:
         """Returns the run directories of the trials that have ended."""

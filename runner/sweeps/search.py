@@ -66,11 +66,11 @@ class Search:
                     claimed = self._claim(living)
                     attempts = [] if claimed else self._ask(living, compose)
                 for file in claimed:
-                    attempt = file.settle(say=self._screen.line)
+                    attempt = file.finalize(say=self._screen.line)
                     if attempt.status in DECIDED:
                         self._record(attempt)
                     else:
-                        attempts.append(_again(attempt))
+                        attempts.append(_resumed(attempt))
                 if not claimed and not attempts:
                     left = self._settings["n_trials"] - self._study.finished()
                     if left > 0 and self._study.exhausted():
@@ -87,9 +87,9 @@ class Search:
 
     def _ask(self, living: Collection[str], compose: Compose) -> list[Attempt]:
         """Draws as many trials as are launched at once, and are missing; none if none are."""
-        counted = len([each for each in self._trials() if self._counts(each, living)])
-        missing = int(self._settings["n_trials"]) - counted
-        count = 0 if self._study.exhausted() else min(int(self._settings["n_jobs"]), missing)
+        counted = [trial for trial in self._trials() if self._counts(trial, living)]
+        missing = self._settings["n_trials"] - len(counted)
+        count = 0 if self._study.exhausted() else min(self._settings["n_jobs"], missing)
         drawn: list[optuna.Trial] = []
         points: list[Point] = []
         try:
@@ -99,8 +99,8 @@ class Search:
             if points:
                 check_targets(compose_points(points, compose))
         except BaseException:
-            for each in drawn:
-                self._study.tell(each.number, state=TrialState.FAIL)
+            for trial in drawn:
+                self._study.tell(trial.number, state=TrialState.FAIL)
             raise
         return [self._attempt(trial, point) for trial, point in zip(drawn, points, strict=True)]
 
@@ -114,9 +114,8 @@ class Search:
         }
         return Attempt(
             trial.number,
-            1,
-            point.overrides,
-            point.values,
+            overrides=point.overrides,
+            values=point.values,
             metric=metric,
             study=reference if len(self._study.objectives) == 1 else None,
         )
@@ -138,13 +137,13 @@ class Search:
         Returns:
           The files of their last attempts.
         """
-        left = [
+        abandoned = [
             trial.number
             for trial in self._trials()
             if trial.state is TrialState.RUNNING and not self._counts(trial, living)
         ]
-        last = {file.read().trial: file for file in self._directory.attempts()} if left else {}
-        claimed = [number for number in left if number in last][: int(self._settings["n_jobs"])]
+        last = {file.read().trial: file for file in self._directory.attempts()} if abandoned else {}
+        claimed = [number for number in abandoned if number in last][: self._settings["n_jobs"]]
         for number in claimed:
             self._study.claim(number, self._name)
         return [last[number] for number in claimed]
@@ -170,16 +169,10 @@ class Search:
             yield
 
 
-def _again(attempt: Attempt) -> Attempt:
-    """Returns an attempt that resumes a trial."""
-    return Attempt(
-        attempt.trial,
-        1,
-        attempt.overrides,
-        attempt.values,
-        metric=attempt.metric,
-        study=attempt.study,
-    )
+def _resumed(attempt: Attempt) -> Attempt:
+    """Returns the attempt that resumes a trial."""
+    names = ("overrides", "values", "metric", "study")
+    return Attempt(attempt.trial, **{name: getattr(attempt, name) for name in names})
 
 
 def try_search(

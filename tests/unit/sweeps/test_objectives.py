@@ -20,12 +20,12 @@ ACCURATE = {"_target_": "tests.tiny.spaces.accurate", "least": 0.75}
 
 
 def test_the_value_is_the_metrics_or_else_the_objective_of_the_trial() -> None:
-    assert LOSS.of(Attempt(0, 1, (), {}, metrics={"loss": 0.5}, objective=0.25)) == 0.5
-    assert LOSS.of(Attempt(0, 1, (), {}, objective=0.25)) == 0.25
-    assert LOSS.of(Attempt(0, 1, (), {})) is None
+    assert LOSS.of(Attempt(0, metrics={"loss": 0.5}, objective=0.25)) == 0.5
+    assert LOSS.of(Attempt(0, objective=0.25)) == 0.25
+    assert LOSS.of(Attempt(0)) is None
     other = LOSS.on("test")
     assert other == Objective("test/loss", Goal.minimize)
-    assert other.of(Attempt(0, 1, (), {}, objective=0.25)) == 0.25
+    assert other.of(Attempt(0, objective=0.25)) == 0.25
 
 
 @pytest.mark.parametrize("objective", [LOSS, ACCURACY])
