@@ -24,7 +24,6 @@ from runner.graph.objective import Objective
 from runner.graph.optimization import Schedule, averaged_names
 from runner.graph.precision import (
     build_model,
-    check_compiled,
     dtype_policy,
     full_precision,
     is_compiled,
@@ -87,7 +86,6 @@ class KerasGraph(GraphMaker):
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
             variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
             saver = _saver(config, variables, trained, source=source)
-        check_compiled(config, graph)
         return BuiltGraph(
             graph=graph,
             variables=variables,
