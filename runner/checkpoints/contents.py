@@ -24,8 +24,8 @@ CHECKPOINTS, BEST, BEST_RECORD = "checkpoints", "best", "best.json"
 _MLMODEL = "MLmodel"
 _MLMODEL_PARTS = ("saved_model_dir", "data", "model_data", "model_binary")
 
-_SHARDED_INDICES = (".safetensors.index.json", ".bin.index.json")
-_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)")
+_SHARDED_INDICES = (".safetensors.index.json", ".bin.index.json", ".weights.json")
+_SHARD = re.compile(r".*(-\d{5}-of-\d{5}\.(safetensors|bin)|_\d{5}\.weights\.h5)")
 _SUFFIXES = (
     *(".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy"),
     *(".pt", ".pth", "pytorch_model.bin", ".msgpack"),

@@ -32,7 +32,7 @@ class Format(Enum):
     KERAS = (".keras archive", "keras_files", "KerasArchiveReader")
     SAFETENSORS = (".safetensors", "array_files", "SafetensorsReader")
     TORCH = ("PyTorch file", "torch_files", "TorchReader")
-    SHARDS = ("index of .safetensors or PyTorch shards", "shards", "ShardsReader")
+    SHARDS = ("index of shards", "shards", "ShardsReader")
     ORBAX = ("Orbax checkpoint", "orbax", "OrbaxReader")
     MSGPACK = ("Flax .msgpack", "msgpack_files", "MsgpackReader")
     NPZ = (".npz", "array_files", "NpzReader")
@@ -40,7 +40,7 @@ class Format(Enum):
 
     @property
     def opens_remote_paths(self) -> bool:
-        """Whether its reader opens `gs://...` and the like; the others read a local copy."""
+        """True if its reader opens paths such as `gs://...`; the others read a local copy."""
         return self.value[1] == "bundle" or self is Format.SHARDS
 
 

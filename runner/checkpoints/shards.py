@@ -1,11 +1,13 @@
-"""Checkpoints in several files beside an index, as Hugging Face's libraries save large models."""
+"""Checkpoints in several files beside an index, as Hugging Face and Keras save large models."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +25,17 @@ from runner.checkpoints.torch_files import TorchReader
 from runner.errors import CheckpointError, Problem
 
 WEIGHT_MAP = "weight_map"
+_HDF5 = ".h5"
+# Imported for Keras's shards alone: h5py takes a third of a second.
+_KERAS_FILES = "runner.checkpoints.keras_files"
 
 
 class ShardsReader(CheckpointReader):
-    """Reads the `.safetensors` or PyTorch files that the JSON index at `path` names beside it."""
+    """Reads the files that the JSON index at `path` names beside it, as one checkpoint.
+
+    Hugging Face's indices map tensors to `.safetensors` or PyTorch files. Keras's map groups of
+    variables, e.g. `/layers/dense/vars`, to one or more `.weights.h5` files.
+    """
 
     what = "an index of shards"
 
@@ -39,13 +48,44 @@ class ShardsReader(CheckpointReader):
         Raises:
           CheckpointError: also when index and shards disagree on the tensors.
         """
+        specs = self._specs
+        first = next(iter(specs.values()))
+        tensors = {name: spec.tensors[name] for spec in specs.values() for name in spec.tensors}
+        aliases = {name: spec.aliases[name] for spec in specs.values() for name in spec.aliases}
+        layers = {group: spec.layers[group] for spec in specs.values() for group in spec.layers}
+        if layers:  # The variables of one layer may be in several shards.
+            aliases = importlib.import_module(_KERAS_FILES).keras_paths(tensors, layers)
+
+        def content() -> str:
+            parts = (f"{shard} {spec.digest}" for shard, spec in specs.items())
+            return files.digest_of_parts(parts)
+
+        return replace(
+            first,
+            path=self.path,
+            step=next((spec.step for spec in specs.values() if spec.step is not None), None),
+            tensors=tensors,
+            format=f"sharded {first.format}",
+            content=content,
+            aliases=aliases,
+            layers=layers,
+        )
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`."""
+        shards = {name: shard for shard, spec in self._specs.items() for name in spec.tensors}
+        require_names(self.path, names, shards)
+        for name in names:
+            yield from self._shards[shards[name]].read([name])
+
+    @functools.cached_property
+    def _specs(self) -> Mapping[str, CheckpointSpec]:
+        """Shard -> its spec, compared with the index."""
         specs = {shard: reader.spec() for shard, reader in self._shards.items()}
         stored = {
-            (name, shard)
-            for shard, spec in specs.items()
-            for name in (*spec.tensors, *spec.aliases)
+            (name, shard) for shard, spec in specs.items() for name in _listed_names(shard, spec)
         }
-        listed = set(self._weight_map.items())
+        listed = {(name, shard) for name, shards in self._weight_map.items() for shard in shards}
         if differing := sorted(stored ^ listed):
             names = (f"{name} in {shard}" for name, shard in differing)
             raise CheckpointError(
@@ -55,36 +95,27 @@ class ShardsReader(CheckpointReader):
                     "copy the index and its shards again, or name another checkpoint",
                 )
             )
-        tensors = {name: spec.tensors[name] for spec in specs.values() for name in spec.tensors}
-        aliases = {name: spec.aliases[name] for spec in specs.values() for name in spec.aliases}
-
-        def content() -> str:
-            parts = (f"{shard} {spec.digest}" for shard, spec in specs.items())
-            return files.digest_of_parts(parts)
-
-        kind = f"sharded {next(iter(specs.values())).format}"
-        return CheckpointSpec(self.path, None, tensors, kind, content, aliases=aliases)
-
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`."""
-        require_names(self.path, names, self._weight_map)
-        for name in names:
-            yield from self._shards[self._weight_map[name]].read([name])
+        return specs
 
     @functools.cached_property
-    def _weight_map(self) -> Mapping[str, str]:
+    def _weight_map(self) -> Mapping[str, Sequence[str]]:
+        """Tensor or group -> the files that hold it."""
         with explained(self.path, self.what):
-            shards = json.loads(files.read_text(self.path))[WEIGHT_MAP]
-        if not shards or not isinstance(shards, dict) or not all(map(_is_name, shards.values())):
+            entries = json.loads(files.read_text(self.path))[WEIGHT_MAP]
+            listed = {
+                name: shards if isinstance(shards, list) else [shards]
+                for name, shards in entries.items()
+            }
+        if not listed or not all(_is_name(shard) for shards in listed.values() for shard in shards):
             raise unreadable(
                 self.path, self.what, f"{WEIGHT_MAP} does not map tensors to file names"
             )
-        return shards
+        return listed
 
     @functools.cached_property
     def _shards(self) -> Mapping[str, CheckpointReader]:
         folder = os.path.dirname(self.path)
-        shards = sorted(set(self._weight_map.values()))
+        shards = sorted({shard for shards in self._weight_map.values() for shard in shards})
         paths = {shard: os.path.join(folder, shard) for shard in shards}
         missing = [path for path in paths.values() if not files.is_file(path)]
         if missing:
@@ -98,7 +129,17 @@ class ShardsReader(CheckpointReader):
         return {name: _reader(files.local_copy(path)) for name, path in paths.items()}
 
 
+def _listed_names(shard: str, spec: CheckpointSpec) -> Iterable[str]:
+    """Returns what an index should list of a shard: tensors, or Keras's groups of variables."""
+    if shard.endswith(_HDF5):
+        return (f"/{name.rpartition('/')[0]}" for name in spec.tensors)
+    return (*spec.tensors, *spec.aliases)
+
+
 def _reader(path: str) -> CheckpointReader:
+    if path.endswith(_HDF5):
+        reader: CheckpointReader = importlib.import_module(_KERAS_FILES).KerasWeightsReader(path)
+        return reader
     return SafetensorsReader(path) if path.endswith(".safetensors") else TorchReader(path)
 
 

@@ -12,9 +12,9 @@
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `keras_optimizer`: those of Keras as TensorFlow's;
   `precision`: the new graph and the model in it, with seeds, 16 bits, XLA and threads.
-- `variables`: their names, and what the planner and checkpoints know of them; `configured_hooks`:
-  the hooks of the configuration, and what `${graph:NAME}` in their arguments stands for.
-- `calls`: calls the experiment's own code, and names the part of it that an error comes from.
+- `variables`: their names, specs and savers; `configured_hooks`: the hooks of the configuration,
+  and the values of `${graph:NAME}` in their arguments.
+- `calls`: calls user code, and names the part of it that an error comes from.
 - `replica`: the seam at which a cluster places the parts of a graph.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable

@@ -36,8 +36,8 @@ class Training:
       learning_rate: of the step, a float32 scalar; None when `optimizer.learning_rate` sets none.
       learning_rate_scale: multiplies the learning rate; None when nothing can change it.
       averages: moving averages of the weights; None when there are none.
-      shared_state: name of an operation whose variable an optimizer keeps once -> the operations'
-        names of the variables that it is kept for.
+      shared_state: name of a variable's operation -> names of the operations of the weights that
+        share this variable of an optimizer.
       state_names: operation's name of a variable of a Keras optimizer -> what it would be called by
         one of TensorFlow's, see `runner.graph.keras_optimizer`.
     """
@@ -75,19 +75,17 @@ class BuiltGraph:
 
     Attributes:
       graph: the graph.
-      variables: name -> global variable, every one. Names are Keras paths without the root model's
-        own name, and variable names for what is not Keras's.
-      specs: what the planner knows of them, in the same order.
+      variables: name -> global variable, all of them. Variables of Keras go by their paths without
+        the name of the root model, others by their names.
+      specs: the variables for the planner, in the same order.
       training: the training step; None in a graph that only evaluates.
       evaluation: evaluates a split with the weights of a session of this graph.
-      hooks: the hooks of the configuration by name, in its order; None for one that refers to the
-        run, which is built once that exists.
       saver: saves and restores all variables and, where that is saved, the training input.
-      calls: the calls of the experiment's own code in it.
-      sizes: split -> number of examples; empty where the data does not report it.
-      notes: what the configuration replaces of a compiled model's own, a line each.
+      calls: the calls of user code in it.
+      sizes: split -> number of examples; empty where the data do not report it.
+      notes: lines on what the configuration replaces of a compiled model.
       layout: returns where Keras saves the model's variables; None for a model that is not Keras's.
-      slots: what a Keras optimizer of all variables keeps; None for any other.
+      slots: the variables of a Keras optimizer; None for any other optimizer.
       scaffold: what a user's graph adds to the start of a session, in a fresh start before
         anything is restored; by default nothing.
       graph_hooks: hooks that come with the graph, for every task that trains.
@@ -100,7 +98,6 @@ class BuiltGraph:
     specs: tuple[VariableSpec, ...]
     training: Training | None
     evaluation: Evaluation
-    hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
     saver: tf.compat.v1.train.Saver
     calls: Calls
     sizes: Mapping[str, int] = field(default_factory=dict)

@@ -16,16 +16,16 @@ class Data(Protocol):
     """The data of an experiment: three pipelines of batches.
 
     A batch is `(features, labels)` or, as for `keras.Model.fit`, `(features, labels, weights)` with
-    the weights of the examples. Each is a tensor, or a nested structure of tensors, whose first
-    dimension is the batch.
+    the weights of the examples. Features and labels are tensors, or nested structures of tensors,
+    whose first dimension is the batch.
 
     The training batches are prefetched, unless the data has an attribute `prefetch` that is False.
-    `tf.data` tunes the parallelism of training as ever, that of the other splits, which begin anew
-    with each evaluation, only where their `options.autotune.enabled` is set.
+    `tf.data` tunes the parallelism of training. It does so for the other splits, which start again
+    with every evaluation, only where their `options.autotune.enabled` is set.
     """
 
     def train(self) -> tf.data.Dataset:
-        """Returns batches without end, in an order that the seed decides."""
+        """Returns endless batches, in an order that the seed decides."""
 
     def validation(self) -> tf.data.Dataset:
         """Returns one pass over the validation split."""
@@ -38,7 +38,7 @@ class Data(Protocol):
 class Sized(Protocol):
     """Data that reports its split sizes, which are recorded with the run.
 
-    That of `train` also says what one pass over endless training data is, for
+    The size of `train` is also the length of one pass over endless training data, for
     `evaluate.split=train`.
     """
 
@@ -52,11 +52,11 @@ class Model(Protocol):
     The runner calls it through `tf.function` inside the graph, so that batch-norm statistics and
     random state are updated; a plain call in a graph drops those updates.
 
-    What a Keras model says of its own counts: `add_loss` and regularisers always; where the
-    configuration names no loss or no metrics, those of `compile`, of an overridden `compute_loss`
-    or `compute_metrics`, and metrics that it keeps. An overridden `train_step` or `test_step` is
-    refused: the runner makes the step itself. Pretrained values come through scaffolds, not from
-    the model's constructor.
+    `add_loss` and regularisers of a Keras model always count. Where the configuration names no loss
+    or no metrics, the model's own are used: from `compile`, from an overridden `compute_loss` or
+    `compute_metrics`, and metrics that it tracks. An overridden `train_step` or `test_step` is
+    refused, because the runner makes the step itself. Pretrained values come through scaffolds,
+    not from the model's constructor.
     """
 
     def __call__(self, features: Any, training: bool) -> Any:
@@ -67,8 +67,8 @@ class PerExample(Protocol):
     """A loss or a metric, for example a function of `keras.losses`, with `_partial_: true`.
 
     Classes of `keras.losses` and `keras.metrics` are used as `keras.Model.fit` and `evaluate` use
-    them: a metric's state begins anew with each pass, and a step of training reports the metric of
-    its own batch. `metrics` leave sample weights out, `weighted_metrics` use them.
+    them: every pass resets a metric's state, and a training step reports the metric of its own
+    batch. `metrics` leave sample weights out, `weighted_metrics` use them.
     """
 
     def __call__(self, labels: Any, outputs: Any) -> tf.Tensor:

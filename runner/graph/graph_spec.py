@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.graph.input_pipeline import TrainingInput, needed
+from runner.graph.input_pipeline import TrainingInput, operations_for
 
 _Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
 
@@ -21,24 +21,23 @@ class GraphSpec:
       loss: a scalar; required to train. In an evaluation its mean over the batches is the metric
         `loss`.
       train_op: an operation or a tensor that trains one step and increments the global step; or a
-        function of the session that does, in several `session.run`s. Hooks see none of these:
-        `loss` and `metrics` are fetched afterwards, in a run of their own, so that they should be
-        read from variables. Required to train.
+        function of the session that does, in several `session.run`s. Hooks see none of these, but
+        a later run that fetches `loss` and `metrics`: keep them in variables. Required to train.
       metrics: name -> scalar of a training step, recorded with the loss; empty by default.
       evaluation: name -> (value, update_op), as `tf.compat.v1.metrics` returns them: the update ops
-        run until the input ends, and once where they read none. Required to evaluate, unless there
-        is a `loss`.
-      input: what the step reads; checkpoints keep its position. By default none is kept.
+        run until the input ends, and once without an input. Required to evaluate, unless there is a
+        `loss`.
+      input: the input of the step, whose position checkpoints keep; None by default.
       scaffold: as in `tf.compat.v1.train.MonitoredTrainingSession`. Its `init_op` and `init_fn` run
         in a fresh start, before anything is restored; its `saver` replaces the run's.
       hooks: of this mode, after those of the configuration; none by default.
       chief_hooks: hooks of the training that one task of a cluster has; none by default.
-      signatures: name -> `SignatureDef` that `mode=export` exports; empty by default.
-      example: returns input of `serving_default` -> array, of one example, which MLflow keeps with
-        the exported model; None by default.
+      signatures: name -> `SignatureDef`, for `mode=export`; empty by default.
+      example: returns one example, input of `serving_default` -> array, which MLflow keeps with the
+        exported model; None by default.
 
     Raises:
-      TypeError: when a field is of another type, or what is recorded of a training step no scalar.
+      TypeError: when a field has another type, or the loss or a metric of training is no scalar.
     """
 
     loss: tf.Tensor | None = None
@@ -57,8 +56,8 @@ class GraphSpec:
             raise TypeError(f"train_op must be one operation: tf.group(*{self.train_op})")
         if isinstance(self.input, tf.data.Dataset):
             raise TypeError("input must be a runner.TrainingInput, given: a tf.data.Dataset")
-        given: Mapping[str, Any] = self.evaluation
-        for name, pair in given.items():
+        pairs: Mapping[str, Any] = self.evaluation
+        for name, pair in pairs.items():
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise TypeError(f"evaluation[{name!r}] must be (value, update_op), given: {pair}")
         scalar = tf.TensorShape([])
@@ -86,7 +85,7 @@ def local_init_op(
         for operation in others:
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, operation)
         return None
-    done = needed([scaffold.local_init_op])
+    done = operations_for([scaffold.local_init_op])
     default = [variable.initializer for variable in tf.compat.v1.local_variables()]
     default += tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
     missing = [operation for operation in default if operation not in done]

@@ -13,9 +13,8 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import objective_problem
 from runner.errors import ConfigError, Problem
-from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
+from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph
 from runner.graph.calls import Calls
-from runner.graph.configured_hooks import first_hooks, graph_references
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -25,7 +24,6 @@ from runner.graph.objective import Objective
 from runner.graph.optimization import Schedule, averaged_names
 from runner.graph.precision import (
     build_model,
-    check_compiled,
     dtype_policy,
     full_precision,
     is_compiled,
@@ -52,7 +50,7 @@ from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
 from runner.system.user_code import calling
 
-# In an evaluation of the training data.
+# Of an evaluation of the training data.
 _BATCH_SIZE = 32
 
 
@@ -75,7 +73,7 @@ class KerasGraph(GraphMaker):
             if train:
                 source = _training_input(data, replica)
                 forward = _forward(calls, model, objective, train=True)
-                step = TrainingStep(config, source, forward, replica)
+                step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
             weights = keras_variables(model)
@@ -87,16 +85,19 @@ class KerasGraph(GraphMaker):
             trained = _trained(of_model, trainable, policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
             variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
-            hooks = _hooks(config, graph, variables, training=training)
             saver = _saver(config, variables, trained, source=source)
-        check_compiled(config, graph)
         return BuiltGraph(
             graph=graph,
             variables=variables,
-            specs=variable_specs(variables, trainable, policies, training, initializers(model)),
+            specs=variable_specs(
+                variables,
+                trainable,
+                policies=policies,
+                training=training,
+                initializers=initializers(model),
+            ),
             training=training,
             evaluation=evaluation,
-            hooks=hooks,
             saver=saver,
             calls=calls,
             sizes=data.sizes() if isinstance(data, Sized) else {},
@@ -148,18 +149,6 @@ def first_example(data: Data) -> dict[str, Any]:
     return {name: value[:1] for name, value in example.items()}
 
 
-def _hooks(
-    config: RunConfig,
-    graph: tf.Graph,
-    variables: Mapping[str, tf.Variable],
-    *,
-    training: Training | None,
-) -> Mapping[str, tf.compat.v1.train.SessionRunHook | None]:
-    if training is None:
-        return {}
-    return first_hooks(config.hooks, graph_references(graph, variables, training))
-
-
 def _saver(
     config: RunConfig,
     variables: Mapping[str, tf.Variable],
@@ -167,7 +156,7 @@ def _saver(
     *,
     source: TrainingInput | None,
 ) -> tf.compat.v1.train.Saver:
-    """Returns the saver; without training it may read the averages of what was trained."""
+    """Returns the saver; without training it may read the averages of the trained variables."""
     averaged = config.train.ema_decay is not None or config.optimizer.get("use_ema")
     averages = source is None and averaged and config.train.evaluate_ema
     saved = saved_as(variables, frozenset(trained) if averages else frozenset())
@@ -209,7 +198,7 @@ def _batches(split: str, data: Data) -> tf.data.Dataset:
 
 
 def _one_pass(split: str, data: Data) -> tuple[tf.data.Dataset, tf.Tensor | None]:
-    """Returns the batches of a split, and how many; None where they are known to end."""
+    """Returns the batches of a split, and their number; None where they are known to end."""
     batches = _batches(split, data)
     size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
     if size is None:
@@ -270,7 +259,7 @@ def _in_order_of_model(keras_names: Mapping[str, tf.Variable]) -> dict[str, tf.V
 
 
 def _policies(config: RunConfig, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
-    """Returns variable -> the scaffold that owns it, whose settings say how it trains."""
+    """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
     wholes = {name: whole_name(name, variable) for name, variable in variables.items()}
     states = {whole: classify(whole, model=True) for whole in wholes.values()}
     candidates = {name: state for name, state in states.items() if state in WARM_STARTED}

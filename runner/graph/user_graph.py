@@ -20,10 +20,9 @@ from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem, RunnerError, UserCodeError, ranked
 from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
-from runner.graph.configured_hooks import first_hooks, graph_references
 from runner.graph.evaluation import SeparateEvaluation, separate_evaluation
 from runner.graph.graph_spec import GraphSpec
-from runner.graph.input_pipeline import needed
+from runner.graph.input_pipeline import operations_for
 from runner.graph.precision import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import SIGNATURE
@@ -72,10 +71,11 @@ class UserGraph(GraphMaker):
         return BuiltGraph(
             graph=evaluation.graph,
             variables=variables,
-            specs=variable_specs(variables, which_train(None, variables), {}, None),
+            specs=variable_specs(
+                variables, which_train(None, variables), policies={}, training=None
+            ),
             training=None,
             evaluation=evaluation,
-            hooks={},
             saver=evaluation.transfer,
             calls=Calls(config),
         )
@@ -89,7 +89,6 @@ class UserGraph(GraphMaker):
                 raise ConfigError(*problems)
             training = self._training(spec)
             variables = name_variables(tf.compat.v1.global_variables(), {})
-            hooks = first_hooks(config.hooks, graph_references(graph, variables, training))
             transfer = checkpoint_saver(config, saved_as(variables), None)
             saver = spec.scaffold.saver
             if saver is None:
@@ -100,10 +99,11 @@ class UserGraph(GraphMaker):
             return BuiltGraph(
                 graph=graph,
                 variables=variables,
-                specs=variable_specs(variables, _of_the_model(variables, spec.loss), {}, training),
+                specs=variable_specs(
+                    variables, _of_the_model(variables, spec.loss), policies={}, training=training
+                ),
                 training=training,
                 evaluation=replace(evaluation, transfer=transfer),
-                hooks=hooks,
                 saver=saver,
                 calls=_UserCalls(self, "train"),
                 scaffold=spec.scaffold,
@@ -247,7 +247,9 @@ class UserGraph(GraphMaker):
                     tuple(f"validation/{name}" for name in ranked(objective, numbers)),
                 )
             )
-        ends = any(operation.type.startswith(_ENDING) for operation in needed([evaluation.update]))
+        ends = any(
+            operation.type.startswith(_ENDING) for operation in operations_for([evaluation.update])
+        )
         evaluation = replace(
             evaluation,
             values=numbers,
@@ -336,7 +338,7 @@ def _may_write(train_op: tf.Operation | tf.Tensor, variable: tf.Variable) -> boo
     """Whether an operation depends on one that may write a variable."""
     consumers = variable.op.outputs[0].consumers()
     reads = ("ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "Identity")
-    runs = needed([train_op])
+    runs = operations_for([train_op])
     return any(operation in runs for operation in consumers if operation.type not in reads)
 
 
@@ -345,7 +347,7 @@ def _of_the_model(variables: Mapping[str, tf.Variable], loss: tf.Tensor | None) 
 
     Others are an optimizer's.
     """
-    read = needed([] if loss is None else [loss])
+    read = operations_for([] if loss is None else [loss])
     return {
         name: variable.trainable
         for name, variable in variables.items()

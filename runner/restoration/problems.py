@@ -133,23 +133,23 @@ def _without_rename(
     tensors: Mapping[str, TensorSpec],
 ) -> Problem:
     """Returns the problem of all that is missing, with the nearest names of the same shape."""
-    cause = f"{source.path} holds {len(source.tensors)} tensors, "
-    remedy = (
-        f"name another checkpoint, map the names in {key}.rename, exclude the variables, or set "
-        f"++{key}.missing=init"
-    )
     near = {}
     for miss in misses[:_NAMED]:
         alike = [name for name, tensor in tensors.items() if tensor.shape == miss.shape] or tensors
         near[miss.variable] = (nearest if len(misses) == 1 else similar)(miss.wanted, alike)
-    choices = tuple(f"{name}: {names[0]}" for name, names in near.items() if names)
     if len(misses) == 1:
-        cause, choices = f"{cause}none of that name", near[misses[0].variable]
-    elif taken:
-        cause += f"{len(taken)} of them used: it seems to belong to another version of the model"
+        likely, choices = "none of that name", near[misses[0].variable]
     else:
-        cause += "none of them used: it seems to belong to another model"
-    return Problem(_missing(key, misses), cause, remedy, choices)
+        other = "another version of the model" if taken else "another model"
+        likely = f"{len(taken)} of them used: it seems to belong to {other}"
+        choices = tuple(f"{name}: {names[0]}" for name, names in near.items() if names)
+    return Problem(
+        _missing(key, misses),
+        f"{source.path} holds {len(source.tensors)} tensors, {likely}",
+        f"name another checkpoint, map the names in {key}.rename, exclude the variables, or set "
+        f"++{key}.missing=init",
+        choices,
+    )
 
 
 def combined(key: str, problems: Iterable[Problem]) -> list[Problem]:

@@ -257,28 +257,19 @@ def _unmatched(scaffold: str, pattern: str, states: Mapping[str, StateClass]) ->
 def _empty_classes(
     scaffold: str, config: ScaffoldConfig, claimed: Sequence[StateClass]
 ) -> list[Problem]:
-    present = [choice for choice in StateChoice if choice in {CHOICES[state] for state in claimed}]
-    key = f"scaffolds.{scaffold}"
-    if not present:
-        classes = ", ".join(choice.value for choice in config.state)
-        return [
-            Problem(
-                f"{key} owns no variable",
-                "nothing is included, all of it is excluded again, or it is of other classes than "
-                f"{classes}",
-                f"fix {key}.variables, add a class to its `state`, or delete the scaffold: ~{key}",
-                tuple(choice.value for choice in StateChoice if choice not in config.state),
-            )
-        ]
+    present = {CHOICES[state] for state in claimed}
+    optional = _BY_DEFAULT if present else ()
+    empty = [choice for choice in config.state if choice not in (*present, *optional)]
+    if present and not empty:
+        return []
+    key, classes = f"scaffolds.{scaffold}", ", ".join(choice.value for choice in empty)
     return [
         Problem(
-            f"{key}.state: no selected variable is of the class {choice.value}",
-            "the graph keeps no such state for the variables that the patterns match",
-            "delete it from `state`, or fix the patterns",
-            tuple(choice.value for choice in present),
+            f"{key} owns no variable of the class {classes}",
+            "its patterns include none, or exclude all again, or the graph keeps no such state",
+            f"fix {key}.variables, change its `state`, or delete the scaffold: ~{key}",
+            tuple(choice.value for choice in StateChoice if choice not in empty),
         )
-        for choice in config.state
-        if choice not in present and choice not in _BY_DEFAULT
     ]
 
 

@@ -276,6 +276,15 @@ def keras_weights(folder: Path, values: Tensors) -> object:
 
 
 @golden(checksums=False)
+def keras_shards(folder: Path, values: Tensors) -> object:
+    """Several `.weights.h5` files, as presets of KerasHub have them."""
+    path = folder / "model.weights.json"
+    with old_array_protocol():
+        keras_model(values).save_weights(path, max_shard_size=300 / 1024**3)
+    return path
+
+
+@golden(checksums=False)
 def keras_h5_of_keras3(folder: Path, values: Tensors) -> object:
     return saved_by_keras(folder / "model.h5", values)
 

@@ -26,7 +26,7 @@ in_one_file = [
     name
     for name in MAKERS
     if not name.startswith(("bundle", "object", "saved_model"))
-    and name not in ("safetensors_shards", "torch_shards", "v1_sharded")
+    and name not in ("safetensors_shards", "torch_shards", "keras_shards", "v1_sharded")
 ]
 
 

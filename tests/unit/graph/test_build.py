@@ -98,7 +98,7 @@ def test_an_initializer_that_keras_does_not_know_is_named_by_its_operations(
 ) -> None:
     with tf.Graph().as_default():
         weight = tf.get_variable("w", [40, 40], initializer=initializer, use_resource=True)
-        (spec,) = variable_specs({"w": weight}, {"w": True}, {}, None)
+        (spec,) = variable_specs({"w": weight}, {"w": True}, policies={}, training=None)
     assert spec.initializer == name
 
 

@@ -216,7 +216,7 @@ def test_problems_of_one_dtype_are_one() -> None:
     )
 
 
-OTHER_MODEL = "none of them used: it seems to belong to another model"
+OTHER_MODEL = "0 of them used: it seems to belong to another model"
 OTHER_VERSION = "1 of them used: it seems to belong to another version of the model"
 
 
