@@ -17,6 +17,7 @@ The formats:
   torch_files: files of `torch.save`; `torch_objects`: the tensors in them; `pickle_nodes`: pickles
     as data, without executing anything.
   msgpack_files: files of Flax; `orbax`: directories of Orbax.
+  word_vectors: files of GloVe and word2vec.
   shards: several files and their index.
 
 On top of the interface:

@@ -35,6 +35,7 @@ class Format(Enum):
     SHARDS = ("index of shards", "shards", "ShardsReader")
     ORBAX = ("Orbax checkpoint", "orbax", "OrbaxReader")
     MSGPACK = ("Flax .msgpack", "msgpack_files", "MsgpackReader")
+    WORD_VECTORS = ("GloVe or word2vec file", "word_vectors", "WordVectorsReader")
     NPZ = (".npz", "array_files", "NpzReader")
     NPY = (".npy", "array_files", "NpyReader")
 
@@ -62,6 +63,10 @@ _HEAD = 1024
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 # A map of MessagePack whose first key is a string.
 _MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9)[ -~]", re.DOTALL)
+# The first lines of word vectors: counts of rows and columns, or a token and its numbers.
+NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+VECTORS_HEADER = re.compile(rb"(\d+) (\d+) *\r?\n")
+_VECTORS_ROW = re.compile(rb"[^\n]+?(?: " + NUMBER + rb"){4,}[ \r\n]")
 _PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
 _SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
 _REMEDY = "name a checkpoint of one of these formats"
@@ -155,6 +160,14 @@ def is_v1(path: str) -> bool:
     return is_table and not path.endswith(".index")
 
 
+def is_word_vectors(head: bytes) -> bool:
+    """Returns whether a file with these first bytes holds word vectors of GloVe or word2vec."""
+    header = VECTORS_HEADER.match(head)
+    if header is None:
+        return _VECTORS_ROW.match(head) is not None
+    return 4 <= int(header[2]) <= 1 << 14 and b" " in head[header.end() :]
+
+
 def is_torch(path: str) -> bool:
     """Returns whether a file begins as those of PyTorch, and so of Lightning, do."""
     if not files.is_file(path):
@@ -191,6 +204,8 @@ def _file(path: str) -> Format:
         return _json(path)
     if _MSGPACK.match(head):
         return Format.MSGPACK
+    if is_word_vectors(head):
+        return Format.WORD_VECTORS
     raise _unknown(path, head)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints import word_vectors
+from runner.checkpoints.formats import is_word_vectors
 from runner.checkpoints.reader import is_number, parse_dtype
 
 
@@ -303,10 +305,15 @@ def remap(
 def read_vocabulary(path: str) -> tuple[str, ...]:
     """Returns the tokens of a UTF-8 file, one a line, in the order of their index.
 
+    A file of word vectors is the vocabulary of its own rows.
+
     Raises:
       ValueError: when the file cannot be read, or is not UTF-8.
     """
     try:
+        with open(path, "rb") as file:
+            if is_word_vectors(file.read(1024)):
+                return word_vectors.tokens(path)
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"the vocabulary {path} cannot be read: {error}") from error

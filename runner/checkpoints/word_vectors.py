@@ -1,0 +1,162 @@
+"""Files of word vectors: GloVe's text, and word2vec's text and binary files.
+
+A file is one tensor, `vectors`, with a row for each token in the file's order. The file also serves
+as its own vocabulary, see `tokens`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import mmap
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoints.formats import NUMBER, VECTORS_HEADER
+from runner.checkpoints.reader import FileReader, TensorSpec
+
+VECTORS = "vectors"
+_ROW = re.compile(rb"[^\n]+?(?P<numbers>( " + NUMBER + rb")+) *\r?\n")
+_HEAD = 64 << 10
+# So many bytes of text are parsed at once.
+_BLOCK = 4 << 20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a file stores its vectors.
+
+    Attributes:
+      rows, columns: the number of tokens, and of numbers for each.
+      start: where the first token begins.
+      is_binary: whether numbers are stored as little-endian float32 instead of text.
+    """
+
+    rows: int
+    columns: int
+    start: int
+    is_binary: bool
+
+
+class WordVectorsReader(FileReader):
+    """Reads the file at `path`; text is parsed when values are read."""
+
+    format, what = "word vectors", "a file of word vectors"
+
+    @contextlib.contextmanager
+    def tensors(self) -> Iterator[Mapping[str, Layout]]:
+        """Opens the file and yields `vectors` -> how it is stored."""
+        yield {VECTORS: self._layout}
+
+    def tensor_spec(self, name: str, entry: Layout) -> TensorSpec:
+        """See `FileReader.tensor_spec`."""
+        return TensorSpec(name, (entry.rows, entry.columns), "float32")
+
+    def value(self, name: str, entry: Layout) -> NDArray[np.generic]:
+        """See `FileReader.value`."""
+        values = np.empty((entry.rows, entry.columns), np.float32)
+        with _mapped(self.path) as data:
+            if entry.is_binary:
+                for row, (_, start) in enumerate(_binary_rows(data, entry)):
+                    values[row] = np.frombuffer(data, "<f4", entry.columns, start)
+            else:
+                _parse(data, entry, values)
+        return values
+
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        with _mapped(self.path) as data:
+            return _layout(data)
+
+
+def tokens(path: str) -> tuple[str, ...]:
+    """Returns the tokens of a file of word vectors, in the order of its rows.
+
+    Raises:
+      OSError: when the file cannot be read.
+      ValueError: when it is damaged.
+    """
+    with _mapped(path) as data:
+        layout = _layout(data)
+        if layout.is_binary:
+            found = [token for token, _ in _binary_rows(data, layout)]
+        else:
+            found = [_token(line, layout) for line in _lines(data, layout)]
+    return tuple(token.decode(errors="replace") for token in found)
+
+
+@contextlib.contextmanager
+def _mapped(path: str) -> Iterator[mmap.mmap]:
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        yield data
+
+
+def _layout(data: mmap.mmap) -> Layout:
+    head = data[:_HEAD]
+    header = VECTORS_HEADER.match(head)
+    row = _ROW.match(head, header.end() if header else 0)
+    if header is None:
+        if row is None:
+            raise ValueError("its first line is not a token and its vector")
+        columns = row["numbers"].count(b" ")
+        return Layout(_count_lines(data), columns, start=0, is_binary=False)
+    rows, columns = int(header[1]), int(header[2])
+    is_binary = row is None or row["numbers"].count(b" ") < columns
+    # A number takes four bytes, or as text at least two.
+    if rows * columns * (4 if is_binary else 2) > len(data):
+        raise ValueError(f"it is too short for {rows:,} vectors of {columns:,} numbers")
+    return Layout(rows, columns, header.end(), is_binary)
+
+
+def _count_lines(data: mmap.mmap) -> int:
+    blocks = range(0, len(data), _BLOCK)
+    return sum(data[at : at + _BLOCK].count(b"\n") for at in blocks) + (data[-1:] != b"\n")
+
+
+def _binary_rows(data: mmap.mmap, layout: Layout) -> Iterator[tuple[bytes, int]]:
+    """Yields each token and where its vector begins."""
+    position, size = layout.start, 4 * layout.columns
+    for row in range(layout.rows):
+        end = data.find(b" ", position)
+        if end < 0 or end + 1 + size > len(data):
+            raise ValueError(f"it ends within vector {row:,} of {layout.rows:,}")
+        yield data[position:end].lstrip(b"\n"), end + 1
+        position = end + 1 + size
+
+
+def _lines(data: mmap.mmap, layout: Layout) -> Iterator[bytes]:
+    position = layout.start
+    for row in range(layout.rows):
+        end = data.find(b"\n", position)
+        line = data[position : end if end >= 0 else len(data)].rstrip(b"\r ")
+        if line.count(b" ") < layout.columns:
+            raise ValueError(f"vector {row:,} of {layout.rows:,} has too few numbers")
+        yield line
+        position = end + 1 if end >= 0 else len(data)
+
+
+def _token(line: bytes, layout: Layout) -> bytes:
+    if line.count(b" ") == layout.columns:
+        return line.partition(b" ")[0]
+    return line.rsplit(b" ", layout.columns)[0]  # A token that holds spaces.
+
+
+def _parse(data: mmap.mmap, layout: Layout, values: NDArray[np.float32]) -> None:
+    """Parses the text of all vectors into `values`, a block of lines at a time."""
+    pending: list[bytes] = []
+    size = first = 0
+    for row, line in enumerate(_lines(data, layout)):
+        pending.append(line[len(_token(line, layout)) :])
+        size += len(line)
+        if size >= _BLOCK or row == layout.rows - 1:
+            parsed: NDArray[Any] = np.fromstring(b"".join(pending), np.float32, sep=" ")
+            values[first : row + 1] = parsed.reshape(len(pending), layout.columns)
+            pending, size, first = [], 0, row + 1
