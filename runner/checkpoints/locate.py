@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from runner.checkpoints import contents, files, hugging_face
+from runner.checkpoints.adapters import SEPARATOR, split_adapter
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
 from runner.checkpoints.formats import denied, is_orbax, is_saved_model, is_v1, split_mapping
@@ -44,6 +45,11 @@ def resolve(
       NoCheckpointError: when there is no checkpoint at `checkpoint`.
       CheckpointError: when the chosen one is missing, or a choice is not valid.
     """
+    base, adapter = split_adapter(checkpoint)
+    if adapter:
+        (path,) = resolve(adapter, artifacts=artifacts)
+        bases = resolve(base, which, average, artifacts)
+        return [f"{resolved}{SEPARATOR}{path}" for resolved in bases]
     path = _on_disk(checkpoint, artifacts)
     with _readable(path):
         if average is None:

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from runner.checkpoints.locate import resolve
+from runner.checkpoints.open import open_checkpoint
+from runner.errors import CheckpointError
+
+DATA = Path(__file__).parents[2] / "data" / "lora"
+BASE = str(DATA / "base.safetensors")
+
+
+def read(path: str) -> Mapping[str, NDArray[Any]]:
+    reader = open_checkpoint(path)
+    return dict(reader.read(list(reader.spec().tensors)))
+
+
+def merged(adapter: Path, base: str = BASE) -> Mapping[str, NDArray[Any]]:
+    (path,) = resolve(f"{base}+lora:{adapter}")
+    return read(path)
+
+
+@pytest.mark.parametrize("name", ["plain", "everything", "patterns"])
+def test_merged_values_are_those_of_peft(name: str) -> None:
+    expected, base = read(str(DATA / f"{name}.merged.safetensors")), read(BASE)
+    values = merged(DATA / name)
+    assert set(values) == set(expected)
+    for tensor, value in values.items():
+        np.testing.assert_allclose(value, expected[tensor], rtol=1e-6, atol=1e-6)
+        assert np.array_equal(value, base[tensor]) == np.array_equal(expected[tensor], base[tensor])
+
+
+def changed(folder: Path, **settings: Any) -> Path:
+    """A copy of an adapter with other settings."""
+    shutil.copytree(DATA / "plain", folder)
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+    return folder
+
+
+def test_kernels_of_gpt2_are_changed_by_the_transposed_product(tmp_path: Path) -> None:
+    base = {name: np.ascontiguousarray(value.T) for name, value in read(BASE).items()}
+    safetensors.numpy.save_file(base, tmp_path / "base.safetensors")
+    adapter = changed(tmp_path / "adapter", fan_in_fan_out=True)
+    values = merged(adapter, str(tmp_path / "base.safetensors"))
+    expected = read(str(DATA / "plain.merged.safetensors"))
+    np.testing.assert_allclose(values["query.weight"].T, expected["query.weight"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"use_dora": True}, "DoRA"), ({"peft_type": "IA3"}, "type IA3")],
+)
+def test_other_adapters_are_refused(
+    settings: Mapping[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        merged(changed(tmp_path / "adapter", **settings))
+
+
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
+    base = tmp_path / "base.safetensors"
+    safetensors.numpy.save_file({"model.query.weight": np.zeros((6, 4), np.float32)}, base)
+    with pytest.raises(CheckpointError, match=r"changes query.weight(.|\n)*model.query.weight"):
+        merged(DATA / "plain", str(base))
+
+
+def test_the_adapter_and_its_settings_belong_to_the_digest(tmp_path: Path) -> None:
+    digests = {
+        open_checkpoint(f"{BASE}+lora:{adapter / 'adapter_model.safetensors'}").spec().digest
+        for adapter in (DATA / "plain", changed(tmp_path / "adapter", lora_alpha=8))
+    }
+    assert len(digests) == 2
