@@ -87,7 +87,7 @@ class NonFiniteConfig:
 
     # What to do then.
     action: NonFinite = NonFinite["raise"]
-    # How many rollbacks one process makes before it raises an error.
+    # How many rollbacks a run makes, over all its resumes, before it raises an error.
     rollbacks: int = field(default=3, metadata=at_least(1))
     # Factor for the learning rate at each rollback.
     learning_rate_scale: float = field(default=0.5, metadata=above(0, most=1))
