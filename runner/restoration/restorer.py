@@ -7,7 +7,6 @@ restored for ResNet-50 with Adam (750 variables), a quarter of that time for BER
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -32,45 +31,12 @@ CHUNK_BYTES = 32 << 20
 # session, which takes a fraction of a second to prepare, in proportion to the whole graph.
 BATCH_BYTES = 64 << 20
 
-_NOT_BUILT = "Restorer.build must be called first"
-
 Variables: TypeAlias = Mapping[str, tf.Variable]
 Feeds: TypeAlias = Mapping[Any, Any]
 InitFunction: TypeAlias = Callable[[tf.compat.v1.Session], None]
 
 
-class SessionRestorer(abc.ABC):
-    """Warm-starts the sessions of one graph; false if there is nothing to start from."""
-
-    def __bool__(self) -> bool:
-        return True
-
-    @property
-    def local_inits(self) -> Mapping[tf.Operation, Feeds | None]:
-        """Operations to run in every new session -> what they are fed."""
-        return {}
-
-    @abc.abstractmethod
-    def build(self) -> object:
-        """Adds all operations that it needs to the default graph, once."""
-
-    @abc.abstractmethod
-    def warm_start(
-        self,
-        session: tf.compat.v1.Session,
-        init_op: tf.Operation | None,
-        init_feed_dict: Feeds | None,
-        *,
-        init_fn: InitFunction | None,
-    ) -> None:
-        """Runs both phases: the given initialization and its own, then the restoration.
-
-        Raises:
-          CheckpointError: when a source cannot be restored; the session is then of no use.
-        """
-
-
-class Restorer(SessionRestorer):
+class Restorer:
     """Restores the variables of a plan, in any session of one graph.
 
     Everything is initialised first, or with `initialize: remaining` what is not overwritten; then
@@ -85,6 +51,9 @@ class Restorer(SessionRestorer):
       open_reader: returns the reader of the checkpoint of the scaffold it is given.
       initialize: which initializers `build` puts into its operation.
       verify: whether `restore` reads every restored variable back and compares it.
+
+    Attributes:
+      local_inits: operations to run in every new session: none.
     """
 
     def __init__(
@@ -96,6 +65,7 @@ class Restorer(SessionRestorer):
         initialize: Initialize = Initialize.all,
         verify: bool = False,
     ) -> None:
+        self.local_inits: Mapping[tf.Operation, Feeds | None] = {}
         self._plan, self._variables, self._open_reader = plan, variables, open_reader
         self._initialize, self._verify = initialize, verify
         self._non_finite = NonFinite()
@@ -119,11 +89,8 @@ class Restorer(SessionRestorer):
         """
         if self._init_op is None:
             self._plan.require_sound()
-            bundles = {
-                source: bundle
-                for source, reader in self._readers().items()
-                if (bundle := reader.bundle())
-            }
+            readers = self._readers()
+            bundles = {name: bundle for name in readers if (bundle := readers[name].bundle())}
             in_graph = [
                 assignment
                 for assignment in self._plan.assignments
@@ -147,7 +114,7 @@ class Restorer(SessionRestorer):
           RuntimeError: when `build` was not called.
         """
         if self._init_op is None:
-            raise RuntimeError(_NOT_BUILT)
+            raise RuntimeError("Restorer.build must be called first")
         return self._init_op
 
     def warm_start(
@@ -158,7 +125,7 @@ class Restorer(SessionRestorer):
         *,
         init_fn: InitFunction | None,
     ) -> None:
-        """See `SessionRestorer.warm_start`; its own initializers run first, and only once."""
+        """Initializes, runs the given initialization, which may be `init_op`, and restores."""
         if init_op is not self.init_op:
             session.run(self.init_op)
         if init_op is not None:
@@ -173,20 +140,11 @@ class Restorer(SessionRestorer):
         Raises:
           CheckpointError: when a source is damaged, changed since it was planned, or not finite
             where it must be, and when `verify` finds a difference. The session is then of no use.
-          RuntimeError: when `build` was not called.
         """
-        if self._init_op is None:
-            raise RuntimeError(_NOT_BUILT)
-        initializers = {
-            assignment.variable.name: self._variables[assignment.variable.name].initializer
-            for assignment in self._plan.assignments
-            if assignment.pieces
-        }
+        names = [a.variable.name for a in self._plan.assignments if a.pieces]
+        initializers = {name: self._variables[name].initializer for name in names}
         # Initializers are fed, so that no operation is added.
-        targets = {
-            name: Target(initializer.inputs[1], initializer)
-            for name, initializer in initializers.items()
-        }
+        targets = {name: Target(op.inputs[1], op) for name, op in initializers.items()}
         restore_values(
             self._plan,
             self._readers(),
@@ -196,12 +154,9 @@ class Restorer(SessionRestorer):
         )
 
     def _readers(self) -> dict[str, CheckpointReader]:
-        used = {
-            piece.source for assignment in self._plan.assignments for piece in assignment.pieces
-        }
         readers = {}
         for source in self._plan.sources:
-            if source in used:
+            if self._plan.restored(source):
                 with in_scaffold(source):
                     readers[source] = self._open_reader(source)
         return readers
@@ -270,7 +225,12 @@ class SessionBackend(Backend):
             except (tf.errors.AbortedError, tf.errors.UnavailableError):
                 raise  # A monitored session makes a new session after these.
             except tf.errors.OpError as error:
-                raise _explain(error, part.assignments, readers) from error
+                for _ in converted_values(part.assignments, readers, {}):
+                    pass  # Raises an error that names the tensor, where one is damaged.
+                sources = dict.fromkeys(a.pieces[0].source for a in part.assignments)
+                paths = ", ".join(readers[source].spec().path for source in sources)
+                reason = str(error).partition("\n")[0]
+                raise CheckpointError(Problem(f"{paths} cannot be restored", reason)) from error
         return [assignment for part in self._in_graph for assignment in part.assignments]
 
     def batches(self, assignments: Sequence[Assignment]) -> Iterator[list[Assignment]]:
@@ -306,26 +266,6 @@ class SessionBackend(Backend):
             [target.operation for target in targets.values()],
             {target.tensor: values[name] for name, target in targets.items()},
         )
-
-
-def _explain(
-    error: tf.errors.OpError,
-    assignments: Sequence[Assignment],
-    readers: Mapping[str, CheckpointReader],
-) -> CheckpointError:
-    """Returns an error that names every unreadable tensor, or else gives TensorFlow's reason."""
-    problems: list[Problem] = []
-    for assignment in assignments:
-        try:
-            for _ in converted_values([assignment], readers, {}):
-                pass
-        except CheckpointError as damage:
-            problems += damage.problems
-    if not problems:
-        sources = dict.fromkeys(assignment.pieces[0].source for assignment in assignments)
-        paths = ", ".join(readers[source].spec().path for source in sources)
-        problems = [Problem(f"{paths} cannot be restored", str(error).partition("\n")[0])]
-    return CheckpointError(*problems)
 
 
 def restored_in_graph(assignment: Assignment) -> bool:

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.internals.tensorflow import SupervisorWithManager, init_singular_session, is_coordinated
-from runner.restoration.restorer import SessionRestorer
+from runner.restoration.restorer import Restorer
 from runner.session.cached_session import cached
-from runner.session.pretrained import Directories, PretrainedScaffolds, session_restorer
+from runner.session.pretrained import Directories, PretrainedScaffolds
 from runner.session.session_manager import SessionManager, with_arguments_of
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
@@ -42,19 +42,19 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         *,
         pretrained_checkpoint_dirs: Directories | None = None,
         pretrained_scaffolds: Sequence[_Scaffold] | None = None,
-        restorer: SessionRestorer | None = None,
+        restorer: Restorer | None = None,
     ) -> None:
         """Takes TensorFlow's arguments and the sources of a warm start.
 
         The last three are the `checkpoint_dirs`, `scaffolds` and `restorer` of `SessionManager`.
 
         Raises:
-          ConfigError: when the lists differ in length, or are given beside a restorer.
+          ConfigError: when the lists differ in length.
         """
         self.scaffold = scaffold or tf.compat.v1.train.Scaffold()
         super().__init__(self.scaffold, master, config, checkpoint_dir)
-        self._restorer = session_restorer(
-            pretrained_checkpoint_dirs, pretrained_scaffolds, restorer
+        self._restorer = restorer or PretrainedScaffolds(
+            pretrained_checkpoint_dirs, pretrained_scaffolds
         )
         self._session_arguments: dict[str, Any] = {
             "master": master,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +18,16 @@ from runner.restoration.conversions import Reshape, Slice
 from runner.restoration.engine import restore_values
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.problems import Miss, combined, missing_problems, some
+from runner.restoration.problems import Miss, combined, missing_problems
 from runner.restoration.reading import in_scaffold
 from runner.restoration.restorer import (
     Feeds,
     InGraph,
     InitFunction,
     SessionBackend,
-    SessionRestorer,
     Target,
 )
-from runner.restoration.variables import Partition, StateClass, VariableSpec
+from runner.restoration.variables import StateClass, VariableSpec
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Saver: TypeAlias = tf.compat.v1.train.Saver
@@ -38,7 +36,7 @@ Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
 _OF_KERAS = "VARIABLE_VALUE"
 
 
-class PretrainedScaffolds(SessionRestorer):
+class PretrainedScaffolds:
     """Initializes with scaffolds and restores the subset of each one's saver from a checkpoint.
 
     In messages a scaffold has its `name`, or without one its position in the list.
@@ -131,7 +129,13 @@ class PretrainedScaffolds(SessionRestorer):
         *,
         init_fn: InitFunction | None,
     ) -> None:
-        """See `SessionRestorer.warm_start`; nothing is initialized where something is wrong."""
+        """Runs the given initialization and the scaffolds', and then restores.
+
+        Raises:
+          ConfigError: when a scaffold has no saver, or two savers restore one variable.
+          CheckpointError: when a source cannot be restored. Unless that is for damage, nothing has
+            been initialized.
+        """
         self.build()
         readers = self._open()
         savers = {name: self._scaffolds[name].saver for name in readers}
@@ -163,7 +167,9 @@ class PretrainedScaffolds(SessionRestorer):
             try:
                 with in_scaffold(name):
                     if is_mlflow_uri(directory):
-                        raise CheckpointError(_not_a_file(directory))
+                        copy = f"mlflow.artifacts.download_artifacts({directory!r})"
+                        state, cause = f"{directory} is in MLflow", "only files are restored"
+                        raise CheckpointError(Problem(state, cause, f"name a copy: {copy}"))
                     readers[name] = open_checkpoint(resolve(directory)[0])
             except NoCheckpointError as error:
                 if not getattr(self._scaffolds[name], "optional", False):
@@ -176,32 +182,6 @@ class PretrainedScaffolds(SessionRestorer):
         if problems:
             raise error_class(*problems)
         return readers
-
-
-def session_restorer(
-    checkpoint_dirs: Directories | None,
-    scaffolds: Sequence[_Scaffold] | None,
-    restorer: SessionRestorer | None,
-) -> SessionRestorer:
-    """Returns the restorer, or without one a restorer of the scaffolds.
-
-    Raises:
-      ConfigError: when both are given, or `PretrainedScaffolds` refuses the lists.
-    """
-    pretrained = PretrainedScaffolds(checkpoint_dirs, scaffolds)
-    if restorer is not None and pretrained:
-        raise ConfigError(
-            Problem("scaffolds and a restorer are given", "one of them restores", "give one")
-        )
-    return pretrained if restorer is None else restorer
-
-
-def _not_a_file(uri: str) -> Problem:
-    return Problem(
-        f"{uri} is in MLflow",
-        "only files are restored",
-        f"mlflow.artifacts.download_artifacts({uri!r}) returns the path of a copy",
-    )
 
 
 def plan_savers(
@@ -252,81 +232,59 @@ class _RestoredTensor:
 
     Attributes:
       key: its name in checkpoints.
+      shape: the shape that it must have there.
       value: the tensor of the graph that holds what was read, an output of `RestoreV2`.
       assign: the operation that assigns it to a variable; None for a table.
-      reshaped: whether it gets the variable's shape.
-      whole: the shape of the tensor where only a block of it is read.
-      block: the block; None for all of the tensor.
+      conversion: takes a block of the tensor, or reshapes it; None for the whole as it is.
     """
 
     key: str
+    shape: tf.TensorShape
     value: tf.Tensor
     assign: tf.Operation | None
-    reshaped: bool
-    whole: tuple[int, ...] = ()
-    block: Slice | None = None
+    conversion: Slice | Reshape | None = None
 
     @property
     def name(self) -> str:
         """The name of the variable, or of the value of a table."""
         return str(self.value.name if self.assign is None else self.assign.inputs[0].op.name)
 
-    @property
-    def shape(self) -> tf.TensorShape:
-        """The shape of the variable, or of the whole of which it is a part."""
-        if self.block is not None:
-            return tf.TensorShape(self.whole)
-        variable = self.assign and self.assign.inputs[0].op
-        return tf.TensorShape(variable and variable.get_attr("shape"))
+    def assignment(self, scaffold: str, tensor: TensorSpec) -> Assignment:
+        """Returns the assignment of a tensor of a checkpoint.
 
-    @property
-    def dtype(self) -> str:
-        """The element type."""
-        return str(self.value.dtype.base_dtype.name)
-
-    def assignment(self, scaffold: str, tensor: TensorSpec) -> Assignment | None:
-        """Returns the assignment of a tensor of a checkpoint; None if it does not fit."""
-        shape, partition = tensor.shape, None
-        conversions: tuple[Slice | Reshape, ...] = ()
-        if self.block is not None:
-            shape, conversions = self.block.size, (self.block,)
-            partition = Partition(tensor.name, self.whole, self.block.offset)
-        fits = self.shape.is_compatible_with(tensor.shape)
-        if self.reshaped and self.shape.is_fully_defined():
-            shape = tuple(self.shape.as_list())
-            conversions = (Reshape(shape),)
-            fits = math.prod(shape) == math.prod(tensor.shape)
-        if not fits or tensor.dtype != self.dtype:
-            return None
-        spec = VariableSpec(
-            TensorSpec(self.name, shape, self.dtype),
-            StateClass.WEIGHT,
-            True,
-            initializer="",
-            partition=partition,
-        )
-        return Assignment(spec, scaffold, (SourceTensor(scaffold, tensor, conversions),))
+        Raises:
+          ValueError: when the tensor does not fit.
+        """
+        dtype = self.value.dtype.base_dtype.name
+        if tensor.dtype != dtype or not self.shape.is_compatible_with(tensor.shape):
+            shape = self.shape.as_list() if self.shape.rank is not None else ""
+            raise ValueError(f"the variable is {dtype} {shape}".strip())
+        conversions = () if self.conversion is None else (self.conversion,)
+        shape = tensor.shape if self.conversion is None else self.conversion.shape(tensor.shape)
+        spec = TensorSpec(self.name, shape, dtype)
+        variable = VariableSpec(spec, StateClass.WEIGHT, trainable=True, initializer="")
+        return Assignment(variable, scaffold, (SourceTensor(scaffold, tensor, conversions),))
 
 
 def _assign(
     scaffold: str, tensors: Iterable[_RestoredTensor], spec: CheckpointSpec
 ) -> tuple[list[Assignment], list[Problem]]:
-    """Returns the assignments of a scaffold, and a problem for whatever does not fit."""
-    assignments, misses = [], []
+    """Returns the assignments of a scaffold, and the problems of tensors that it cannot restore."""
+    assignments: list[Assignment] = []
+    misses: list[Miss] = []
     misfits: dict[str, Problem] = {}
     for restored in tensors:
         tensor = spec.find(restored.key)
-        assignment = tensor and restored.assignment(scaffold, tensor)
         if tensor is None:
             misses.append(_miss(restored))
-        elif assignment:
-            assignments.append(assignment)
-        else:
-            shape = restored.shape.as_list() if restored.shape.rank is not None else ""
+            continue
+        try:
+            assignments.append(restored.assignment(scaffold, tensor))
+        except ValueError as error:
             misfits[restored.name] = Problem(
-                f"scaffolds.{scaffold}: {restored.name} is {restored.dtype} {shape}, but its "
-                f"tensor {tensor.name} in {spec.path} is {tensor.dtype} {list(tensor.shape)}",
-                "a saver restores tensors of the variable's shape and dtype",
+                f"scaffolds.{scaffold}: {restored.name} cannot be restored from {tensor.name}, "
+                f"which is {tensor.dtype} {list(tensor.shape)} in {spec.path}",
+                str(error),
                 "build the model as it was when it was saved, or leave the variable out of the "
                 "saver's var_list",
             )
@@ -338,39 +296,30 @@ def _assign(
 
 
 def _miss(restored: _RestoredTensor) -> Miss:
-    name = restored.key.removesuffix(_OF_KERAS)
-    shape = tuple(size or 0 for size in restored.shape.as_list()) if restored.shape.rank else ()
+    name, cause = restored.key.removesuffix(_OF_KERAS), ""
     remedy = "name the tensor in the saver: tf.train.Saver({NAME: variable})"
-    cause = ""
     if name != restored.key and not name.endswith("/"):
         cause = f"tf.train.Saver calls it {restored.key!r}, the value of a keras.Variable"
         remedy = "give the saver the variable's own: tf.train.Saver({NAME: variable.value})"
-    return Miss(
-        restored.name, name or restored.key, shape, renameable=False, cause=cause, remedy=remedy
-    )
+    shape = tuple(restored.shape.as_list()) if restored.shape.is_fully_defined() else ()
+    wanted = name or restored.key
+    return Miss(restored.name, wanted, shape, renameable=False, cause=cause, remedy=remedy)
 
 
 def _refuse_overlap(restored: Mapping[str, Iterable[_RestoredTensor]]) -> None:
-    scaffolds: dict[str, list[str]] = {}
-    for name, tensors in restored.items():
-        for variable in {tensor.name for tensor in tensors}:
-            scaffolds.setdefault(variable, []).append(name)
-    shared: dict[tuple[str, ...], list[str]] = {}
-    for variable, names in sorted(scaffolds.items()):
-        if len(names) > 1:
-            shared.setdefault(tuple(names), []).append(variable)
-    if shared:
-        raise ConfigError(
-            *(
-                Problem(
-                    f"scaffolds {' and '.join(names)} restore the same variables: "
-                    f"{some(variables)}",
-                    "a variable's value comes from one place",
-                    "leave it out of one saver's var_list",
-                )
-                for names, variables in shared.items()
-            )
+    scaffolds: dict[str, str] = {}
+    problems = [
+        Problem(
+            f"{tensor.name} is restored by scaffolds.{first} and scaffolds.{name}",
+            "a variable's value comes from one place",
+            "leave it out of one saver's var_list",
         )
+        for name, tensors in restored.items()
+        for tensor in tensors
+        if (first := scaffolds.setdefault(tensor.name, name)) != name
+    ]
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _restored_tensors(saver: _Saver) -> Iterator[_RestoredTensor]:
@@ -384,27 +333,31 @@ def _restored_tensors(saver: _Saver) -> Iterator[_RestoredTensor]:
         seen.add(operation)
         pending += [*operation.control_inputs, *(tensor.op for tensor in operation.inputs)]
         if operation.type == "RestoreV2":
-            keys, slices = (tf.get_static_value(tensor) for tensor in operation.inputs[1:])
-            for key, part, value in zip(keys, slices, operation.outputs, strict=True):
+            keys, blocks = (tf.get_static_value(tensor) for tensor in operation.inputs[1:])
+            for key, block, value in zip(keys, blocks, operation.outputs, strict=True):
                 assign, reshaped = _assigning(value)
-                whole, block = _block(part.decode())
+                variable = assign and assign.inputs[0].op
+                shape = tf.TensorShape(variable and variable.get_attr("shape"))
+                conversion: Slice | Reshape | None = None
+                if block:
+                    shape, conversion = _block(block.decode())
+                elif reshaped and shape.is_fully_defined():
+                    shape, conversion = tf.TensorShape(None), Reshape(tuple(shape.as_list()))
                 yield _RestoredTensor(
-                    key.decode(), value, assign, reshaped=reshaped, whole=whole, block=block
+                    key.decode(), shape, value, assign=assign, conversion=conversion
                 )
 
 
-def _block(part: str) -> tuple[tuple[int, ...], Slice | None]:
-    """Returns the whole shape and the block of it that `RestoreV2` spells `4 3 0,2:-`."""
-    if not part:
-        return (), None
-    *sizes, spans = part.split()
+def _block(spec: str) -> tuple[tf.TensorShape, Slice]:
+    """Returns the whole shape and the block that `RestoreV2` spells `4 3 0,2:-`."""
+    *sizes, spans = spec.split()
     whole = tuple(map(int, sizes))
     ranges = [
         (0, size) if span == "-" else tuple(map(int, span.split(",")))
         for size, span in zip(whole, spans.split(":"), strict=True)
     ]
     offset, size = zip(*ranges, strict=True)
-    return whole, Slice(offset, size)
+    return tf.TensorShape(whole), Slice(offset, size)
 
 
 def _assigning(value: tf.Tensor) -> tuple[tf.Operation | None, bool]:

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint
 from runner.internals.tensorflow import SessionManagerWithLocalInit
-from runner.restoration.restorer import SessionRestorer
-from runner.session.pretrained import Directories, session_restorer
+from runner.restoration.restorer import Restorer
+from runner.session.pretrained import Directories, PretrainedScaffolds
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Session: TypeAlias = tf.compat.v1.Session
@@ -83,7 +83,7 @@ class SessionManager(SessionManagerWithLocalInit):
         checkpoint_dirs: Directories | None = None,
         scaffolds: Sequence[tf.compat.v1.train.Scaffold] | None = None,
         target: str = "",
-        restorer: SessionRestorer | None = None,
+        restorer: Restorer | PretrainedScaffolds | None = None,
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of `tf.compat.v1.train.SessionManager`, and the sources.
@@ -104,11 +104,10 @@ class SessionManager(SessionManagerWithLocalInit):
           **kwargs: as in TensorFlow.
 
         Raises:
-          ConfigError: when `checkpoint_dirs` and `scaffolds` are not lists of one length, or are
-            given beside a restorer.
+          ConfigError: when `checkpoint_dirs` and `scaffolds` are not lists of one length.
         """
         super().__init__(*args, **kwargs)
-        self._restorer = session_restorer(checkpoint_dirs, scaffolds, restorer)
+        self._restorer = restorer or PretrainedScaffolds(checkpoint_dirs, scaffolds)
         self._default_target = target
         self._model_local_init_op = args[0] if args else kwargs.get("local_init_op")
 

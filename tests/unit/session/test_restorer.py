@@ -10,10 +10,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.config.choices import Initialize
-from runner.errors import CheckpointError, ConfigError
+from runner.errors import CheckpointError
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator
-from runner.session.session_manager import Scaffold, SessionManager
+from runner.session.session_manager import SessionManager
 from tests.tiny.restoring import SAVE, Case, save_bundle
 
 pytestmark = pytest.mark.usefixtures("graph")
@@ -48,14 +48,6 @@ def test_a_restorer_restores_after_every_init(source: Callable[[str, float], str
     ) as session:
         values = session.run(variables)
     assert values == {"cnn": 1.0, "npz": 2.0, "head": -1.0}
-
-
-def test_scaffolds_beside_a_restorer_are_refused(source: Callable[[str, float], str]) -> None:
-    variable = tf.get_variable("cnn", initializer=-1.0)
-    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
-    scaffolds = [Scaffold(saver=tf.train.Saver([variable]))]
-    with pytest.raises(ConfigError, match="scaffolds and a restorer are given"):
-        SessionManager(checkpoint_dirs=["cnn"], scaffolds=scaffolds, restorer=restorer)
 
 
 def test_a_checkpoint_of_the_models_own_beats_the_restorer(
