@@ -16,8 +16,7 @@ from rich.console import Console
 
 from benchmarks.harness import Result, options, report, shown
 from benchmarks.turns import WARM_UP, Taken, Turns
-from runner.__main__ import conf_directory
-from runner.config.composition import register
+from runner.config.composition import register, shipped
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.console import Screen
@@ -46,7 +45,7 @@ def configuration(folder: Path, tracking: str | None) -> RunConfig:
         *(f"train.steps={WARM_UP + STEPS}", "+hooks.turns._target_=benchmarks.turns.Turns"),
     ]
     register()
-    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
         return validate(compose("config", overrides), ("lstm_cnn",))
 
 
@@ -82,8 +81,8 @@ def measure(folder: Path, repeats: int) -> list[Result]:
         pairs = [in_turns(folder, tracked=tracked, terminal=terminal) for _ in range(repeats)]
         for clock, limit in (("wall", LIMIT), ("cpu", None)):
             bare, runner = (
-                tuple(float(getattr(taken, clock)) for taken in each)
-                for each in zip(*pairs, strict=True)
+                tuple(float(getattr(steps, clock)) for steps in runs)
+                for runs in zip(*pairs, strict=True)
             )
             # Both of a pair took their steps in turns, and met the same load.
             ratio = statistics.median(b / a for a, b in zip(bare, runner, strict=True))

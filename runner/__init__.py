@@ -5,8 +5,9 @@ commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder i
 purpose: its doors are the functions to start reading from, and a seam is a class that another room
 extends. Any room may import `errors`, `console` and `internals`; otherwise it imports only those
 before it in this order: system, config, inputs, checkpoints, tracking, runs, restoration, graph,
-session, hooks, training, estimator, sweeps, cluster. A run knows neither sweeps nor clusters, which
-extend it; `examples` is user code.
+session, hooks, training, estimator, sweeps, cluster. Sweeps and clusters extend a run by two
+interfaces of `training`, `TrialWatch` and `Coordinator`; what a run does differently in a cluster,
+it reads from its configuration. `examples` is user code.
 
 For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
 `plan`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
@@ -34,80 +35,64 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner import checkpoints, estimator
-    from runner.checkpoints.inspection import Checkpoint, open_checkpoint
-    from runner.config.schema import RunConfig
-    from runner.config.validation import validate
-    from runner.errors import RunnerError
-    from runner.graph.graph_spec import GraphSpec
-    from runner.graph.input_pipeline import TrainingInput
-    from runner.restoration.eager import WarmStart, WarmStartPlan, plan, warm_start
-    from runner.run import run_experiment
-    from runner.session.cached_session import CachedSession
+    from runner import checkpoints as checkpoints
+    from runner import estimator as estimator
+    from runner.checkpoints.inspection import Checkpoint as Checkpoint
+    from runner.checkpoints.inspection import open_checkpoint as open_checkpoint
+    from runner.config.schema import RunConfig as RunConfig
+    from runner.config.validation import validate as validate
+    from runner.errors import RunnerError as RunnerError
+    from runner.graph.graph_spec import GraphSpec as GraphSpec
+    from runner.graph.input_pipeline import TrainingInput as TrainingInput
+    from runner.restoration.eager import WarmStart as WarmStart
+    from runner.restoration.eager import WarmStartPlan as WarmStartPlan
+    from runner.restoration.eager import plan as plan
+    from runner.restoration.eager import warm_start as warm_start
+    from runner.run import run_experiment as run_experiment
+    from runner.session.cached_session import CachedSession as CachedSession
+    from runner.session.monitored_session import ChiefSessionCreator as ChiefSessionCreator
+    from runner.session.monitored_session import MonitoredSession as MonitoredSession
     from runner.session.monitored_session import (
-        ChiefSessionCreator,
-        MonitoredSession,
-        MonitoredTrainingSession,
-        SingularMonitoredSession,
-        Supervisor,
-        WorkerSessionCreator,
+        MonitoredTrainingSession as MonitoredTrainingSession,
     )
-    from runner.session.session_manager import Scaffold, SessionManager
+    from runner.session.monitored_session import (
+        SingularMonitoredSession as SingularMonitoredSession,
+    )
+    from runner.session.monitored_session import Supervisor as Supervisor
+    from runner.session.monitored_session import WorkerSessionCreator as WorkerSessionCreator
+    from runner.session.session_manager import Scaffold as Scaffold
+    from runner.session.session_manager import SessionManager as SessionManager
 
-__all__ = [
-    "CachedSession",
-    "Checkpoint",
-    "ChiefSessionCreator",
-    "GraphSpec",
-    "MonitoredSession",
-    "MonitoredTrainingSession",
-    "RunConfig",
-    "RunnerError",
-    "Scaffold",
-    "SessionManager",
-    "SingularMonitoredSession",
-    "Supervisor",
-    "TrainingInput",
-    "WarmStart",
-    "WarmStartPlan",
-    "WorkerSessionCreator",
-    "checkpoints",
-    "estimator",
-    "open_checkpoint",
-    "plan",
-    "run_experiment",
-    "validate",
-    "warm_start",
-]
-
-# Imported when they are asked for: configuration errors and --help must not wait for TensorFlow.
-_MODULES = {
-    "CachedSession": "runner.session.cached_session",
-    "Checkpoint": "runner.checkpoints.inspection",
-    "ChiefSessionCreator": "runner.session.monitored_session",
-    "GraphSpec": "runner.graph.graph_spec",
-    "MonitoredSession": "runner.session.monitored_session",
-    "MonitoredTrainingSession": "runner.session.monitored_session",
-    "RunConfig": "runner.config.schema",
-    "RunnerError": "runner.errors",
-    "Scaffold": "runner.session.session_manager",
-    "SessionManager": "runner.session.session_manager",
-    "SingularMonitoredSession": "runner.session.monitored_session",
-    "Supervisor": "runner.session.monitored_session",
-    "TrainingInput": "runner.graph.input_pipeline",
-    "WarmStart": "runner.restoration.eager",
-    "WarmStartPlan": "runner.restoration.eager",
-    "WorkerSessionCreator": "runner.session.monitored_session",
-    "open_checkpoint": "runner.checkpoints.inspection",
-    "plan": "runner.restoration.eager",
-    "run_experiment": "runner.run",
-    "validate": "runner.config.validation",
-    "warm_start": "runner.restoration.eager",
+# Module -> its public names. Imported when they are asked for: configuration errors and --help must
+# not wait for TensorFlow. Type checkers read the imports above.
+_PUBLIC = {
+    "checkpoints.inspection": ("Checkpoint", "open_checkpoint"),
+    "config.schema": ("RunConfig",),
+    "config.validation": ("validate",),
+    "errors": ("RunnerError",),
+    "graph.graph_spec": ("GraphSpec",),
+    "graph.input_pipeline": ("TrainingInput",),
+    "restoration.eager": ("WarmStart", "WarmStartPlan", "plan", "warm_start"),
+    "run": ("run_experiment",),
+    "session.cached_session": ("CachedSession",),
+    "session.monitored_session": (
+        "ChiefSessionCreator",
+        "MonitoredSession",
+        "MonitoredTrainingSession",
+        "SingularMonitoredSession",
+        "Supervisor",
+        "WorkerSessionCreator",
+    ),
+    "session.session_manager": ("Scaffold", "SessionManager"),
 }
+_MODULES = {name: f"runner.{module}" for module, names in _PUBLIC.items() for name in names}
+_SUBMODULES = ("checkpoints", "estimator")
+
+__all__ = sorted([*_MODULES, *_SUBMODULES])
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("checkpoints", "estimator"):  # Modules, with no import of their own.
+    if name in _SUBMODULES:
         return importlib.import_module(f"runner.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")

@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runner.cluster.local import LocalCluster, task_command
-from runner.cluster.trial_link import linked_trial
+from runner.cluster.trial_link import hand_over, linked_trial
 from runner.config.choices import Mode
 from runner.config.cluster import resolve
 from runner.config.cluster_spec import is_task, launches
@@ -31,6 +31,7 @@ from runner.config.composition import (
     experiment_names,
     problem_of,
     register,
+    shipped,
     with_plus_plus,
 )
 from runner.config.new_project import init
@@ -38,35 +39,22 @@ from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_by_folder, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
 from runner.runs.recorded_config import recorded_config
-from runner.sweeps.job import Trial, carry_out, job_of
+from runner.sweeps.job import Trial, job_of, run_attempt
 from runner.system.imports import without_collections, without_import_notes
-from runner.system.lifeline import LIFELINE, end_with_launcher, hand_over
+from runner.system.lifeline import LIFELINE, end_with_launcher
 from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import start_delivery
-
-
-def shipped(folder: str) -> Path:
-    """Returns a shipped folder: inside the package in a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    inside = package / folder
-    return inside if inside.is_dir() else package.parent / folder
-
-
-def conf_directory() -> Path:
-    """Returns the folder of the shipped configs."""
-    return shipped("conf")
-
 
 # Whether Hydra has composed the command; later errors are the run's.
 _began = threading.Event()
 
 
-@hydra.main(version_base="1.3", config_path=str(conf_directory()), config_name="config")
+@hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")
 def _job(config: DictConfig) -> float | None:
     _began.set()
     job = job_of(HydraConfig.get())
     if job is not None:
-        return carry_out(job, lambda trial: _run(config, trial))
+        return run_attempt(job, lambda trial: _run(config, trial))
     try:
         return _run(config)
     except RunnerError as error:
@@ -133,7 +121,7 @@ def _import_runtime() -> None:
 
 def _launch(config: RunConfig, trial: Trial | None) -> float | None:
     """Starts the tasks of a local cluster, each by this very command."""
-    command = task_command(HydraConfig.get(), conf_directory())
+    command = task_command(HydraConfig.get(), shipped("conf"))
     return LocalCluster(config.cluster, command, config.session.grace_seconds, trial).run()
 
 

@@ -45,9 +45,6 @@ class RunnerError(Exception):
     """
 
     exit_code: int = 1
-    # By this private attribute Keras knows what it need not explain. Any other error that is raised
-    # inside its calls it makes anew, from a string: a signal would no longer be one.
-    _keras_call_info_injected = True
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__(*problems)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -17,7 +15,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from runner.config.spelling import plain_node
-from runner.sweeps.execution import require_extra
+from runner.sweeps.launchers import require_extra
 
 
 class RayLauncher(Launcher):
@@ -59,31 +57,27 @@ class RayLauncher(Launcher):
         import ray
 
         if not ray.is_initialized():
-            with _handlers_kept():
-                ray.init(**self._init)
+            handler = signal.getsignal(signal.SIGTERM)
+            ray.init(**self._init)
+            signal.signal(signal.SIGTERM, handler)  # Ray's would just end the process.
         # The sweep retries trials that die, and counts the attempts.
         job = ray.remote(_execute).options(**{"max_retries": 0, **self._remote})
-        state = Singleton.get_state()
-        references = [
-            job.remote(
-                number,
-                list(overrides),
-                os.getcwd(),
-                (self._context, self._config, self._task_function, state),
-            )
+        hydra = (self._context, self._config, self._task_function, Singleton.get_state())
+        tasks = [
+            job.remote(number, list(overrides), os.getcwd(), hydra)
             for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
-        ray.wait(references, num_returns=len(references))
-        found: list[JobReturn] = ray.get(references)
-        return found
+        ray.wait(tasks, num_returns=len(tasks))
+        returned: list[JobReturn] = ray.get(tasks)
+        return returned
 
 
 def _execute(number: int, overrides: list[str], folder: str, hydra: Any) -> JobReturn:
     """Runs one job in a process of Ray's."""
-    context, config, task_function, state = hydra
+    context, config, task_function, singletons = hydra
     os.chdir(folder)
     setup_globals()
-    Singleton.set_state(state)
+    Singleton.set_state(singletons)
     job_config = context.config_loader.load_sweep_config(config, overrides)
     with open_dict(job_config):
         job_config.hydra.job.id = f"{job_config.hydra.job.name}_{number}"
@@ -96,15 +90,3 @@ def _execute(number: int, overrides: list[str], folder: str, hydra: Any) -> JobR
         job_dir_key="hydra.sweep.dir",
         job_subdir_key="hydra.sweep.subdir",
     )
-
-
-@contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """Restores the handler of SIGTERM, which Ray replaces by one that just ends the process."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        # In other threads, neither Ray nor Python can set handlers.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)

@@ -1,22 +1,22 @@
-"""Checkpoints of any format: where they are, what tensors they hold, and the tensors' values.
+"""Checkpoints of any format: their places, their tensors, and the tensors' values.
 
 The interface:
-  reader: `CheckpointReader`, and the specs that it returns from metadata alone.
+  reader: `CheckpointReader`, its base for formats of one file, and the specs from metadata.
   formats: recognises a format by content.
   open: opens the checkpoint, or the mean of several. A door: `open_checkpoint`.
   locate: resolves a path and a choice (latest, best, a step, an average). A door: `resolve`.
-  contents: the checkpoints, steps and runs in one directory.
+  contents: the checkpoints, steps and runs in a directory.
   files: local and remote files, their digests, the cache of copies.
 
 The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
-  tables: finds damage in the tables that V1 checkpoints and the indices of bundles are made of.
+  tables: checks the tables in V1 checkpoints and in the indices of bundles for damage.
   keras_files: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
   array_files: `.npy`, `.npz`, `.safetensors`.
 
 On top of the interface:
   inspection: checkpoints as mappings, their differences, statistics of values. Doors for programs:
-    `open_checkpoint`, which is `runner.open_checkpoint`, and `diff`.
+    `runner.open_checkpoint` and `diff`.
 
 This room only reads: nothing builds a training graph, assigns a variable or writes into a
 checkpoint's directory. Which tensor goes to which variable is decided in `restoration`.
@@ -33,7 +33,7 @@ __all__ = ["diff"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when it is asked for: every reader of a file would wait for Rich's tables.
+    # Imported on access: every reader of a file would wait for Rich's tables.
     if name != "diff":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from runner.checkpoints import inspection

@@ -179,17 +179,15 @@ class SafetensorsShardsReader(CheckpointReader):
         specs = {shard: reader.spec() for shard, reader in self._shards.items()}
         stored = {(name, shard) for shard, spec in specs.items() for name in spec.tensors}
         listed = set(self._weight_map.items())
-        remedy = "copy the index and its shards again, or name another checkpoint"
-        problems = [
-            Problem(f"{self.path} lists {name} in {shard}", "it holds no such tensor", remedy)
-            for name, shard in sorted(listed - stored)
-        ]
-        problems += [
-            Problem(f"{shard} holds {name}", f"{self.path} does not list it there", remedy)
-            for name, shard in sorted(stored - listed)
-        ]
-        if problems:
-            raise CheckpointError(*problems)
+        if differing := sorted(stored ^ listed):
+            names = (f"{name} in {shard}" for name, shard in differing)
+            raise CheckpointError(
+                Problem(
+                    f"{self.path} and its shards list different tensors",
+                    f"only one of the two has {', '.join(names)}",
+                    "copy the index and its shards again, or name another checkpoint",
+                )
+            )
         tensors = {name: specs[shard].tensors[name] for name, shard in sorted(listed)}
 
         def content() -> str:

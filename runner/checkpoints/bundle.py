@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import DAMAGE
 from runner.checkpoints.reader import (
     Bundle,
     CheckpointReader,
@@ -33,9 +32,6 @@ from runner.internals.tensorflow import TrackableObjectGraph
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
 
-# What TensorFlow's reader raises on a damaged file.
-READ_ERRORS = (tf.errors.OpError, *DAMAGE)
-
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
 
@@ -45,7 +41,7 @@ _SLOT = "/.OPTIMIZER_SLOT/"
 _BOOKKEEPING = re.compile(
     rf"(.*/)?(_CHECKPOINTABLE_OBJECT_GRAPH|OBJECT_CONFIG_JSON)|save_counter{_VALUE}"
 )
-# The name of every variable that is given none.
+# TensorFlow's name for variables that a program does not name.
 _UNNAMED = re.compile(r"(.*/)?Variable(_\d+)?")
 # `keras.Model.export` saves a copy of every variable under this attribute.
 _KERAS_COPIES = "_all_variables/"
@@ -55,12 +51,12 @@ _VARIABLES = "variables/variables"
 class BundleReader(CheckpointReader):
     """Reads the bundle at `prefix`, i.e. `prefix.index` and its data shards.
 
-    TensorFlow's reader checks the CRC-32C of every tensor that is read, and puts the slices of a
-    partitioned variable together.
+    TensorFlow's reader checks the CRC-32C of every tensor that is read, and joins the slices of a
+    partitioned variable.
     """
 
     format, what = "TensorFlow bundle", "a TensorFlow checkpoint"
-    # The names and aliases that the global step may have, the likeliest first.
+    # Possible names and aliases of the global step, most likely first.
     step_names: Sequence[str] = (GLOBAL_STEP,)
 
     def __init__(self, prefix: str) -> None:
@@ -114,7 +110,7 @@ class BundleReader(CheckpointReader):
 
     @functools.cached_property
     def _reader(self) -> Any:
-        # `tf.train.load_checkpoint` would look into a directory of the same name first.
+        # `tf.train.load_checkpoint` would prefer a directory of the same name.
         return tf.compat.v1.train.NewCheckpointReader(self.prefix)
 
     def _require_intact(self) -> None:
@@ -123,15 +119,15 @@ class BundleReader(CheckpointReader):
             raise CheckpointError(
                 Problem(
                     f"{self.prefix} cannot be opened by TensorFlow",
-                    "it takes *, ? and [ in a path for wildcards, so that it finds nothing",
+                    "it takes *, ? and [ in a path as wildcards, and finds nothing",
                     "rename the directory or the checkpoint",
                 )
             )
         require_intact(f"{self.prefix}.index")
 
     def _content(self) -> Callable[[], str]:
-        """Returns what computes the digest, after a look at all files."""
-        require_shards(self.prefix, sum(each.bytes for each in self.stored.values()))
+        """Checks that the files are complete, and returns the function for the digest."""
+        require_shards(self.prefix, sum(tensor.bytes for tensor in self.stored.values()))
         return files.digest_later(f"{self.prefix}.index")
 
     def _step(self, tensors: Mapping[str, TensorSpec], aliases: Mapping[str, str]) -> int | None:
@@ -144,14 +140,14 @@ class BundleReader(CheckpointReader):
     def _tensor(self, key: str) -> NDArray[np.generic]:
         with explained(self.prefix, self.what, tf.errors.OpError, of=f"tensor {key}"):
             value = self._reader.get_tensor(key)
-        # NumPy's own bytes end at their last zeros, so a scalar string is an array of objects.
+        # NumPy's bytes lose trailing zeros, so a scalar string becomes an array of objects.
         return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
 
 
 class V1Reader(BundleReader):
     """Reads the V1 checkpoint at `prefix`: a file, or a pattern such as `model-7-?????-of-00004`.
 
-    TensorFlow's own reader checks the CRC-32C of every block that is read. `RestoreV2` reads this
+    TensorFlow's reader checks the CRC-32C of every block that is read. `RestoreV2` reads this
     format too.
     """
 
@@ -171,7 +167,7 @@ class V1Reader(BundleReader):
         except CheckpointError as error:
             if not isinstance(error.__cause__, tf.errors.UnimplementedError):
                 raise
-        # A partitioned variable, which only the restore operation puts together.
+        # Only the restore operation joins the slices of a partitioned variable.
         dtype = tf.as_dtype(self.stored[key].dtype)
         with (
             explained(self.prefix, self.what, tf.errors.OpError, of=f"tensor {key}"),
@@ -191,14 +187,14 @@ class V1Reader(BundleReader):
 class ObjectBasedReader(BundleReader):
     """Reads the object-based checkpoint at `prefix`.
 
-    A tensor is named by its variable's object path, e.g. `model/head/kernel`; the variable's own
-    name is an alias, unless it is TensorFlow's default or several variables share it. A slot is
-    named `<path of its variable>/<path of its optimizer>/<slot>`.
+    A tensor is named by its variable's object path, e.g. `model/head/kernel`; the variable's name
+    is an alias, unless it is TensorFlow's default or several variables share it. A slot is named
+    `<path of its variable>/<path of its optimizer>/<slot>`.
     """
 
     format = "TensorFlow object-based checkpoint"
-    # TensorFlow's guides call the attribute `step`. Without one the optimizer's count of steps is
-    # taken, of Keras 3 or of Keras 2.
+    # TensorFlow's guides call the attribute `step`; the last two are the optimizer's count of
+    # steps, of Keras 3 and of Keras 2.
     step_names = (GLOBAL_STEP, "step", "optimizer/_iterations", "optimizer/iter")
 
     @functools.cached_property
@@ -217,22 +213,22 @@ class ObjectBasedReader(BundleReader):
         graph = TrackableObjectGraph()
         with explained(self.prefix, self.what, DecodeError, of="its object graph"):
             graph.ParseFromString(self._tensor(OBJECT_GRAPH).item())
-        paths = {key: path for path, key in self.keys.items()}
+        path_of = {key: path for path, key in self.keys.items()}
         named: dict[str, set[str]] = defaultdict(set)
         for node in graph.nodes:
             for attribute in node.attributes:
-                path = paths.get(attribute.checkpoint_key)
+                path = path_of.get(attribute.checkpoint_key)
                 if path is not None and not path.startswith(_KERAS_COPIES):
                     named[attribute.full_name].add(path)
         return {
-            name: found.pop()
-            for name, found in sorted(named.items())
-            if len(found) == 1 and name and name not in self.keys and not _UNNAMED.fullmatch(name)
+            name: paths.pop()
+            for name, paths in sorted(named.items())
+            if len(paths) == 1 and name and name not in self.keys and not _UNNAMED.fullmatch(name)
         }
 
 
 def object_path(key: str) -> str:
-    """Returns the path of attributes that leads to a saved value, as a reader would write it."""
+    """Returns the path of attributes to a saved value, without escapes."""
     path = key.removesuffix(_VALUE).replace(_ATTRIBUTES, "/").replace(_SLOT, "/")
     return re.sub(r"\.(S|\.)", lambda match: "/" if match[1] == "S" else ".", path)
 
@@ -247,48 +243,34 @@ def open_saved_model(directory: str) -> CheckpointReader:
     """Returns the reader of the variables of a SavedModel, saved by TensorFlow 1 or 2.
 
     Raises:
-      CheckpointError: when it has no variables.
+      CheckpointError: when it has no variables, because it is a frozen graph, or is damaged.
     """
-    prefix = f"{directory.rstrip('/')}/{_VARIABLES}"
-    if not files.exists(f"{prefix}.index"):
-        raise CheckpointError(
-            Problem(
-                f"the SavedModel {directory} holds no variables",
-                f"there is no {prefix}.index",
-                "name a SavedModel with variables; those of a frozen graph are constants",
-            )
-        )
-    return RenamedReader(open_bundle(prefix), path=directory, format="SavedModel")
+    reader = open_bundle(f"{directory.rstrip('/')}/{_VARIABLES}")
+    return RenamedReader(reader, path=directory, format="SavedModel")
 
 
 def require_shards(prefix: str, needed: int) -> None:
-    """Checks that the shards of the bundle `prefix` are there and hold `needed` bytes together.
+    """Checks that all shards of the bundle `prefix` exist and together hold `needed` bytes.
 
     Raises:
       CheckpointError: when shards are missing or truncated.
     """
     directory, name = os.path.split(prefix)
-    found = files.matching(directory, f"{glob.escape(name)}.data-*-of-*")
-    numbers = [match.groups() for path in found if (match := _SHARD.fullmatch(path))]
-    count = max((total for _, total in numbers), default="00001")
-    present = {shard for shard, total in numbers if total == count}
-    missing = [f"{shard:05d}" for shard in range(int(count)) if f"{shard:05d}" not in present]
+    paths = files.matching(directory, f"{glob.escape(name)}.data-*-of-*")
+    count = max((match[2] for path in paths if (match := _SHARD.fullmatch(path))), default="00001")
+    shards = [
+        os.path.join(directory, f"{name}.data-{shard:05d}-of-{count}")
+        for shard in range(int(count))
+    ]
+    missing = [path for path in shards if path not in paths]
+    size = sum(files.size(path) for path in shards if path in paths)
     if missing:
-        raise CheckpointError(
-            Problem(
-                f"{prefix} cannot be read: {len(missing)} of its {int(count)} data shards are "
-                "missing",
-                "there is no "
-                + ", ".join(f"{prefix}.data-{shard}-of-{count}" for shard in missing),
-                "copy the missing files to the others, or name another checkpoint",
-            )
-        )
-    held = sum(files.size(path) for path in found if path.endswith(f"-of-{count}"))
-    if held < needed:
-        raise CheckpointError(
-            Problem(
-                f"{prefix} cannot be read: its data is truncated",
-                f"its tensors take {needed:,} bytes, its data files hold {held:,}",
-                "copy the data files again, or name another checkpoint",
-            )
-        )
+        state = f"{len(missing)} of its {len(shards)} data shards are missing"
+        cause = f"there is no {', '.join(missing)}"
+    elif size < needed:
+        state = "its data is truncated"
+        cause = f"its tensors take {needed:,} bytes, its data files hold {size:,}"
+    else:
+        return
+    remedy = "copy the data files again, or name another checkpoint"
+    raise CheckpointError(Problem(f"{prefix} cannot be read: {state}", cause, remedy))

@@ -1,4 +1,4 @@
-"""What a directory holds: checkpoints, the newest of them, their steps, and runs."""
+"""Lists the contents of a directory: checkpoints, the newest one, their steps, and runs."""
 
 from __future__ import annotations
 
@@ -16,90 +16,94 @@ from runner.errors import CheckpointError, Problem
 
 STATE_FILE = "checkpoint"
 
-# The parts of a run directory that lead to its checkpoints, relative to it.
+# The files of a run directory that lead to its checkpoints.
 RUN_RECORD = "run.json"
 CHECKPOINTS, BEST, BEST_RECORD = "checkpoints", "best", "best.json"
 
-# A folder that MLflow saved as a model, and what its flavors call the part that holds weights.
+# The file that describes a model saved by MLflow, and the keys of its flavors that name weights.
 _MLMODEL = "MLmodel"
 _MLMODEL_PARTS = ("saved_model_dir", "data", "model_data", "model_binary")
 
 _SHARDED_INDEX = ".safetensors.index.json"
 _SAFETENSORS_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 _SUFFIXES = (".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy")
-# V1 checkpoints have no suffix; without a `checkpoint` file they are found by their usual names.
+# V1 checkpoints have no suffix; without a `checkpoint` file, their usual names identify them.
 _V1_NAME = re.compile(r".*\.ckpt(-\d+)?")
 _V1_SHARD = re.compile(r"(?!.*\.data-)(.*)-00000-of-\d{5}")
-# The pattern that stands for the shards of a V1 checkpoint follows its step.
+# A step, and after it the pattern of the shards if this is a V1 checkpoint.
 _STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?")
 
 
 class NoCheckpointError(CheckpointError):
-    """There is nothing at a path; an optional checkpoint may be missing like this."""
+    """There is no checkpoint at a path; an optional checkpoint may be absent in this way."""
 
     def or_else(self, remedy: str) -> NoCheckpointError:
-        """Returns the error with another remedy besides its own."""
-        both = (replace(each, remedy=f"{each.remedy}, or {remedy}") for each in self.problems)
-        return NoCheckpointError(*both)
+        """Returns the error with a further remedy."""
+        return NoCheckpointError(
+            *(
+                replace(problem, remedy=f"{problem.remedy}, or {remedy}")
+                for problem in self.problems
+            )
+        )
 
 
 class LostCheckpointError(CheckpointError, ValueError):
-    """The `checkpoint` file leads to no checkpoint; a ValueError, as TensorFlow has it."""
+    """The `checkpoint` file leads to no checkpoint; a ValueError, as in TensorFlow."""
 
 
 def v1_shards(directory: str, prefix: str) -> str | None:
-    """Returns the pattern for the shards of a V1 checkpoint in a directory; None without any."""
+    """Returns the pattern of the shards of a V1 checkpoint in a directory, or None."""
     shards = files.matching(directory, f"{glob.escape(prefix)}-?????-of-?????")
-    count = shards[0][-5:] if shards and is_v1(shards[0]) else ""
-    return f"{prefix}-?????-of-{count}" if count else None
+    is_sharded = bool(shards) and is_v1(shards[0])
+    return f"{prefix}-?????-of-{shards[0][-5:]}" if is_sharded else None
 
 
 def is_checkpoint(path: str) -> bool:
-    """Whether a bundle's prefix, a file or a sharded V1 checkpoint's pattern is there."""
+    """Returns whether a bundle's prefix, a file or a sharded V1 checkpoint's pattern exists."""
     return files.exists(f"{path}.index") or files.is_file(path) or is_v1(path)
 
 
 def is_run(directory: str) -> bool:
-    """Whether a directory is a run directory."""
+    """Returns whether a directory is a run directory."""
     return files.is_file(os.path.join(directory, RUN_RECORD))
 
 
 def runs_in(directory: str) -> list[str]:
     """Returns the run directories in a directory."""
-    found = (os.path.join(directory, name) for name in files.names_in(directory))
-    return [path for path in found if is_run(path)]
+    return [path for path in _entries(directory) if is_run(path)]
 
 
 def folders_with_checkpoints(directory: str) -> tuple[str, ...]:
-    """Returns the directories in a directory that hold checkpoints."""
-    found = (os.path.join(directory, name) for name in files.names_in(directory))
-    return tuple(path for path in found if files.is_directory(path) and _holds_any(path))
+    """Returns the run directories and the directories of checkpoints in a directory."""
+    folders = [path for path in _entries(directory) if files.is_directory(path)]
+    return tuple(path for path in folders if is_run(path) or _holds_checkpoints(path))
 
 
-def _holds_any(directory: str) -> bool:
-    try:
-        return files.is_file(os.path.join(directory, STATE_FILE)) or bool(in_directory(directory))
-    except OSError:
-        return False  # A directory that cannot be listed is not offered as a choice.
+def _entries(directory: str) -> list[str]:
+    return [os.path.join(directory, name) for name in files.names_in(directory)]
+
+
+def _holds_checkpoints(directory: str) -> bool:
+    return files.is_file(os.path.join(directory, STATE_FILE)) or bool(in_directory(directory))
 
 
 def in_mlflow_model(directory: str) -> str | None:
-    """Returns the path with the weights of a model that MLflow saved; None where there is none.
+    """Returns the path with the weights of a model that MLflow saved; None without `MLmodel`.
 
     Raises:
-      CheckpointError: when `MLmodel` is damaged, or names nothing that is there.
+      CheckpointError: when `MLmodel` is damaged, or the parts that it names are missing.
     """
     file = os.path.join(directory, _MLMODEL)
     if not files.is_file(file):
         return None
     try:
         flavors = yaml.safe_load(files.read_text(file))["flavors"]
-        named = [part for name in flavors for part in _parts(flavors[name])]
-    except (ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        parts = [part for flavor in flavors.values() for part in _parts(flavor)]
+    except (ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
         cause = f"it does not describe a model: {error!r}"
         raise CheckpointError(Problem(f"{file} is damaged", cause, "copy it again")) from error
-    found = [path for part in named if files.exists(path := os.path.join(directory, part))]
-    if not found:
+    paths = [path for part in parts if files.exists(path := os.path.join(directory, part))]
+    if not paths:
         raise CheckpointError(
             Problem(
                 f"the MLflow model in {directory} holds no checkpoint",
@@ -107,12 +111,12 @@ def in_mlflow_model(directory: str) -> str | None:
                 "name a model of TensorFlow, Keras or Transformers",
             )
         )
-    inner = os.path.join(found[0], "model")  # Where Keras keeps a SavedModel.
-    return inner if is_saved_model(inner) else found[0]
+    inner = os.path.join(paths[0], "model")  # Keras's flavor stores a SavedModel there.
+    return inner if is_saved_model(inner) else paths[0]
 
 
 def _parts(flavor: Mapping[str, object]) -> list[str]:
-    # `python_function` names under these keys what another flavor names too, or code.
+    # `python_function` repeats the entries of another flavor, or names code.
     loads_another = "loader_module" in flavor
     return [] if loads_another else [str(flavor[key]) for key in _MLMODEL_PARTS if key in flavor]
 
@@ -121,55 +125,58 @@ def newest(directory: str) -> str | None:
     """Returns the newest checkpoint by the `checkpoint` file; None when there is no such file.
 
     Raises:
-      LostCheckpointError: when the file is damaged or names a checkpoint that is not there.
+      LostCheckpointError: when the file is damaged or names a missing checkpoint.
     """
-    kept = _state(directory)
-    if kept is None:
+    listed = _listed(directory)
+    if listed is None:
         return None
-    if not is_checkpoint(kept[-1]):
+    if not is_checkpoint(listed[-1]):
         raise LostCheckpointError(
             Problem(
-                f"the `checkpoint` file in {directory} names {kept[-1]}",
+                f"the `checkpoint` file in {directory} names {listed[-1]}",
                 "no such checkpoint is there",
-                "name one of those that are there, or restore the files from a copy",
+                "name one of the checkpoints that are there, or restore the files from a copy",
                 in_directory(directory),
             )
         )
-    return kept[-1]
+    return listed[-1]
 
 
 def in_order(directory: str) -> list[str]:
     """Returns the existing checkpoints, oldest first: as listed, else by their steps."""
-    kept = _state(directory)
-    if kept is not None:
-        return [path for path in kept if is_checkpoint(path)]
+    listed = _listed(directory)
+    if listed is not None:
+        return [path for path in listed if is_checkpoint(path)]
     return [path for _, path in sorted(steps(directory).items())]
 
 
 def steps(directory: str) -> dict[int, str]:
-    """Returns step -> checkpoint, for those whose names end in `-<step>`."""
-    found = [*in_directory(directory), *(_state(directory) or ())]
-    matches = ((path, _STEP.fullmatch(path)) for path in found if is_checkpoint(path))
+    """Returns step -> checkpoint, for names that end in `-<step>`."""
+    paths = [*in_directory(directory), *(_listed(directory) or ())]
+    matches = ((path, _STEP.fullmatch(path)) for path in paths if is_checkpoint(path))
     return {int(match[1]): path for path, match in matches if match}
 
 
 def in_directory(directory: str) -> tuple[str, ...]:
     """Returns the bundles, and the files under the usual names of the other formats."""
     names = files.names_in(directory) if files.is_directory(directory or ".") else []
-    found = {name.removesuffix(".index") for name in names if name.endswith(".index")}
+    checkpoints = {name.removesuffix(".index") for name in names if name.endswith(".index")}
     for name in names:
         shard = _SAFETENSORS_SHARD.fullmatch(name) is not None
         usual = name.endswith((*_SUFFIXES, _SHARDED_INDEX)) and not shard
         if usual or (_V1_NAME.fullmatch(name) and is_v1(os.path.join(directory, name))):
-            found.add(name)
-        v1 = v1_shards(directory, match[1]) if (match := _V1_SHARD.fullmatch(name)) else None
-        if v1 is not None:
-            found.add(v1)
-    return tuple(os.path.join(directory, name) for name in sorted(found))
+            checkpoints.add(name)
+        if (match := _V1_SHARD.fullmatch(name)) and (pattern := v1_shards(directory, match[1])):
+            checkpoints.add(pattern)
+    return tuple(os.path.join(directory, name) for name in sorted(checkpoints))
 
 
-def _state(directory: str) -> tuple[str, ...] | None:
-    """Returns what `read_state` does; a damaged file is a LostCheckpointError."""
+def _listed(directory: str) -> tuple[str, ...] | None:
+    """Returns the checkpoints in the `checkpoint` file; None without it.
+
+    Raises:
+      LostCheckpointError: when the file is damaged.
+    """
     file = os.path.join(directory, STATE_FILE)
     if not files.is_file(file):
         return None
@@ -189,12 +196,12 @@ def _state(directory: str) -> tuple[str, ...] | None:
 
 
 def read_state(directory: str) -> tuple[str, ...] | None:
-    """Returns the checkpoints that the `checkpoint` file lists, the newest last.
+    """Returns the checkpoints that the `checkpoint` file lists, newest last.
 
-    None stands for a file that is missing or damaged. Relative paths in it are relative to the
+    Returns None when the file is missing or damaged. Relative paths in it are relative to the
     directory.
     """
-    # Importing TensorFlow takes seconds, which directories without such a file do not need.
+    # Directories without such a file need not wait seconds for the import of TensorFlow.
     import tensorflow as tf
 
     try:
@@ -203,5 +210,5 @@ def read_state(directory: str) -> tuple[str, ...] | None:
         return None
     if state is None:
         return None
-    newest, kept = state.model_checkpoint_path, state.all_model_checkpoint_paths
-    return (*(str(path) for path in kept if path != newest), str(newest))
+    newest, paths = state.model_checkpoint_path, state.all_model_checkpoint_paths
+    return (*(str(path) for path in paths if path != newest), str(newest))

@@ -19,17 +19,17 @@ from runner.errors import CheckpointError, Problem
 
 CACHE = "RUNNER_CACHE"
 _CHUNK = 4 << 20
-# Stays in the processor's cache from reading to hashing.
+# Fits into the processor's cache from reading to hashing.
 _HASHED = 256 << 10
 
 
 def is_remote(path: str) -> bool:
-    """Whether `path` has a scheme, e.g. `gs://bucket/file`, so that TensorFlow must open it."""
+    """Returns whether `path` has a scheme, e.g. `gs://bucket/file`; TensorFlow opens such files."""
     return "://" in path
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or directory at `path`."""
+    """Returns whether there is a file or directory at `path`."""
     if not is_remote(path):
         return os.path.exists(path)
     with _gfile(path) as gfile:
@@ -37,7 +37,7 @@ def exists(path: str) -> bool:
 
 
 def is_directory(path: str) -> bool:
-    """Whether `path` is a directory."""
+    """Returns whether `path` is a directory."""
     if not is_remote(path):
         return os.path.isdir(path)
     with _gfile(path) as gfile:
@@ -45,7 +45,7 @@ def is_directory(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether `path` exists and is not a directory."""
+    """Returns whether `path` exists and is not a directory."""
     return exists(path) and not is_directory(path)
 
 
@@ -133,8 +133,8 @@ def read_end(path: str, count: int) -> bytes:
 
 @contextlib.contextmanager
 def _gfile(path: str) -> Iterator[Any]:
-    """Gives `tf.io.gfile`, whose errors about `path` become OSErrors."""
-    # Importing TensorFlow takes seconds, which files on this machine do not need.
+    """Yields `tf.io.gfile`; its errors about `path` become OSErrors."""
+    # Local files need not wait seconds for the import of TensorFlow.
     import tensorflow as tf
 
     try:
@@ -144,9 +144,9 @@ def _gfile(path: str) -> Iterator[Any]:
 
 
 def digest_of_file(path: str) -> str:
-    """Returns `sha256:<hex>` of a file's bytes, a small part in memory at a time.
+    """Returns `sha256:<hex>` of a file's bytes, with a small part in memory at a time.
 
-    A file that has not changed since is not read again in this process.
+    This process reads a file again only if it has changed.
 
     Raises:
       OSError: when the file cannot be read.
@@ -157,15 +157,17 @@ def digest_of_file(path: str) -> str:
 def digest_of_archive(path: str) -> str:
     """Returns the digest of the name, size and CRC-32 of every member of a zip archive."""
     with zipfile.ZipFile(path) as archive:
-        members = sorted(archive.infolist(), key=lambda each: each.filename)
-    return digest_of_parts(f"{each.filename} {each.file_size} {each.CRC:08x}" for each in members)
+        members = sorted(archive.infolist(), key=lambda member: member.filename)
+    return digest_of_parts(
+        f"{member.filename} {member.file_size} {member.CRC:08x}" for member in members
+    )
 
 
 def digest_later(path: str, digest: Callable[[str], str] = digest_of_file) -> Callable[[], str]:
-    """Returns a function that computes the digest of a file as it is now, once it is called.
+    """Returns a function that computes the digest of a file when it is called.
 
-    To read all of a large file takes minutes, and few who look into one need its digest. The
-    function raises CheckpointError when the file has changed since, or cannot be read.
+    Reading all of a large file takes minutes, and few callers need its digest. The function raises
+    a CheckpointError when the file has changed in the meantime, or cannot be read.
 
     Raises:
       OSError: when there is no such file.
@@ -187,7 +189,7 @@ def digest_later(path: str, digest: Callable[[str], str] = digest_of_file) -> Ca
 
 
 def digest_of_parts(parts: Iterable[str]) -> str:
-    """Returns `sha256:<hex>` of strings in their order, e.g. of the digests of several files."""
+    """Returns `sha256:<hex>` of strings in their order, e.g. the digests of several files."""
     joined = "\n".join(parts).encode()
     return f"sha256:{hashlib.sha256(joined).hexdigest()}"
 
@@ -202,7 +204,7 @@ def _digest_of_file(path: str, stamp: str) -> str:
 
 
 def cache_directory() -> Path:
-    """Returns where copies are kept: `$RUNNER_CACHE`, by default `~/.cache/runner`.
+    """Returns the directory of copies: `$RUNNER_CACHE`, by default `~/.cache/runner`.
 
     Every file in it can be deleted at any time between runs.
     """
@@ -211,9 +213,9 @@ def cache_directory() -> Path:
 
 
 def cached(key: str, fill: Callable[[Path], None]) -> Path:
-    """Returns the directory of the cache that `fill` has filled, now or earlier, for `key`.
+    """Returns the directory of the cache for `key`, filled by `fill` now or earlier.
 
-    A directory appears only when it is complete; two processes fill it once.
+    A directory appears only when it is complete, and only one process fills it.
     """
     folder = cache_directory() / hashlib.sha256(key.encode()).hexdigest()[:32]
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +230,7 @@ def cached(key: str, fill: Callable[[Path], None]) -> Path:
 
 
 def local_copy(path: str) -> str:
-    """Returns `path`, or for a remote file the path of its copy on this machine.
+    """Returns `path`, or the path of a local copy if the file is remote.
 
     A file is copied again when its size or modification time has changed.
 
@@ -240,8 +242,8 @@ def local_copy(path: str) -> str:
 
     def copy(folder: Path) -> None:
         target = folder / os.path.basename(path)
-        with reading(path) as source, target.open("wb") as copied:
-            shutil.copyfileobj(source, copied, _CHUNK)
+        with reading(path) as source, target.open("wb") as file:
+            shutil.copyfileobj(source, file, _CHUNK)
 
     try:
         return str(cached(f"{path} {stamp(path)}", copy) / os.path.basename(path))

@@ -37,12 +37,12 @@ class Format(Enum):
 
     @property
     def opens_remote_paths(self) -> bool:
-        """Whether its reader opens `gs://...` and the like; the others read a local copy."""
+        """True if its reader opens paths such as `gs://...`; the others read a local copy."""
         return self.value[1] == "bundle" or self is Format.SAFETENSORS_INDEX
 
 
-# Exceptions that h5py, zipfile and NumPy raise on damaged files; TensorFlow, protobuf and
-# safetensors raise these besides exceptions of their own.
+# The exceptions of h5py, zipfile and NumPy on damaged files; TensorFlow, protobuf and safetensors
+# raise others as well.
 DAMAGE = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError),
     *(RuntimeError, ArithmeticError, MemoryError, SyntaxError),

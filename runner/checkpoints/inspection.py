@@ -1,4 +1,4 @@
-"""Inspects checkpoints: as mappings of tensors, by their differences and by statistics."""
+"""Inspects checkpoints as mappings of tensors, compares them, and computes statistics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.errors import nearest
 
 
 class Checkpoint(Mapping[str, NDArray[Any]]):
-    """A checkpoint of any format: tensor name -> value, read from the file when it is asked for.
+    """A checkpoint of any format: tensor name -> value, read from the file on access.
 
     A value is an array of the shape and dtype in `tensors`; bfloat16 and its like have the dtypes
     of `ml_dtypes`. It may be a read-only view of the file. Aliases, such as Keras's paths in a
@@ -46,15 +46,15 @@ class Checkpoint(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Reads a tensor by its name or an alias; raises KeyError with the nearest names."""
-        own = name if name in self.tensors else self.spec.aliases.get(name)
-        if own is None:
+        tensor = self.spec.find(name)
+        if tensor is None:
             near = nearest(name, [*self.tensors, *self.spec.aliases])
             raise KeyError(f"{name!r} is not in {self.spec.path}; nearest: {', '.join(near)}")
-        ((_, value),) = self.reader.read([own])
+        ((_, value),) = self.reader.read([tensor.name])
         return value
 
     def __contains__(self, name: object) -> bool:
-        return name in self.tensors or name in self.spec.aliases
+        return isinstance(name, str) and self.spec.find(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
@@ -70,25 +70,25 @@ def open_checkpoint(path: str | os.PathLike[str], which: str = LATEST) -> Checkp
     """Opens a checkpoint of any format; see `Checkpoint`.
 
     Args:
-      path: a file, a bundle's prefix, a SavedModel, a directory of checkpoints or of a run; also of
-        a file system that `tf.io.gfile` opens.
-      which: in a directory `latest`, `best` by the objective that a run recorded, or a step.
+      path: a file, a bundle's prefix, a SavedModel, a directory of checkpoints, or a run directory,
+        on any file system that `tf.io.gfile` opens.
+      which: `latest`, `best` by the objective that a run recorded, or a step; for directories.
 
     Raises:
-      CheckpointError: when there is none, or it cannot be read.
+      CheckpointError: when there is no checkpoint, or it cannot be read.
     """
-    (found,) = resolve(os.fspath(path), str(which))
-    return Checkpoint(open_reader(found))
+    (resolved,) = resolve(os.fspath(path), str(which))
+    return Checkpoint(open_reader(resolved))
 
 
 @dataclass(frozen=True)
 class Differences:
-    """How two checkpoints differ; false when they do not, and prints as a table.
+    """The differences of two checkpoints; false without any, and prints as a table.
 
     Attributes:
-      one: the first.
-      other: the second.
-      tensors: name, as the first spells it or else the second -> what differs, in words.
+      one: the first checkpoint.
+      other: the second checkpoint.
+      tensors: name of a tensor in the first, or else the second -> a description of the difference.
     """
 
     one: CheckpointSpec
@@ -102,7 +102,7 @@ class Differences:
         return as_text(self.__rich__())
 
     def __rich__(self) -> RenderableType:
-        """Returns the differences as a table, how many there are first."""
+        """Returns the differences as a table below their number."""
         count = f"{plural(len(self), 'tensor')} differ{'s' * (len(self) == 1)}"
         lines = (count if self else "no difference", f"first: {self.one.path}")
         rows = list(self.tensors.items())
@@ -117,20 +117,21 @@ def diff(
 ) -> Differences:
     """Compares two checkpoints, of any two formats, value by value.
 
-    A tensor of one is found in the other by its name or by an alias of either. Values are read one
-    tensor of each checkpoint at a time.
+    Tensors are compared if a name or an alias of one is a name or an alias of the other. Each
+    checkpoint is read one tensor at a time.
 
     Raises:
       CheckpointError: when one of them cannot be read.
     """
     first, second = (
-        each if isinstance(each, Checkpoint) else open_checkpoint(each) for each in (one, other)
+        checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
+        for checkpoint in (one, other)
     )
     return Differences(first.spec, second.spec, dict(_differences(first, second)))
 
 
 def _differences(one: Checkpoint, other: Checkpoint) -> Iterator[tuple[str, str]]:
-    """Yields every tensor that differs, or that only one checkpoint has, and what differs."""
+    """Yields (name, difference) of the tensors that differ or are in one checkpoint only."""
     ours, theirs = one.tensors, other.tensors
     partners = _partners(one.spec, other.spec)
     for name in ours:
@@ -155,15 +156,15 @@ def _differences(one: Checkpoint, other: Checkpoint) -> Iterator[tuple[str, str]
 
 def _partners(ours: CheckpointSpec, theirs: CheckpointSpec) -> dict[str, str]:
     """Returns tensor of the first -> the same tensor of the second."""
-    other_names: dict[str, list[str]] = {}
+    aliases: dict[str, list[str]] = {}
     for alias, name in ours.aliases.items():
-        other_names.setdefault(name, []).append(alias)
+        aliases.setdefault(name, []).append(alias)
     partners: dict[str, str] = {}
     for name in ours.tensors:
-        for candidate in (name, *other_names.get(name, ())):
-            found = candidate if candidate in theirs.tensors else theirs.aliases.get(candidate)
-            if found is not None and found not in partners.values():
-                partners[name] = found
+        for candidate in (name, *aliases.get(name, ())):
+            partner = theirs.find(candidate)
+            if partner is not None and partner.name not in partners.values():
+                partners[name] = partner.name
                 break
     return partners
 
@@ -200,10 +201,10 @@ class Statistics:
     """Statistics of a tensor's values.
 
     Attributes:
-      minimum: the smallest value that is not NaN; None for strings and without any values.
-      maximum: the largest.
-      mean: the mean of the values that are not NaN, computed in float64.
-      nan: how many values are NaN.
+      minimum: the smallest value except NaN; None for strings and without any values.
+      maximum: the largest value except NaN, or None.
+      mean: the mean of the values except NaN, computed in float64, or None.
+      nan: the number of NaN values.
     """
 
     minimum: float | None

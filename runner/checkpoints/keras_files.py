@@ -35,10 +35,10 @@ from runner.checkpoints.reader import (
     is_count,
     unreadable,
 )
-from runner.errors import CheckpointError, Problem
 
 MEMBER = "model.weights.h5"
 _CHUNK = 4 << 20
+_HDF5 = "an HDF5 file"
 _WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
 _KERAS3_ITERATIONS, _ITERATIONS = "optimizer/vars/0", ("iter", "iteration", "iterations")
 
@@ -239,15 +239,9 @@ def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
       CheckpointError: when its values are in another file or were never written.
     """
     if dataset.external or dataset.is_virtual:
-        raise CheckpointError(
-            Problem(
-                f"{path}: {dataset.name} keeps its values in another file",
-                "a checkpoint is complete in itself",
-                "save the weights again with Keras",
-            )
-        )
+        raise unreadable(path, _HDF5, f"{dataset.name} keeps its values in another file")
     if dataset.size and not dataset.id.get_storage_size():
-        raise unreadable(path, "an HDF5 file", f"the values of {dataset.name} were never written")
+        raise unreadable(path, _HDF5, f"the values of {dataset.name} were never written")
     if dataset.size and dataset.dtype.kind in "biufc":
         value = np.empty(dataset.shape, dataset.dtype)  # Owns its memory, unlike `dataset[()]`.
         dataset.read_direct(value)
@@ -320,7 +314,7 @@ def keras_paths(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) ->
     Args:
       tensors: tensor name, e.g. `cnn/layers/conv2d/vars/0`, -> spec.
       layers: group of a layer, e.g. `cnn/layers/conv2d`, -> the layer's name, e.g. `conv1`; the
-        model's own group is empty.
+        model's group is empty.
     """
     candidates: dict[str, list[str]] = {}
     for group in layers:

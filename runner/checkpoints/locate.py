@@ -28,7 +28,7 @@ def resolve(
     average: str | Sequence[str | int] | None = None,
     artifacts: Artifacts | None = None,
 ) -> list[str]:
-    """Returns the paths that `open_checkpoint` opens; more than one are to be averaged.
+    """Returns the paths for `open_checkpoint`; several paths are to be averaged.
 
     Args:
       checkpoint: a run directory, a directory of checkpoints, a SavedModel, a model that MLflow
@@ -40,7 +40,7 @@ def resolve(
 
     Raises:
       NoCheckpointError: when there is no checkpoint at `checkpoint`.
-      CheckpointError: when there is, and not the one asked for, or a choice is not valid.
+      CheckpointError: when the chosen one is missing, or a choice is not valid.
     """
     path = _on_disk(checkpoint, artifacts)
     with _readable(path):
@@ -54,7 +54,7 @@ def _averaged(
 ) -> list[str]:
     if which != LATEST:
         raise _invalid(
-            f"both which={which} and an average are asked for", "leave one of the two out"
+            f"both which={which} and an average are asked for", "leave out one of the two"
         )
     if isinstance(average, str):
         last = _LAST.fullmatch(average.strip())
@@ -67,14 +67,14 @@ def _averaged(
 
 
 def latest_checkpoint(path: str) -> str | None:
-    """Returns the TensorFlow checkpoint that `path` stands for, or None when nothing is there.
+    """Returns the TensorFlow checkpoint at `path`, or None.
 
     Args:
-      path: a directory (its newest checkpoint is taken, as `tf.train.latest_checkpoint` does), the
-        prefix of a V2 or V1 checkpoint, or a bundle's `.index` file.
+      path: a directory, for its newest checkpoint as by `tf.train.latest_checkpoint`; the prefix of
+        a V2 or V1 checkpoint; or a bundle's `.index` file.
 
     Raises:
-      CheckpointError: when a directory's `checkpoint` file names files that are gone.
+      CheckpointError: when a directory's `checkpoint` file names missing files.
     """
     prefix = path.removesuffix(".index")
     if files.exists(f"{prefix}.index"):
@@ -95,7 +95,7 @@ def _readable(path: str) -> Iterator[None]:
 
 def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
     if not is_mlflow_uri(checkpoint):
-        # In `checkpoint=~/model` a shell leaves the tilde as it is.
+        # A shell does not expand the tilde in `checkpoint=~/model`.
         return os.path.expanduser(checkpoint)
     if artifacts is None:
         raise _invalid(
@@ -112,14 +112,7 @@ def _chosen(path: str, which: str) -> str:
         return _best(path)
     if which.isdecimal():
         return _step(path, int(which))
-    raise CheckpointError(
-        Problem(
-            f"which is {which!r}",
-            "there is no such choice",
-            "set it to latest, best or a step",
-            (LATEST, BEST_OF_RUN, "1000"),
-        )
-    )
+    raise _invalid(f"which is {which!r}", "set it to latest, best or a step")
 
 
 def _latest(path: str) -> str:
@@ -141,9 +134,9 @@ def _latest(path: str) -> str:
     model = contents.in_mlflow_model(path)
     if model is not None:
         return _latest(model)
-    found = contents.newest(path)
-    if found is not None:
-        return found
+    newest = contents.newest(path)
+    if newest is not None:
+        return newest
     candidates = contents.in_directory(path)
     if len(candidates) == 1:
         return candidates[0]
@@ -156,9 +149,9 @@ def _latest(path: str) -> str:
                 candidates,
             )
         )
-    kept = os.path.join(path, CHECKPOINTS)
-    if files.is_directory(kept):  # A run's files in MLflow, without its record.
-        return _latest(kept)
+    of_run = os.path.join(path, CHECKPOINTS)
+    if files.is_directory(of_run):  # A run's files in MLflow lack the record of the run.
+        return _latest(of_run)
     raise _nothing(path)
 
 
@@ -167,8 +160,8 @@ def _best(path: str) -> str:
     parent = os.path.dirname(path.rstrip("/"))
     folders = [os.path.join(path, BEST), path, os.path.join(parent, BEST)]
     records = [os.path.join(folder, BEST_RECORD) for folder in folders]
-    found = next((path for path in records if files.is_file(path)), None)
-    if found is None:
+    record = next((file for file in records if files.is_file(file)), None)
+    if record is None:
         raise CheckpointError(
             Problem(
                 f"no best checkpoint is recorded for {path}",
@@ -178,36 +171,30 @@ def _best(path: str) -> str:
             )
         )
     try:
-        step = int(json.loads(files.read_text(found))["step"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _invalid(
-            f"{found} does not name the best checkpoint: {error!r}",
-            "restore it from a copy, or choose a step",
-        ) from error
-    at = contents.steps(os.path.dirname(found))
-    if step not in at:
+        step = json.loads(files.read_text(record))["step"]
+        return contents.steps(os.path.dirname(record))[step]
+    except (ValueError, LookupError, TypeError) as error:
         raise CheckpointError(
             Problem(
-                f"{found} names step {step}",
-                "no checkpoint of that step is beside it",
-                "restore the files from a copy, or choose a step that is there",
+                f"{record} does not name a checkpoint beside it",
+                f"{type(error).__name__}: {error}",
+                "restore the files from a copy, or choose a step",
                 tuple(map(str, _steps(path))),
             )
-        )
-    return at[step]
+        ) from error
 
 
 def _step(path: str, step: int) -> str:
-    found = _steps(path)
-    if step in found:
-        return found[step]
+    checkpoints = _steps(path)
+    if step in checkpoints:
+        return checkpoints[step]
     if not files.exists(path):
         raise _nothing(path)
-    nearby = sorted(found, key=lambda each: abs(each - step))[:5]
+    nearby = sorted(checkpoints, key=lambda other: abs(other - step))[:5]
     raise CheckpointError(
         Problem(
             f"{path} holds no checkpoint of step {step}",
-            "no name in it ends in that step" if found else "it holds no numbered checkpoint",
+            "no name in it ends in that step" if checkpoints else "it holds no numbered checkpoint",
             "choose one of the steps that are there",
             tuple(map(str, nearby)),
         )
@@ -215,77 +202,69 @@ def _step(path: str, step: int) -> str:
 
 
 def _steps(path: str) -> dict[int, str]:
-    """Returns step -> checkpoint for a directory, or a run's files with its best checkpoint."""
+    """Returns step -> checkpoint for a directory, or for a run with its best checkpoint."""
     if not files.is_directory(path):
         return {}
-    found = contents.steps(path)
-    if contents.is_run(path) or not found:
+    checkpoints = contents.steps(path)
+    if contents.is_run(path) or not checkpoints:
         for folder in (BEST, CHECKPOINTS):
-            found |= contents.steps(os.path.join(path, folder))
-    return found
+            checkpoints |= contents.steps(os.path.join(path, folder))
+    return checkpoints
 
 
 def _last(path: str, count: int) -> list[str]:
-    if not files.is_directory(path):
-        if contents.is_checkpoint(path):
-            raise _invalid(
-                f"average is `last {count}`, and {path} is one checkpoint",
-                "name the directory that holds it and the others",
-            )
+    if not files.is_directory(path) and not contents.is_checkpoint(path):
         raise _nothing(path)
     folder = os.path.join(path, CHECKPOINTS) if contents.is_run(path) else path
-    found = contents.in_order(folder)
-    if len(found) < count:
+    checkpoints = contents.in_order(folder)
+    if len(checkpoints) < count:
         raise CheckpointError(
             Problem(
-                f"average is `last {count}`, and {folder} holds {len(found)} checkpoints",
-                "an average of fewer is not what was asked for",
-                f"set it to `last {len(found)}`, or list the checkpoints"
-                if found
-                else "name a directory of checkpoints",
-                tuple(found),
+                f"average is `last {count}`, and {folder} holds {len(checkpoints)} checkpoints",
+                "an average of fewer was not asked for",
+                "set a smaller number, or name a directory with more checkpoints",
+                tuple(checkpoints),
             )
         )
-    return found[-count:]
+    return checkpoints[-count:]
 
 
 def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None) -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
     problems: list[Problem] = []
     for entry in average:
         choice = str(entry)
         try:
             if choice.isdecimal() or choice in (LATEST, BEST_OF_RUN):
-                found.append(_chosen(path, choice))
+                paths.append(_chosen(path, choice))
             else:
-                found.append(_latest(_on_disk(choice, artifacts)))
+                paths.append(_latest(_on_disk(choice, artifacts)))
         except CheckpointError as error:
             problems += error.problems
-    twice = sorted({path for path in found if found.count(path) > 1})
     problems += [
         Problem(f"average lists {path} twice", "it would count twice", "list it once")
-        for path in twice
+        for path in sorted({path for path in paths if paths.count(path) > 1})
     ]
     if not average:
         problems.append(Problem("average is an empty list", "", "list steps or paths in it"))
     if problems:
         raise CheckpointError(*problems)
-    return found
+    return paths
 
 
 def _nothing(path: str) -> NoCheckpointError:
-    remedy = "correct the path"
     if files.is_directory(path):
-        state, runs = f"the directory {path} holds no checkpoint", tuple(contents.runs_in(path))
+        state = f"the directory {path} holds no checkpoint"
         cause = "no `checkpoint` file, SavedModel or file of a known format is in it"
-        cause = cause if files.names_in(path) else "it is empty"
-        cause = "it holds runs; name one of them" if runs else cause
-        choices = runs or contents.folders_with_checkpoints(path)
-        return NoCheckpointError(Problem(state, cause, remedy, choices))
-    parent, name = os.path.split(path.rstrip("/"))
-    near = tuple(os.path.join(parent, each) for each in get_close_matches(name, _siblings(parent)))
-    state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
-    return NoCheckpointError(Problem(state, cause, remedy, near))
+        choices = contents.folders_with_checkpoints(path)
+        if not files.names_in(path):
+            cause = "it is empty"
+    else:
+        state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
+        parent, name = os.path.split(path.rstrip("/"))
+        names = get_close_matches(name, _siblings(parent))
+        choices = tuple(os.path.join(parent, name) for name in names)
+    return NoCheckpointError(Problem(state, cause, "correct the path", choices))
 
 
 def _siblings(parent: str) -> list[str]:
@@ -307,10 +286,10 @@ class Artifacts(Protocol):
 
     @property
     def store(self) -> str:
-        """The store's address, which distinguishes equal URIs of two stores."""
+        """The store's address, which distinguishes equal URIs in two stores."""
 
     def pin(self, uri: str) -> str:
-        """Returns the URI of what `uri` refers to now, e.g. a version for a model's alias.
+        """Returns a URI that cannot move, e.g. a model's version for its alias.
 
         Raises:
           RunnerError: when there is no such model or run.
@@ -325,12 +304,12 @@ class Artifacts(Protocol):
 
 
 def is_mlflow_uri(checkpoint: str) -> bool:
-    """Whether `checkpoint` is `runs:/...`, `models:/...` or `mlflow-artifacts:...`."""
+    """Returns whether `checkpoint` is `runs:/...`, `models:/...` or `mlflow-artifacts:...`."""
     return checkpoint.startswith(MLFLOW_SCHEMES)
 
 
 def downloaded(uri: str, artifacts: Artifacts) -> str:
-    """Returns the path of an artifact's copy in the cache, downloading it the first time.
+    """Returns the path of an artifact's copy in the cache; downloads it the first time.
 
     An alias such as `models:/name@champion` is looked up every time, because it can move.
 

@@ -106,9 +106,8 @@ def averaged(specs: Sequence[CheckpointSpec]) -> CheckpointSpec:
       CheckpointError: when the averaged tensors differ in name, shape or dtype.
     """
     last = specs[-1]
-    problems = [problem for spec in specs[:-1] for problem in _differences(spec, last)]
-    if problems:
-        raise CheckpointError(*problems)
+    for spec in specs[:-1]:
+        _require_alike(spec, last)
     return replace(
         last,
         path=f"average of {len(specs)}: {', '.join(spec.path for spec in specs)}",
@@ -134,17 +133,19 @@ def _has_mean(tensor: TensorSpec | None) -> bool:
     return tensor is not None and ("float" in tensor.dtype or "complex" in tensor.dtype)
 
 
-def _differences(spec: CheckpointSpec, last: CheckpointSpec) -> Iterator[Problem]:
-    for name in sorted({*spec.tensors, *last.tensors}):
-        tensor, other = spec.tensors.get(name), last.tensors.get(name)
-        if tensor != other and (_has_mean(tensor) or _has_mean(other)):
-            yield Problem(
-                f"{spec.path} and {last.path} cannot be averaged: {name} is "
-                f"{_describe(tensor)} in the first and {_describe(other)} in the second",
-                "an average is of checkpoints with the same tensors",
+def _require_alike(spec: CheckpointSpec, last: CheckpointSpec) -> None:
+    """Raises a `CheckpointError` if tensors that have a mean differ in name, shape or dtype."""
+    differing = [
+        name
+        for name in sorted({*spec.tensors, *last.tensors})
+        if spec.tensors.get(name) != last.tensors.get(name)
+        and (_has_mean(spec.tensors.get(name)) or _has_mean(last.tensors.get(name)))
+    ]
+    if differing:
+        raise CheckpointError(
+            Problem(
+                f"{spec.path} and {last.path} cannot be averaged",
+                f"they differ in the presence, shape or dtype of {', '.join(differing)}",
                 "average checkpoints of one run, saved by one version of the model",
             )
-
-
-def _describe(tensor: TensorSpec | None) -> str:
-    return "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+        )

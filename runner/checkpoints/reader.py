@@ -78,7 +78,7 @@ class CheckpointSpec:
       format: the name of the format, e.g. `TensorFlow bundle`.
       content: returns the digest; see `files.digest_later`.
       aliases: other names of some tensors -> the name in `tensors`; in an object-based checkpoint
-        a tensor is named by an object path, and the variable's own name is an alias.
+        a tensor is named by an object path, and the variable's name is an alias.
       layers: group -> name of the layer, in Keras's weights files; the model's group is empty.
       keys: the keys under which TensorFlow's index holds the tensors of an object-based checkpoint,
         such as `a/.ATTRIBUTES/VARIABLE_VALUE` -> the name in `tensors`.

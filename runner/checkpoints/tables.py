@@ -1,8 +1,8 @@
-"""Sorted string tables, which V1 checkpoints and the indices of V2 bundles are.
+"""Checks sorted string tables, the format of V1 checkpoints and of the indices of V2 bundles.
 
-TensorFlow checks the CRC-32C of what it reads, but a damaged index makes it lose tensors silently:
-when it lists the keys and meets a damaged block after the first, it stops there without an error.
-It also tries to allocate whatever a damaged footer claims. So every block is checked here first.
+TensorFlow checks the CRC-32C of the blocks that it reads, but loses tensors silently if the index
+is damaged: when it lists the keys, it stops without an error at a damaged block after the first. It
+also tries to allocate any size that a damaged footer names. This module checks every block first.
 """
 
 from __future__ import annotations

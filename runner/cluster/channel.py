@@ -1,4 +1,4 @@
-"""How the tasks of a cluster reach each other: who answers, and what the servers share."""
+"""Connects the tasks of a cluster: finds out which answer, and shares state on the servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 2.0
 
 
 def answers(address: str) -> bool:
-    """Whether a process listens at the address."""
+    """Returns whether a process listens at the address."""
     parts = split(address)
     if parts is None:
         return False
@@ -36,7 +36,7 @@ def answers(address: str) -> bool:
 
 
 def missing_of(tasks: Mapping[str, str]) -> list[str]:
-    """Returns which tasks, such as `ps 0`, do not answer at their addresses."""
+    """Returns the names of the tasks, such as `ps 0`, that do not answer at their addresses."""
     return [name for name, address in tasks.items() if not answers(address)]
 
 
@@ -52,24 +52,24 @@ def not_answering(tasks: Mapping[str, str], missing: Sequence[str], limit: float
 
 
 def listed(tasks: Mapping[str, str], names: Sequence[str]) -> str:
-    """Returns the named tasks with their addresses, in words."""
+    """Returns the named tasks with their addresses, for display."""
     return ", ".join(f"{name} at {tasks[name]}" for name in names)
 
 
 class Announcement:
-    """What a task announces on a parameter server: a string, empty for a flag, or nothing yet.
+    """A string that a task announces on a parameter server; empty for a flag, unset at first.
 
-    It needs no initialiser to run first and is in no collection, hence in no checkpoint. Those of
-    one name on one server are the same in all tasks; a server that is restarted has lost them.
+    It needs no initialiser and is in no collection, hence in no checkpoint. Announcements of one
+    name on one server are shared by all tasks; a server that is restarted has lost them.
     """
 
     def __init__(self, name: str, server: int = 0) -> None:
         self.name, self._device = f"{name}_{server}", f"/job:{PS}/task:{server}"
         with tf.control_dependencies(None), tf.device(self._device):
             self._handle = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=self.name)
-            self._given = tf.compat.v1.placeholder_with_default("", [])
+            self._new_text = tf.compat.v1.placeholder_with_default("", [])
             self.set_op: tf.Operation = tf.raw_ops.AssignVariableOp(
-                resource=self._handle, value=self._given
+                resource=self._handle, value=self._new_text
             )
             self.clear_op: tf.Operation = tf.raw_ops.DestroyResourceOp(
                 resource=self._handle, ignore_lookup_error=True
@@ -78,14 +78,14 @@ class Announcement:
             self.value = self.read()
 
     def read(self) -> tf.Tensor:
-        """Returns a new tensor, read after the present control dependencies: whether it is set."""
+        """Returns a new tensor that is true when it is set, read after the control dependencies."""
         with tf.device(self._device):
             # `tf.compat.v1.is_variable_initialized` warns where its result is not used.
             return tf.raw_ops.VarIsInitializedOp(resource=self._handle)
 
     def set(self, session: _Session, text: str = "") -> None:
         """Sets it."""
-        session.run(self.set_op, {self._given: text})
+        session.run(self.set_op, {self._new_text: text})
 
     def clear(self, session: _Session) -> None:
         """Clears it."""
@@ -96,34 +96,34 @@ class Announcement:
         return bool(session.run(self.value))
 
     def text(self, session: _Session) -> str | None:
-        """Returns its string; None where it is not set."""
+        """Returns its string; None when it is not set."""
         return str(session.run(self._text), "utf-8") if self.is_set(session) else None
 
 
 def ready_flags(servers: int) -> list[Announcement]:
-    """Returns flags, one on each server: the model has all its values, and a chief leads.
+    """Returns one flag on each server: the model has all its values, and a chief leads.
 
-    Initialised variables say less: before a warm start they are initialised, too.
+    Initialised variables do not say so: before a warm start they are initialised, too.
     """
     return [Announcement("cluster_ready", server) for server in range(servers)]
 
 
 def released_flag(server: int) -> Announcement:
-    """Returns the flag at which a server ends for good."""
+    """Returns the flag that ends a server for good."""
     return Announcement("cluster_released", server)
 
 
 def left_flag(server: int) -> Announcement:
-    """Returns the flag that the chief has left, to be resumed later."""
+    """Returns the flag that the chief has left and is to be resumed later."""
     return Announcement("cluster_left", server)
 
 
 class State(NamedTuple):
-    """What the chief has announced, as tensors or as their values.
+    """The announcements of the chief, as tensors or as their values.
 
     Attributes:
       finished: whether it has trained to the end.
-      saved: whether the last checkpoint is written, so that it needs no other task any more.
+      saved: whether the last checkpoint is written, so that it no longer needs any other task.
       ready: whether the model has all its values, and a chief leads.
     """
 
@@ -138,7 +138,7 @@ class Channel:
     Attributes:
       finished: the chief has trained to the end.
       saved: the last checkpoint is written.
-      ready: the first server's of `ready_flags`.
+      ready: the first server's flag of `ready_flags`.
       stop: a worker asks the chief to end the training.
       ended: task -> it has ended, and neither needs the chief nor is needed by it.
       run: the directory of the run that the newest chief trains, relative to the configured
@@ -153,35 +153,36 @@ class Channel:
                 self._record = tf.compat.v1.placeholder(tf.string, [])
                 self._put = queue.enqueue(self._record)
                 self._take = queue.dequeue_many(queue.size())
-            self.finished, self.saved = (
-                Announcement("cluster_finished"),
-                Announcement("cluster_saved"),
-            )
+            self.finished = Announcement("cluster_finished")
+            self.saved = Announcement("cluster_saved")
             self.stop = Announcement("cluster_stop")
             (self.ready,) = ready_flags(1)
             self.ended = {
                 task: Announcement(f"cluster_ended_{task}") for task in announcing_tasks(cluster)
             }
-            self.run, self.settings = Announcement("cluster_run"), Announcement("cluster_settings")
+            self.run = Announcement("cluster_run")
+            self.settings = Announcement("cluster_settings")
             self._state = self.read_state()
 
-    def send(self, session: _Session, task: str, metrics: Mapping[str, float], step: int) -> None:
+    def send(
+        self, session: _Session, task: str, metrics: Mapping[str, float], *, step: int
+    ) -> None:
         """Sends metrics to the chief."""
         values = {name: float(value) for name, value in metrics.items()}
         session.run(self._put, {self._record: json.dumps([task, step, values])})
 
     def receive(self, session: _Session) -> list[tuple[str, int, dict[str, float]]]:
-        """Returns task, step and metrics of everything sent since the last call."""
+        """Returns the task, step and metrics of each record sent since the last call."""
         return [tuple(json.loads(record)) for record in session.run(self._take)]
 
     def discard_after(self, session: _Session, step: int) -> None:
-        """Discards metrics of later steps, which the chief has undone."""
+        """Discards the metrics of later steps, which the chief has undone."""
         for task, sent, metrics in self.receive(session):
             if sent <= step:
-                self.send(session, task, metrics, sent)
+                self.send(session, task, metrics, step=sent)
 
     def of_session(self, servers: int) -> list[Announcement]:
-        """Returns the flags of one session of the chief, which the next clears when it starts."""
+        """Returns the flags of one session of the chief; the next session clears them."""
         left = [left_flag(server) for server in range(servers)]
         return [self.finished, self.saved, self.stop, *ready_flags(servers), *left]
 
@@ -190,7 +191,7 @@ class Channel:
         return State(self.finished.read(), self.saved.read(), self.ready.read())
 
     def state(self, session: _Session) -> State:
-        """Returns what the chief has announced."""
+        """Returns the announcements of the chief."""
         state: State = session.run(self._state)
         return state
 
@@ -200,9 +201,8 @@ class Channel:
         return [task for task in self.ended if not ended[task]]
 
 
-# What of `cluster:` all tasks must have in common, besides the addresses.
+# Keys of `cluster` that all tasks must have in common, besides the addresses.
 _COMMON = ("synchronous", "backup", "placement", "partition_bytes", "workers", "ps")
-_SHOWN_DIFFERENCES = 5
 
 
 def shared_settings(config: RunConfig) -> str:
@@ -215,29 +215,27 @@ def shared_settings(config: RunConfig) -> str:
 
 
 def require_agreement(config: RunConfig, of_chief: str | None) -> None:
-    """Compares this task's settings with the chief's; None before it has written them.
+    """Compares this task's settings with the chief's, which are None before it has written them.
 
     Raises:
       ClusterError: naming what differs.
     """
     if of_chief is None:
         return
-    own, there = json.loads(shared_settings(config)), json.loads(of_chief)
-    names = [name for name in sorted(own | there) if own.get(name) != there.get(name)]
-    if not names:
-        return
+    here, there = json.loads(shared_settings(config)), json.loads(of_chief)
     differences = [
-        f"{name} is {own.get(name, 'not set')} here and {there.get(name, 'not set')} there"
-        for name in names[:_SHOWN_DIFFERENCES]
+        f"{name} is {here.get(name, 'not set')} here and {there.get(name, 'not set')} there"
+        for name in sorted(here | there)
+        if here.get(name) != there.get(name)
     ]
-    if len(names) > _SHOWN_DIFFERENCES:
-        differences.append(f"{len(names) - _SHOWN_DIFFERENCES} more")
+    if not differences:
+        return
     raise ClusterError(
         Problem(
             f"this task has other settings than the chief: {'; '.join(differences)}",
             "all tasks of a cluster train one model, in one way, on one set of data",
-            "start this task by the command of the chief; or, where the chief is to have new "
-            "settings, start the chief first",
+            "start this task by the command of the chief; or, to give the chief new settings, "
+            "start the chief first",
         )
     )
 
@@ -253,7 +251,7 @@ class FirstServer:
             self._channel = Channel(cluster)
 
     def ask(self, question: Callable[[_Session, Channel], _Answer]) -> _Answer | None:
-        """Returns the answer to a question; None while the server is away."""
+        """Returns the answer to a question; None while the server is unavailable."""
         if not answers(self._address):
             return None  # A session would try for 10 s, in which no signal is handled.
         try:

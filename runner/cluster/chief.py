@@ -1,4 +1,4 @@
-"""The chief of a cluster, and the parameter servers that hold its variables until it is done.
+"""The chief of a cluster, and the parameter servers, which hold its variables.
 
 `coordinator_of` and `run_task` give each process of a cluster its role.
 """
@@ -24,25 +24,25 @@ from runner.cluster.sessions import (
     session_config,
     start_server,
 )
+from runner.cluster.trial_link import report_begun
 from runner.cluster.worker import run_worker
 from runner.config.cluster_spec import is_cluster, parameter_servers
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
-from runner.system.lifeline import report_begun
 from runner.system.signals import Interruption
-from runner.training.run import Coordinator, Run
+from runner.training.run import Coordinator, OpenedRun
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session
 
-# How often what other tasks have sent is recorded, in seconds.
+# How often the metrics of other tasks are recorded, in seconds.
 _RECEIVE_SECONDS = 1.0
-# How often a parameter server looks whether it is released.
-_LOOK_SECONDS = 0.5
+# How often a parameter server checks whether it is released, in seconds.
+_POLL_SECONDS = 0.5
 
 
 class Chief(Coordinator):
-    """Leads the tasks of a cluster: its server, its sessions, and what the tasks share."""
+    """Leads the tasks of a cluster: its server, its sessions and the flags of the servers."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config, self._cluster = config, config.cluster
@@ -51,13 +51,13 @@ class Chief(Coordinator):
         self._creator: ClusterChiefSessionCreator
 
     def report_begun(self) -> None:
-        """Reports that the run is begun or resumed to the process that started this one."""
+        """Tells the process that started this one that the run has begun or resumed."""
         report_begun(os.environ)
 
-    def is_over(self, run: Run) -> bool:
-        """Whether the run is trained already; releases the parameter servers that are still there.
+    def is_over(self, run: OpenedRun) -> bool:
+        """Returns whether the run is trained already, and then releases the parameter servers.
 
-        A chief may die once the servers have ended, without which its next process could not train.
+        A chief may die after the servers have ended, without which its next process cannot train.
         """
         if not run.directory.load_record().trained:
             return False
@@ -67,7 +67,7 @@ class Chief(Coordinator):
             self._set(released_flag, run)
         return True
 
-    def session_creator(self, run: Run, **arguments: Any) -> ClusterChiefSessionCreator:
+    def session_creator(self, run: OpenedRun, **arguments: Any) -> ClusterChiefSessionCreator:
         """Starts the server, and returns the creator of the run's sessions; see `start_server`."""
         self._target = start_server(self._config)
         task = ClusterTask(self._config, run.screen, run.interruption, self._target)
@@ -76,8 +76,8 @@ class Chief(Coordinator):
         self._creator = ClusterChiefSessionCreator(task, name, **arguments)
         return self._creator
 
-    def hooks(self, run: Run) -> tuple[list[_Hook], list[_Hook]]:
-        """Returns the hooks that come before and after all others."""
+    def hooks(self, run: OpenedRun) -> tuple[list[_Hook], list[_Hook]]:
+        """Returns the hooks to run before all others, and those to run after them."""
         creator = self._creator
         first: list[_Hook] = [_StopWorkersHook(creator.channel, run.interruption.received)]
         if self.replica.update is not None:
@@ -86,15 +86,15 @@ class Chief(Coordinator):
         return first, [_TasksHook(creator.channel, run, self._cluster.grace_secs)]
 
     @contextmanager
-    def session_scope(self, run: Run) -> Iterator[None]:
-        """Lets the parameter servers end after the block, whose session still needs them.
+    def session_scope(self, run: OpenedRun) -> Iterator[None]:
+        """Releases the parameter servers after the block, whose session still needs them.
 
-        After a signal, or where the block fails, only those end that a signal has reached or
-        reaches later: this run is to be resumed.
+        After a signal, or if the block fails, only servers that receive a signal end, because this
+        run is to be resumed.
 
         Raises:
-          ClusterError: when a step in it has waited too long, naming the tasks that do not answer;
-            a `LostServerError` when a server is lost at the end.
+          ClusterError: when a step in the block has waited too long, naming the tasks that do not
+            answer; a `LostServerError` when a server is lost at the end.
         """
         try:
             with naming_missing_tasks(self._cluster):
@@ -104,12 +104,14 @@ class Chief(Coordinator):
             raise
         self._set(left_flag if run.interruption.received() else released_flag, run)
 
-    def _set(self, flag: Callable[[int], Announcement], run: Run) -> None:
-        """Sets a flag on each parameter server; reports one that does not answer."""
-        # A session would wait for it without end.
+    def _set(self, flag: Callable[[int], Announcement], run: OpenedRun) -> None:
+        """Sets a flag on each parameter server, unless one of them does not answer."""
+        # A session would wait for it forever.
         if missing := missing_of(parameter_servers(self._cluster)):
-            names = ", ".join(missing)
-            run.screen.line(f"cluster: no server hears that it may end, because of {names}")
+            run.screen.line(
+                f"cluster: could not release the parameter servers, because {', '.join(missing)} "
+                f"{'does' if len(missing) == 1 else 'do'} not answer"
+            )
             return
         config = session_config(self._cluster)
         with tf.Graph().as_default():
@@ -119,12 +121,12 @@ class Chief(Coordinator):
 
 
 def coordinator_of(config: RunConfig) -> Coordinator:
-    """Returns what the process that runs an experiment does for the other tasks, if any."""
+    """Returns the coordinator of the process that runs an experiment."""
     return Chief(config) if is_cluster(config.cluster) else Coordinator()
 
 
 class _StopWorkersHook(_Hook):
-    """Has the workers stop, or wait, before anything else is done at the end."""
+    """Tells the workers to stop, or to wait, before the other hooks end."""
 
     def __init__(self, channel: Channel, interrupted: Callable[[], bool]) -> None:
         self._channel, self._interrupted = channel, interrupted
@@ -137,9 +139,9 @@ class _StopWorkersHook(_Hook):
 
 
 class _TasksHook(_Hook):
-    """Records what other tasks send and stops when they ask; at the end waits for them."""
+    """Records metrics of other tasks and stops when they ask for it; at the end waits for them."""
 
-    def __init__(self, channel: Channel, run: Run, grace: float) -> None:
+    def __init__(self, channel: Channel, run: OpenedRun, grace: float) -> None:
         self._channel, self._run, self._grace = channel, run, grace
         self._received_at = time.monotonic()
 
@@ -177,22 +179,24 @@ class _TasksHook(_Hook):
 def serve(config: RunConfig, screen: Screen) -> None:
     """Holds variables until the chief releases this server.
 
-    A signal may have come to all tasks, and the chief needs the variables to save them: the server
-    then serves until the chief has left, or its own `session.grace_seconds` are nearly over. A
-    second signal ends it at once.
+    When a signal has come to all tasks, the chief needs the variables to save them: the server then
+    serves until the chief has left, or `session.grace_seconds` are nearly over. A second signal
+    ends it at once.
 
     Raises:
-      ConfigError: when it cannot listen at its address.
       InterruptedRunError: after a signal.
     """
     index = config.cluster.task.index
     with Interruption(config.session.grace_seconds).handled() as interruption:
         target = start_server(config)
-        own = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:{index}"])
+        only_here = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:{index}"])
         with tf.Graph().as_default():
             flags = (released_flag(index).value, left_flag(index).value)
             screen.line("serves")
-            with interruption.deferred(), tf.compat.v1.Session(target, config=own) as session:
+            with (
+                interruption.deferred(),
+                tf.compat.v1.Session(target, config=only_here) as session,
+            ):
                 announced = False
                 # Joining the server would neither end nor handle a signal.
                 while True:
@@ -204,11 +208,11 @@ def serve(config: RunConfig, screen: Screen) -> None:
                     if interruption.received() and not announced:
                         screen.line("serves on after a signal, until the chief has left")
                         announced = True
-                    time.sleep(_LOOK_SECONDS)
+                    time.sleep(_POLL_SECONDS)
     screen.line("done")
 
 
 def run_task(config: RunConfig, screen: Screen | None = None) -> None:
-    """Does what a task other than the chief does; see the function of each role."""
+    """Runs a task other than the chief; see the function of each role."""
     roles = {PS: serve, WORKER: run_worker, EVALUATOR: follow_checkpoints}
     roles[config.cluster.task.type or ""](config, screen or Screen())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import tensorflow as tf
@@ -12,26 +11,23 @@ import tensorflow as tf
 from runner.cluster.channel import Channel, FirstServer, not_answering
 from runner.cluster.sessions import ClusterTask
 from runner.config.cluster_spec import parameter_servers
-from runner.config.fingerprint import fingerprint
 from runner.config.schema import EVALUATOR, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, Problem
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph
-from runner.hooks.evaluation import EvaluationCutError, evaluate
+from runner.graph.built_graph import BuiltGraph
+from runner.graph.evaluation import EvaluationCutError
 from runner.runs.run_directory import RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
 from runner.system.status import Status
-from runner.tracking import open_store
-from runner.training.sources import Sources
 
 
 def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
     """Evaluates each checkpoint on the validation split, until the chief has saved its last.
 
-    The checkpoints must be where this process can read them. Of several that are written during
-    one evaluation the newest is evaluated.
+    This process must be able to read the checkpoints. Of several that are written during one
+    evaluation the newest is evaluated.
 
     Raises:
       ClusterError: when the parameter servers do not come in time, or the first of them or the run
@@ -40,9 +36,7 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
     """
     with Interruption(config.session.grace_seconds).handled() as interruption:
         task = ClusterTask(config, screen, interruption)
-        store = open_store(config.tracking, asdict(config))
-        identity = fingerprint(Sources(config, store).settings())
-        followed = FollowedRun(task.cluster, Path(config.run_dir), identity)
+        followed = FollowedRun(task.cluster, Path(config.run_dir))
         built = build_graph(config, "validation", train=False)
         task.wait_for_servers()
         # TensorFlow would report at length an exception in the midst of its work.
@@ -61,10 +55,10 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
         answer = server.ask(
             lambda session, channel: (channel.run.text(session), channel.saved.is_set(session))
         )
-        if followed.directory is None and answer is not None:
-            server.require_agreement(task.config)
         name, saved = answer or (None, False)
-        status = followed.look(name)
+        if name != followed.name and name is not None:
+            server.require_agreement(task.config)
+        followed.update(name)
         newest = followed.newest()
         if newest is not None and newest != evaluated:
             result = evaluated_checkpoint(built, newest, task.interruption.received)
@@ -73,81 +67,68 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
             step, metrics = result
             shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             task.screen.line(f"step {step}  validation  {shown}")
-            if not sent(server, metrics, step):
+            if not send(server, metrics, step):
                 reason = "ps 0 does not answer"
                 task.screen.line(f"step {step}: these metrics are not recorded: {reason}")
             evaluated = newest
-        elif saved or status == Status.FINISHED:
+        elif saved or followed.status == Status.FINISHED:
             break
         else:
-            followed.require(answers=answer is not None)
-            with task.interruption.prompt():
+            followed.check_presence(answers=answer is not None)
+            with task.interruption.interruptible():
                 time.sleep(task.cluster.recovery_wait_secs)
     server.ask(lambda session, channel: channel.ended[EVALUATOR].set(session))
 
 
-def sent(server: FirstServer, metrics: Mapping[str, float], step: int) -> bool:
-    """Sends the metrics of a checkpoint to the chief; returns whether the server took them."""
+def send(server: FirstServer, metrics: Mapping[str, float], step: int) -> bool:
+    """Sends the metrics of a checkpoint to the chief; returns whether the server has them."""
     values = {f"validation/{name}": value for name, value in metrics.items()}
 
     def deliver(session: tf.compat.v1.Session, channel: Channel) -> bool:
-        channel.send(session, EVALUATOR, values, step)
+        channel.send(session, EVALUATOR, values, step=step)
         return True
 
     return server.ask(deliver) is not None
 
 
 class FollowedRun:
-    """The run whose checkpoints are evaluated: that of the chief.
+    """The chief's run, whose checkpoints are evaluated.
 
     Args:
       cluster: the resolved cluster.
       container: the configured `run_dir`.
-      identity: the fingerprint of the run.
       clock: a monotonic clock, in seconds.
 
     Attributes:
-      name: what the chief calls it, its directory relative to `container`; None until it has.
-      directory: of the run; None until there is one.
-      status: its status when it was last looked at; None until there is one.
+      name: its directory relative to `container`, as the chief announces it; None before.
+      directory: its directory; None before it is announced.
+      status: its status at the last update; None before it has one.
     """
 
     def __init__(
-        self,
-        cluster: ClusterConfig,
-        container: Path,
-        identity: str,
-        clock: Callable[[], float] = time.monotonic,
+        self, cluster: ClusterConfig, container: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._cluster, self._container, self._identity = cluster, container, identity
-        self._clock = clock
+        self._cluster, self._container, self._clock = cluster, container, clock
         self._gone_since: float | None = None
         self.name: str | None = None
         self.directory: RunDirectory | None = None
         self.status: str | None = None
 
-    def look(self, name: str | None) -> str | None:
-        """Finds the run, and returns its status.
-
-        `name` is what the chief calls its run now; without one it is the run of before.
-        """
-        self.name = self.name if name is None else name
-        directory = RunDirectory(self._container / self.name) if self.name is not None else None
-        record = directory.read() if directory is not None else None
-        if record is None or record.fingerprint != self._identity:
-            self.directory = self.status = None
-        else:
-            self.directory, self.status = directory, record.status
-        return self.status
+    def update(self, name: str | None) -> None:
+        """Reads the status of the run that the chief has announced; None is the run of before."""
+        if name is not None:
+            self.name, self.directory = name, RunDirectory(self._container / name)
+        record = self.directory.read() if self.directory is not None else None
+        self.status = None if record is None else record.status
 
     def newest(self) -> str | None:
-        """Returns its newest checkpoint, or None where there is none."""
+        """Returns the newest checkpoint, or None if there is none."""
         if self.directory is None:
             return None
         newest: str | None = tf.train.latest_checkpoint(str(self.directory.checkpoints))
         return newest
 
-    def require(self, *, answers: bool) -> None:
+    def check_presence(self, *, answers: bool) -> None:
         """Notes whether the first parameter server answers.
 
         Raises:
@@ -175,7 +156,7 @@ class FollowedRun:
 def evaluated_checkpoint(
     built: BuiltGraph, checkpoint: str, cut: Callable[[], bool] = lambda: False
 ) -> tuple[int, dict[str, float]] | None:
-    """Returns the step and the metrics of a checkpoint; None where it is removed or cut meanwhile.
+    """Evaluates a checkpoint and returns its step and metrics; None if it is removed meanwhile.
 
     `cut` is asked after each batch whether to end without a result.
     """
@@ -190,6 +171,6 @@ def evaluated_checkpoint(
         step = int(session.run(tf.compat.v1.train.get_global_step()))
         try:
             with built.calls.explaining():
-                return step, evaluate(session, built.split, cut)
+                return step, built.evaluation.evaluate(session, cut)
         except EvaluationCutError:
             return None

@@ -17,28 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.cluster.trial_link import TRIAL, TrialLink
+from runner.cluster.trial_link import OBJECTIVE, TRIAL, TrialLink, has_begun
 from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError, Problem
 from runner.sweeps.job import Trial
-from runner.system.lifeline import LIFELINE, OBJECTIVE, has_begun, lead_nowhere
+from runner.system.lifeline import LIFELINE, redirect_to_devnull
 from runner.system.signals import GRACE_SECONDS, Interruption
 
-_LOOK_SECONDS = 0.1
-# What the chief needs to end besides saving, and this process besides waiting for the tasks.
+_POLL_SECONDS = 0.1
+# The chief's time to end besides saving, and this process's besides waiting for the tasks.
 _MARGIN_SECONDS = 10.0
-# How long tasks have to end where a parameter server is lost, without which nothing can be saved.
-_LOST_SECONDS = 5.0
-# Exit codes that another start would not change: a mistake in the command, a plan with problems.
+# Exit codes that a restart would not change: a mistake in the command, a plan with problems.
 _MISTAKES = (ConfigError.exit_code, PlanError.exit_code)
 # Overrides that concern a sweep and not its trials, or the process that started the command.
-_ELSEWHERE = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher|callbacks)\b")
+_NOT_FOR_TASKS = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher|callbacks)\b")
 
 
 @dataclass
 class _Task:
-    """A task's process; `restarts` are left, and `relay` prints what it prints."""
+    """A task's process, how many restarts are left, and the thread that prints its lines."""
 
     kind: str
     index: int
@@ -47,7 +45,7 @@ class _Task:
     process: subprocess.Popen[str]
     relay: threading.Thread
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         return self.process.poll() is None
 
     def signal(self, number: int) -> None:
@@ -64,9 +62,9 @@ class LocalCluster:
 
     Args:
       cluster: the configuration, with `local`.
-      command: starts a task, which finds in `TF_CONFIG` which one it is.
+      command: starts a task, which reads its role in `TF_CONFIG`.
       save_seconds: how long the chief may take to save after a signal, `session.grace_seconds`.
-      trial: what watches the run of the chief.
+      trial: the trial of a sweep that watches the run of the chief.
     """
 
     def __init__(
@@ -90,8 +88,8 @@ class LocalCluster:
         No process is left when it returns or raises.
 
         Raises:
-          ClusterError: when a task has failed more often than `cluster.restarts`; its exit code is
-            that of the task.
+          ClusterError: when a task has failed more often than `cluster.restarts`, with the exit
+            code of the task.
           PrunedRunError: when the trial is pruned; the last step is saved.
           InterruptedRunError: after a signal.
         """
@@ -122,7 +120,7 @@ class LocalCluster:
                     self._end_all()
                 finally:
                     # A second signal does not wait for anything to be saved.
-                    for task in filter(_Task.lives, self._tasks):
+                    for task in filter(_Task.is_alive, self._tasks):
                         task.kill()
             if self._link is not None:
                 self._link.end()
@@ -130,11 +128,11 @@ class LocalCluster:
 
     def _start_all(self) -> None:
         cluster = self._cluster
-        found = free_addresses(cluster.ps + cluster.workers)
+        free = free_addresses(cluster.ps + cluster.workers)
         self._addresses = {
-            PS: tuple(found[: cluster.ps]),
-            CHIEF: (found[cluster.ps],),
-            WORKER: tuple(found[cluster.ps + 1 :]),
+            PS: tuple(free[: cluster.ps]),
+            CHIEF: (free[cluster.ps],),
+            WORKER: tuple(free[cluster.ps + 1 :]),
         }
         for kind, addresses in self._addresses.items():
             for index in range(len(addresses)):
@@ -143,9 +141,9 @@ class LocalCluster:
             self._tasks.append(self._start(EVALUATOR, 0, cluster.restarts))
 
     def _start(self, kind: str, index: int, restarts: int) -> _Task:
-        addresses = {each: hosts for each, hosts in self._addresses.items() if hosts}
+        addresses = {role: hosts for role, hosts in self._addresses.items() if hosts}
         environment = {**self._environment, VARIABLE: write_tf_config(addresses, kind, index)}
-        # Even where a new run was asked for, the chief resumes the one that it has begun.
+        # Even if the command asks for a new run, the chief resumes the run that it has begun.
         extra = ["resume=auto"] if kind == CHIEF and has_begun(self._environment) else []
         pipe = None
         if kind == CHIEF and self._link is not None:
@@ -171,23 +169,23 @@ class LocalCluster:
         return _Task(kind, index, name, restarts, process, relay)
 
     def _follow(self, interruption: Interruption) -> None:
-        """Returns when the chief has ended well or pruned, or a signal has come."""
+        """Waits until the chief has succeeded or is pruned, or a signal has come."""
         while not interruption.received():
             pruned = self._link is not None and self._link.pruned
-            for place, task in enumerate(self._tasks):
+            for position, task in enumerate(self._tasks):
                 code = task.process.poll()
                 if task.kind == CHIEF and (code == 0 or (code and pruned)):
                     self._await_others(interruption)
                     return
                 if code:
-                    self._tasks[place] = self._restarted(task, code)
+                    self._tasks[position] = self._restarted(task, code)
             if self._link is not None:
                 self._link.check()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _restarted(self, task: _Task, code: int) -> _Task:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        task.relay.join(_LOOK_SECONDS)
+        task.relay.join(_POLL_SECONDS)
         if code in _MISTAKES or task.restarts == 0:
             error = ClusterError(self._failed(f"{task.name} {how}", code))
             error.exit_code = code if code > 0 else 1
@@ -196,46 +194,42 @@ class LocalCluster:
         return self._start(task.kind, task.index, task.restarts - 1)
 
     def _failed(self, state: str, code: int) -> Problem:
-        read = "its lines above say why"
         if code in _MISTAKES:
-            cause = "started again at once it would end in the same way"
-            return Problem(state, cause, f"{read}, and what to do")
-        restarts = self._cluster.restarts
-        cause = f"it has been started again {restarts} times (cluster.restarts)"
-        remedy = "a larger one tries more often"
-        if not restarts:
-            cause = "cluster.restarts is 0, so that no task is started again"
-            remedy = "cluster.restarts=N starts it again N times"
-        return Problem(state, cause, f"{read}; {remedy}; the same command continues the run")
+            cause, remedy = "a restart would end in the same way", "its lines above say what to do"
+            return Problem(state, cause, remedy)
+        return Problem(
+            state,
+            f"cluster.restarts is {self._cluster.restarts}, and no restart is left",
+            "its lines above say why; a larger cluster.restarts restarts it more often; the same "
+            "command continues the run",
+        )
 
     def _await_others(self, interruption: Interruption) -> None:
         deadline = time.monotonic() + self._cluster.grace_secs
-        while any(map(_Task.lives, self._tasks)):
+        while any(map(_Task.is_alive, self._tasks)):
             if interruption.received() or time.monotonic() >= deadline:
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _end_all(self) -> None:
-        """Ends the chief first: it needs the others to save; the parameter servers last.
-
-        Without one of the servers nothing can be saved, and all others end together.
-        """
-        lost = any(task.kind == PS and task.process.poll() not in (None, 0) for task in self._tasks)
-        for kinds in [(CHIEF, WORKER, EVALUATOR)] if lost else [(CHIEF,), (WORKER, EVALUATOR)]:
-            living = [task for task in self._tasks if task.kind in kinds and task.lives()]
-            for task in living:
+        """Ends the chief first: it needs the others to save; the parameter servers last."""
+        for kinds, seconds in (
+            ((CHIEF,), self._chief_seconds),
+            ((WORKER, EVALUATOR), self._cluster.grace_secs),
+        ):
+            alive = [task for task in self._tasks if task.kind in kinds and task.is_alive()]
+            for task in alive:
                 task.signal(signal.SIGTERM)
-            seconds = self._chief_seconds if CHIEF in kinds else self._cluster.grace_secs
-            deadline = time.monotonic() + (min(seconds, _LOST_SECONDS) if lost else seconds)
-            for task in living:
+            deadline = time.monotonic() + seconds
+            for task in alive:
                 try:
                     task.process.wait(max(deadline - time.monotonic(), 0.0))
                 except subprocess.TimeoutExpired:
                     self._print(task.name, "does not end, and is killed")
                     task.kill()
         for task in self._tasks:
-            # After a signal servers would serve on for a chief, and they have nothing to save.
-            if task.kind == PS and task.lives():
+            # After a signal servers would continue to serve a chief, and they have nothing to save.
+            if task.kind == PS and task.is_alive():
                 task.kill()
             task.relay.join(1.0)
 
@@ -251,9 +245,9 @@ class LocalCluster:
                 sys.stdout.write(f"[{name}] {line}\n")
                 sys.stdout.flush()
             except BrokenPipeError:
-                # As `| head` does when it has enough: all tasks end in good order. What they still
-                # print, and what the interpreter flushes when it ends, goes nowhere.
-                lead_nowhere(sys.stdout.fileno())
+                # As with `| head`: all tasks end in good order. Their further lines, and those that
+                # the interpreter flushes when it ends, go to /dev/null.
+                redirect_to_devnull(sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -269,7 +263,7 @@ def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
 def task_command(running: Any, shipped: Path) -> list[str]:
     """Returns the command that starts a task with the configuration that Hydra is running.
 
-    `shipped` is the folder of the configuration that a command has by default.
+    `shipped` is the folder of the default configuration.
     """
     options = []
     for source in running.runtime.config_sources:
@@ -282,12 +276,12 @@ def task_command(running: Any, shipped: Path) -> list[str]:
         options += ["--config-name", running.job.config_name]
     overrides = [
         *running.overrides.task,
-        *(override for override in running.overrides.hydra if not _ELSEWHERE.match(override)),
+        *(override for override in running.overrides.hydra if not _NOT_FOR_TASKS.match(override)),
         # The experiment's file may ask for a sweep.
         "hydra.mode=RUN",
     ]
     if running.job.chdir:
-        # This process has gone to the folder that was asked for, and the tasks begin there.
+        # This process has changed to the requested folder, where the tasks start.
         overrides += ["hydra.job.chdir=false", "hydra.run.dir=."]
     return [sys.executable, "-m", "runner", *options, *overrides]
 
@@ -295,4 +289,4 @@ def task_command(running: Any, shipped: Path) -> list[str]:
 def _python_path() -> str:
     root, path = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")
     # The first of `sys.path` is the folder that this process was started in, if `-m` did.
-    return os.pathsep.join(each for each in (root, sys.path[0], path) if each)
+    return os.pathsep.join(filter(None, (root, sys.path[0], path)))

@@ -1,4 +1,4 @@
-"""A task's copy of the training graph: where its variables are, and which batches it reads."""
+"""A task's copy of the training graph: places its variables, and selects its batches."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from runner.graph.optimization import Gradients
 from runner.graph.replica import Replica, VariablePlacement
 from runner.graph.variables import partition_of
 
-# Operations that hold variables; by default lookup tables would be placed on the servers, too.
+# Operations that hold variables; by default lookup tables would be placed on the servers too.
 _VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
 class ClusterReplica(Replica):
-    """The copy of the training graph of one of a cluster's tasks.
+    """The copy of the training graph in one task of a cluster.
 
     Args:
       cluster: the resolved configuration. Before the tasks are known the graph is the chief's.
 
     Attributes:
-      count: how many copies there are, each of which reads its own batches.
-      update: the update that all workers make together, once the graph is built; None where each
-        makes its own.
+      count: how many copies there are; each reads separate batches.
+      update: the update that all workers make together, once the graph is built; None when updates
+        are asynchronous.
     """
 
     def __init__(self, cluster: ClusterConfig) -> None:
@@ -39,7 +39,7 @@ class ClusterReplica(Replica):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Places what is added to the default graph within: variables on the servers."""
+        """Places operations that are added to the default graph in it: variables on the servers."""
         cluster = self._cluster
         by_size = cluster.placement is Placement.by_size
         device_of = tf.compat.v1.train.replica_device_setter(
@@ -54,10 +54,10 @@ class ClusterReplica(Replica):
 
     @contextmanager
     def partitioned(self) -> Iterator[None]:
-        """Cuts large variables that are made within by `tf.compat.v1.get_variable`.
+        """Partitions large variables that `tf.compat.v1.get_variable` creates in it.
 
         Raises:
-          ConfigError: when parts are asked for, and none are made.
+          ConfigError: when `cluster.partition_bytes` partitions no variable.
         """
         largest = self._cluster.partition_bytes
         if largest is None:
@@ -70,23 +70,23 @@ class ClusterReplica(Replica):
         if not any(map(partition_of, tf.compat.v1.global_variables())):
             raise ConfigError(
                 Problem(
-                    f"cluster.partition_bytes is {largest}, and cuts no variable",
-                    "only those are cut that the model makes by tf.compat.v1.get_variable when it "
-                    "is constructed, and that are larger; Keras makes its variables whole",
-                    "lower it, make large variables by get_variable, or use "
+                    f"cluster.partition_bytes is {largest}, and partitions no variable",
+                    "it applies to larger variables that the model creates by "
+                    "tf.compat.v1.get_variable when it is constructed; Keras never partitions",
+                    "lower it, create large variables by get_variable, or use "
                     "cluster.placement=by_size alone",
                 )
             )
 
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement:
-        """Returns where the named variables are."""
+        """Returns the devices of the named variables."""
         devices = {name: str(variable.device) for name, variable in variables.items()}
         return VariablePlacement(self._cluster.placement.value, devices)
 
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the batches of this replica: of so many in turn, one.
+        """Returns the batches of this replica, which are every `count`-th.
 
-        All replicas must see the same order, so it is made deterministic.
+        All replicas must see the same order, so that it is deterministic.
         """
         if self.count == 1:
             return dataset
@@ -101,7 +101,7 @@ class ClusterReplica(Replica):
         change: Callable[[Gradients], Gradients],
         global_step: tf.Variable,
     ) -> tf.Operation | None:
-        """Adds the update of all workers with `cluster.synchronous`; otherwise returns None."""
+        """Adds the update of all workers if `cluster.synchronous`; otherwise returns None."""
         if not self._cluster.synchronous:
             return None
         self.update = SynchronousUpdate(optimizer, gradients, change, global_step, self._cluster)
@@ -111,7 +111,7 @@ class ClusterReplica(Replica):
 class BySize:
     """A strategy for `replica_device_setter`: the parameter server with the fewest bytes so far.
 
-    TensorFlow's own, `GreedyLoadBalancingStrategy`, went with `tf.contrib`.
+    TensorFlow removed its `GreedyLoadBalancingStrategy` with `tf.contrib`.
     """
 
     def __init__(self, servers: int) -> None:

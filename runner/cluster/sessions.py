@@ -1,4 +1,4 @@
-"""A task's server, and sessions that see the parameter servers and wait for the tasks they need."""
+"""Creates a task's server, and sessions that wait for the tasks they need."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from runner.cluster.channel import (
 from runner.config.cluster_spec import addresses_by_type, own_name, parameter_servers, trainers
 from runner.config.schema import PS, ClusterConfig, RunConfig
 from runner.console import Screen
-from runner.errors import ClusterError, ConfigError, LostServerError, Problem
+from runner.errors import ClusterError, LostServerError, Problem
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 
 _Session: TypeAlias = tf.compat.v1.Session
 
-# What a task needs to end in good order.
+# The time in which a task ends in good order.
 _END_SECONDS = 2.0
 
 
@@ -38,7 +38,7 @@ _END_SECONDS = 2.0
 class ClusterTask:
     """This process as one of the tasks of a cluster.
 
-    `target` is the address of its own server, where its sessions are made; empty without one.
+    `target` is the address of its server, where its sessions are created; empty without one.
     """
 
     config: RunConfig
@@ -59,11 +59,11 @@ class ClusterTask:
         """
         servers, limit = parameter_servers(self.cluster), self.cluster.max_wait_secs
         deadline = time.monotonic() + limit
-        said = False
+        announced = False
         while missing := missing_of(servers):
-            if not said:
+            if not announced:
                 self.screen.line(f"waits for {listed(servers, missing)}, {limit:g} s at most")
-                said = True
+                announced = True
             if time.monotonic() >= deadline:
                 raise ClusterError(not_answering(servers, missing, limit))
             time.sleep(self.cluster.recovery_wait_secs)
@@ -73,31 +73,17 @@ def start_server(config: RunConfig) -> str:
     """Starts the server of this process's task, which lives as long as the process.
 
     Returns:
-      Its address, as sessions take it.
-
-    Raises:
-      ConfigError: when it cannot listen at its address.
+      The server's address, for sessions.
     """
-    kind, index = str(config.cluster.task.type), config.cluster.task.index
-    addresses = addresses_by_type(config.cluster)
-    try:
-        server = tf.compat.v1.train.Server(
-            tf.train.ClusterSpec(addresses),
-            job_name=kind,
-            task_index=index,
-            config=tf.compat.v1.ConfigProto(
-                intra_op_parallelism_threads=config.session.intra_op_threads,
-                inter_op_parallelism_threads=max(config.session.inter_op_threads, 0),
-            ),
-        )
-    except tf.errors.OpError as error:
-        raise ConfigError(
-            Problem(
-                f"{kind} {index} cannot listen at {addresses[kind][index]}",
-                str(error.message).partition("\n")[0],
-                "give the task another address",
-            )
-        ) from error
+    server = tf.compat.v1.train.Server(
+        tf.train.ClusterSpec(addresses_by_type(config.cluster)),
+        job_name=config.cluster.task.type,
+        task_index=config.cluster.task.index,
+        config=tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=config.session.intra_op_threads,
+            inter_op_parallelism_threads=max(config.session.inter_op_threads, 0),
+        ),
+    )
     return str(server.target)
 
 
@@ -122,16 +108,17 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
 
 
 def is_over(remaining: float | None, *, needed: bool) -> bool:
-    """Returns whether a task ends after a signal, unless the others still need it to end theirs.
+    """Returns whether a task ends after a signal; one that others still need ends later.
 
-    `remaining` are seconds of its grace period, None before a signal; near its end it ends anyway.
+    `remaining` is the rest of its grace period in seconds, None before a signal. Near the end of
+    that period every task ends.
     """
     return remaining is not None and (not needed or remaining <= _END_SECONDS)
 
 
 @contextmanager
 def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
-    """Explains an operation that waited too long, or was cut off, by the tasks that are missing.
+    """Names the missing tasks when an operation waits too long or is cut off.
 
     Raises:
       ClusterError: in place of TensorFlow's error; a `LostServerError` where a server was lost
@@ -145,7 +132,7 @@ def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
         raise LostServerError(
             Problem(
                 f"{missing} was lost at the end of training",
-                "what came after the last checkpoint, the last evaluation too, is lost with it",
+                "the steps after the last checkpoint, and the last evaluation, are lost with it",
                 "start it again if no launcher does; the same command continues the run",
             )
         ) from error
@@ -156,13 +143,13 @@ def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
         raise ClusterError(
             Problem(
                 f"a step has not ended within {cluster.max_wait_secs:g} s",
-                "all tasks answer, but one of them gives no gradients, or is slower than that",
+                "all tasks answer, but one of them sends no gradients, or is slower than that",
                 "look at their logs; a larger cluster.max_wait_secs waits longer",
             )
         ) from error
 
 
-# Where several parts of a step fail, TensorFlow lists their errors in this way, and raises an error
+# When several parts of a step fail, TensorFlow lists their errors in this form, and raises an error
 # of the type of the first.
 _LOST = re.compile(rf"^(?:ABORTED|UNAVAILABLE): From /job:{PS}/", re.MULTILINE)
 
@@ -183,43 +170,43 @@ def lost_servers_abort() -> Iterator[None]:
 
 
 class ClusterSession(tf.compat.v1.Session):
-    """A session whose steps raise what a monitored session recovers from when a server is lost.
+    """A session whose steps raise `AbortedError` when a server is lost.
 
-    TensorFlow may raise the `CancelledError` of the part of the step on this machine, which the
-    loss has cancelled.
+    A monitored session recovers from it. TensorFlow may raise the `CancelledError` of the part of
+    the step on this machine, which the loss has cancelled.
     """
 
     def run(self, *arguments: Any, **options: Any) -> Any:
         """Runs a step; arguments and errors are those of `tf.compat.v1.Session.run`.
 
         Raises:
-          tf.errors.AbortedError: also when a parameter server is lost, and the step cancelled.
+          tf.errors.AbortedError: also when a parameter server is lost and the step is cancelled.
         """
         with lost_servers_abort():
             return super().run(*arguments, **options)
 
 
 def cluster_session(session: _Session) -> _Session:
-    """Makes a `ClusterSession` of a session, which stays the same object.
+    """Turns a session into a `ClusterSession`; it stays the same object.
 
-    TensorFlow's SessionManager creates its sessions itself, of a class of its own choice.
+    TensorFlow's SessionManager creates sessions itself, and chooses their class.
     """
     session.__class__ = ClusterSession
     return session
 
 
 class ClusterChiefSessionCreator(ChiefSessionCreator):
-    """`ChiefSessionCreator` of a cluster's chief.
+    """The `ChiefSessionCreator` of a cluster's chief.
 
     Args:
       task: this process.
       run: the run's directory, relative to the configured `run_dir`.
-      **arguments: those of `ChiefSessionCreator` but `master` and `config`.
+      **arguments: the arguments of `ChiefSessionCreator` except `master` and `config`.
 
     Attributes:
       channel: in the default graph.
-      restarted: whether the parameter servers had been initialised by an earlier session when the
-        newest was made.
+      restarted: whether an earlier session had initialised the parameter servers when the newest
+        session was created.
     """
 
     def __init__(self, task: ClusterTask, run: str, **arguments: Any) -> None:
@@ -233,23 +220,23 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         self._is_initialized = tf.raw_ops.VarIsInitializedOp(resource=self._step.handle)
 
     def create_session(self) -> _Session:
-        """Waits for the parameter servers, and returns a session like its base.
+        """Waits for the parameter servers, and returns a session like its base class.
 
-        Workers learn first that the model is made anew, and resume when it is ready: what they
-        added meanwhile would be part of it.
+        Workers learn first that the model is initialised again, and resume when it is ready:
+        otherwise their updates would become part of it.
 
         Raises:
           ClusterError: when the servers do not answer in time.
         """
-        with self._task.interruption.prompt(), lost_servers_abort():
+        with self._task.interruption.interruptible(), lost_servers_abort():
             self._task.wait_for_servers()
-            self._begin_anew()
+            self._reset_servers()
             session = super().create_session()
             self.channel.discard_after(session, int(session.run(self._step)))
             session.run(self._set_ready)
             return cluster_session(session)
 
-    def _begin_anew(self) -> None:
+    def _reset_servers(self) -> None:
         cluster = self._task.cluster
         with _Session(self._task.target, config=session_config(cluster)) as session:
             self.restarted = bool(session.run(self._is_initialized))
@@ -261,9 +248,9 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
 
 
 class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
-    """Creates a worker's sessions once its chief has made the model ready.
+    """Creates a worker's sessions once its chief has initialised the model.
 
-    Unlike its base it does not wait 30 s between two attempts, nor in silence.
+    Unlike its base class it does not wait 30 s between two attempts, nor in silence.
     """
 
     def __init__(self, task: ClusterTask, scaffold: tf.compat.v1.train.Scaffold) -> None:
@@ -278,7 +265,7 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
         Raises:
           ClusterError: when either does not come in time, or the chief has other settings.
         """
-        with self._task.interruption.prompt(), lost_servers_abort():
+        with self._task.interruption.interruptible(), lost_servers_abort():
             self._task.wait_for_servers()
             session = self._when_ready()
             self.channel.ended[own_name(self._task.cluster)].clear(session)
@@ -288,7 +275,7 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
         cluster = self._task.cluster
         (address,) = cluster.addresses.chief
         deadline = time.monotonic() + cluster.max_wait_secs
-        waits = False
+        announced = False
         while True:
             self._first_server.require_agreement(self._task.config)
             try:
@@ -299,12 +286,12 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
             else:
                 self._first_server.require_agreement(self._task.config)
                 return session
-            if not waits:
+            if not announced:
                 self._task.screen.line(
                     f"waits for the chief at {address} to make the model ready, "
                     f"{cluster.max_wait_secs:g} s at most"
                 )
-                waits = True
+                announced = True
             time.sleep(cluster.recovery_wait_secs)
 
 

@@ -1,4 +1,4 @@
-"""Updates that are made of one gradient from each worker."""
+"""Updates that combine one gradient from each worker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from runner.config.schema import ClusterConfig
 from runner.graph.optimization import Gradients
 
 _Session: TypeAlias = tf.compat.v1.Session
-# What the loss of a server may raise in an update, besides what a monitored session recovers from:
-# the update is cancelled, or finds a variable of the server's successor not initialised.
+# Errors of an update when a server is lost, besides those that a monitored session recovers from:
+# the update is cancelled, or a variable on the restarted server is not initialised.
 _LOST = (tf.errors.CancelledError, tf.errors.FailedPreconditionError)
 
 
@@ -22,25 +22,25 @@ class SynchronousUpdate:
     """One update of the variables for one gradient of each worker.
 
     Like `tf.compat.v1.train.SyncReplicasOptimizer`, it averages gradients in an accumulator beside
-    each variable, which drops those of an earlier step, and the chief applies the averages.
-    Unlike it, it clips the averages, as one process clips with a batch as large as those of all
-    workers together, and it gives each worker a queue of tokens, see `Tokens`.
+    each variable, which drops gradients of an earlier step, and the chief applies the averages.
+    Unlike it, it clips the averages, as one process does with a batch of all workers' examples, and
+    it gives each worker a queue of tokens, see `Tokens`.
 
     Args:
       optimizer: applies the averages.
-      gradients: of this worker.
-      change: is applied to the averages.
+      gradients: the gradients of this worker.
+      change: changes the averages before they are applied.
       global_step: counts the updates.
       cluster: the resolved configuration; an update takes one gradient of each worker but the
         backups.
 
     Attributes:
-      train_op: hands in this worker's gradients, and waits until the update is made.
-      update_op: of the chief, waits for the gradients, applies them and hands out tokens.
-      tokens: of all workers.
+      train_op: adds this worker's gradients, and waits for the update.
+      update_op: run by the chief; waits for the gradients, applies them and hands out tokens.
+      tokens: the tokens of all workers.
       missing: names of the variables that are not initialised, strings [n].
       start_op: sets the step from which on this worker's gradients count.
-      chief_start_op: sets it for the accumulators, too.
+      chief_start_op: sets that step for the accumulators too.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class SynchronousUpdate:
         local_step = _local_variable(global_step.dtype.base_dtype)
         aggregated = cluster.workers - cluster.backup
         averages: Gradients = []
-        handed_in, set_steps = [], []
+        added, set_steps = [], []
         for gradient, variable in gradients:
             if gradient is None:
                 averages.append((None, variable))
                 continue
             with tf.device(variable.device):
                 accumulator, add, take = _accumulator(gradient, variable)
-                handed_in.append(add(gradient, local_step.read_value()))
-                # Not with what a worker's step is to wait for.
+                added.append(add(gradient, local_step.read_value()))
+                # Outside the control dependencies of a worker's step.
                 with tf.control_dependencies(None):
                     averages.append((take(aggregated), variable))
                     set_steps.append(accumulator.set_global_step(global_step.read_value()))
-        with tf.control_dependencies(handed_in):
+        with tf.control_dependencies(added):
             token = self.tokens.take()
         self.train_op: tf.Operation = local_step.assign(token, read_value=False)
         with tf.control_dependencies(None), tf.name_scope(""):
@@ -83,23 +83,23 @@ class SynchronousUpdate:
             )
 
     def hook(
-        self, restarted: Callable[[], bool] | None = None, look_secs: float = 1.0
+        self, restarted: Callable[[], bool] | None = None, poll_secs: float = 1.0
     ) -> tf.compat.v1.train.SessionRunHook:
-        """Returns what prepares each session.
+        """Returns the hook that prepares each session.
 
         Args:
-          restarted: of the chief, whether its newest session is not the first that the parameter
-            servers have seen; None for a worker.
-          look_secs: how often the chief checks that the servers still hold its variables.
+          restarted: for the chief, returns whether an earlier session had initialised the parameter
+            servers; None for a worker.
+          poll_secs: how often the chief checks that the servers still hold its variables.
         """
-        return _SynchronousHook(self, restarted, look_secs)
+        return _SynchronousHook(self, restarted, poll_secs)
 
 
 def _local_variable(dtype: tf.DType) -> tf.Variable:
     with tf.control_dependencies(None):
-        own_device = tf.no_op().device
+        task_device = tf.no_op().device
         # Named, so that it is not placed on a parameter server.
-        with tf.device(own_device):
+        with tf.device(task_device):
             return tf.compat.v1.Variable(
                 tf.zeros([], dtype),
                 trainable=False,
@@ -110,9 +110,10 @@ def _local_variable(dtype: tf.DType) -> tf.Variable:
 
 
 def _accumulator(gradient: Any, variable: tf.Variable) -> tuple[Any, Any, Any]:
-    """Returns what averages a variable's gradients, and its functions that add and take one.
+    """Returns the accumulator of a variable's gradients, and its functions to add and to take.
 
-    A gradient that is added is dropped where its step is over; taking waits for so many.
+    An added gradient is dropped if its step is over. Taking waits for a number of gradients, and
+    returns their average.
     """
     name = f"{variable.name}/grad_accum"
     if isinstance(gradient, tf.IndexedSlices):
@@ -126,17 +127,17 @@ class Tokens:
     """A queue of tokens for each worker, beside the global step.
 
     A token is the global step after an update; a worker resumes with its next batch when it gets
-    one. `SyncReplicasOptimizer` keeps those of all workers in one queue, where the token of a
-    worker that is late, or was killed, goes to another: one worker alone may then make update
-    after update, none waits, and a checkpoint or an evaluation of the chief's is not of one step.
+    one. `SyncReplicasOptimizer` keeps the tokens of all workers in one queue, where another worker
+    may take the token of one that is late or was killed: a single worker may then make update after
+    update, none waits, and a checkpoint or an evaluation of the chief mixes several steps.
 
     Args:
       global_step: counts the updates.
-      workers: how many there are.
-      index: which of them this one is; the chief is 0.
+      workers: the number of workers.
+      index: the index of this worker; the chief is 0.
 
     Attributes:
-      drop_op: drops this worker's tokens, of which there may be none.
+      drop_op: drops this worker's tokens, if any.
       wake_others_op: gives a token to each worker but this one.
     """
 
@@ -149,39 +150,39 @@ class Tokens:
                 )
                 for worker in range(workers)
             ]
-            self._own = own = self._queues[index]
-            self.drop_op = tf.group(own.dequeue_many(own.size()))
+            self._queue = queue = self._queues[index]
+            self.drop_op = tf.group(queue.dequeue_many(queue.size()))
             token = global_step.read_value()
-            others = (queue for queue in self._queues if queue is not own)
-            self.wake_others_op = tf.group(*(queue.enqueue(token) for queue in others))
+            others = [other for other in self._queues if other is not queue]
+            self.wake_others_op = tf.group(*(other.enqueue(token) for other in others))
 
     def take(self) -> tf.Tensor:
-        """Returns this worker's newest token, a scalar, once there is one; it takes them all."""
+        """Waits for a token of this worker, takes all of them and returns the newest, a scalar."""
         with tf.device(self._device):
-            first = self._own.dequeue()
+            first = self._queue.dequeue()
             with tf.control_dependencies([first]):
-                others = self._own.dequeue_many(self._own.size())
-            return tf.concat([first[tf.newaxis], others], 0)[-1]
+                later = self._queue.dequeue_many(self._queue.size())
+            return tf.concat([first[tf.newaxis], later], 0)[-1]
 
     def hand_out(self, token: tf.Tensor) -> tf.Operation:
-        """Returns what gives a token, a scalar, to each worker."""
+        """Returns the operation that gives a token, a scalar, to each worker."""
         with tf.device(self._device):
             return tf.group(*(queue.enqueue(token) for queue in self._queues))
 
 
 class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
-    """Prepares sessions for synchronous updates, and makes those of the chief in a thread.
+    """Prepares sessions for synchronous updates, which the chief makes in a thread.
 
     TensorFlow's own hook hands out a set of tokens at the start, so that a worker may give two
     gradients for the first update, and be ahead of the others ever after. Here a first start hands
-    out none, and each update has one gradient of each worker. A chief that comes back does not
-    know which worker waits for a token that was lost with it, and hands out one to each.
+    out none, and each update has one gradient of each worker. A restarted chief does not know which
+    worker waits for a token that was lost with it, and hands out one to each.
     """
 
     def __init__(
-        self, update: SynchronousUpdate, restarted: Callable[[], bool] | None, look_secs: float
+        self, update: SynchronousUpdate, restarted: Callable[[], bool] | None, poll_secs: float
     ) -> None:
-        self._update, self._restarted, self._look_secs = update, restarted, look_secs
+        self._update, self._restarted, self._poll_secs = update, restarted, poll_secs
         self._threads: list[threading.Thread] = []
         self._ending = False
 
@@ -189,12 +190,12 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         """Sets the steps from which on gradients count.
 
         Raises:
-          tf.errors.AbortedError: when a variable is not initialised any more, so that a new session
-            is made.
+          tf.errors.AbortedError: when a variable is no longer initialised, so that a new session is
+            created.
         """
         self._require_initialized(session)
-        # Before the local step is set: where the token of an update is dropped, the update is
-        # counted by then, and this worker's next gradient is not too old.
+        # Before the local step is set: an update whose token is dropped is counted by then, so that
+        # this worker's next gradient is not too old.
         session.run(self._update.tokens.drop_op)
         if self._restarted is None:
             session.run(self._update.start_op)
@@ -202,25 +203,25 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         session.run(self._update.chief_start_op)
         if self._restarted():
             session.run(self._update.tokens.wake_others_op)
-        # Not the coordinator's threads: at the end one waits for gradients that do not come,
-        # and TensorFlow would wait two minutes for it, until closing the session ends it.
+        # Not the coordinator's threads: at the end one waits for gradients that do not come, and
+        # TensorFlow would wait two minutes for that thread, which closing the session ends.
         self._threads = [
             threading.Thread(target=target, args=(session, coord), daemon=True)
             for target in (self._make_updates, self._watch_servers)
         ]
 
     def before_run(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
-        """Begins to make updates with the session's first step.
+        """Starts the threads with the session's first step.
 
-        Until then other hooks prepare the session, and a hook that finds it closed cannot know
-        that a server is lost, so that no other session would be made.
+        Until then other hooks prepare the session. If a thread had closed it, such a hook could not
+        know that a server is lost, and no other session would be created.
         """
         threads, self._threads = self._threads, []
         for thread in threads:
             thread.start()
 
     def end(self, session: _Session) -> None:
-        """Wakes the workers that wait for an update that will not be made."""
+        """Wakes the workers that wait for an update that will not come."""
         self._ending = True
         if self._restarted is not None:
             session.run(self._update.tokens.wake_others_op)
@@ -235,7 +236,7 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         An update waits for a worker at the servers that lack its gradient. If another server is
         lost meanwhile, nothing else would notice, and the worker would wait for that server.
         """
-        while not coord.wait_for_stop(self._look_secs):
+        while not coord.wait_for_stop(self._poll_secs):
             self._try(lambda: self._require_initialized(session), session, coord)
 
     def _require_initialized(self, session: _Session) -> None:

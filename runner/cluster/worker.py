@@ -1,4 +1,4 @@
-"""A worker: it trains, and leaves everything else to the chief."""
+"""The worker of a cluster, which trains and leaves everything else to the chief."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, NonFiniteLossError, Problem
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.graph_spec import local_init_op
-from runner.graph.input_pipeline import input_ended
 from runner.hooks import MetricsHook, StopWhenHook
 from runner.session.monitored_session import MonitoredSession
 from runner.system.signals import Interruption
@@ -39,18 +38,18 @@ _RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
 _RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 _Session: TypeAlias = tf.compat.v1.Session
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def run_worker(config: RunConfig, screen: Screen) -> None:
     """Trains until the chief has saved the last step.
 
-    After a signal an asynchronous worker ends with its step. The others of a synchronous run need
-    its gradients to end theirs: such a worker continues until the chief has left, or its own
+    After a signal an asynchronous worker ends with its step. In a synchronous run the other tasks
+    need its gradients to end their step: such a worker continues until the chief has left, or
     `session.grace_seconds` are nearly over.
 
     Raises:
-      ClusterError: when others do not come in time, or the chief has other settings.
+      ClusterError: when other tasks do not come in time, or the chief has other settings.
       ConfigError: when the training data end.
       NonFiniteLossError: when the loss of this worker is NaN or infinite, unless
         `train.non_finite.action` is `stop`, for which it asks the chief.
@@ -60,7 +59,7 @@ def run_worker(config: RunConfig, screen: Screen) -> None:
     with Interruption(config.session.grace_seconds).handled() as interruption:
         task = ClusterTask(config, screen, interruption, start_server(config))
         replica = ClusterReplica(config.cluster)
-        # Hooks of the configuration are the chief's.
+        # The configured hooks run in the chief.
         built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
         missing = naming_missing_tasks(config.cluster)
         with built.calls.explaining(), interruption.deferred(), missing:
@@ -79,23 +78,20 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
     if training is None:
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
-        own = None if built.own is None else built.own.scaffold
         # A worker prepares its own input and local variables, and the chief all others.
         scaffold = tf.compat.v1.train.Scaffold(
-            local_init_op=local_init_op(own, training.input_initializer),
+            local_init_op=local_init_op(built.scaffold, training.input_initializer),
             ready_for_local_init_op=missing_of_model(task.cluster.ps),
         )
         creator = ClusterWorkerSessionCreator(task, scaffold)
-        hooks = _hooks(task, training, creator.channel, update)
-        if built.own is not None:
-            hooks += built.own.hooks
+        hooks = [*_hooks(task, training, creator.channel, update), *built.graph_hooks]
         with MonitoredSession(creator, hooks) as session:
             while not session.should_stop():
                 try:
-                    session.run(training.train_op)
+                    training.run_step(session)
                 except tf.errors.OutOfRangeError as error:
                     # MonitoredSession would take it for an orderly end.
-                    raise ConfigError(input_ended(task.config)) from error
+                    raise ConfigError(training.input_ended(task.config.train.steps)) from error
 
 
 def _hooks(
@@ -109,8 +105,8 @@ def _hooks(
         task.screen.line(f"step {step}/{train.steps}  {shown}")
         chief.record(metrics, step)
 
-    def leaves() -> bool:
-        # The others need this worker's gradients for a synchronous step.
+    def stops() -> bool:
+        # The other tasks need this worker's gradients for a synchronous step.
         return is_over(task.interruption.remaining(), needed=update is not None)
 
     values = {**training.values, "input_seconds": training.input_seconds}
@@ -118,12 +114,12 @@ def _hooks(
         *([] if update is None else [update.hook()]),
         chief,
         MetricsHook(values, training.step, train.log_every, record),
-        StopWhenHook(leaves),
+        StopWhenHook(stops),
     ]
 
 
 def missing_of_model(servers: int) -> tf.Tensor:
-    """Returns the names of what a model lacks until its chief has made it ready, strings [n]."""
+    """Returns the names of uninitialised variables and of unset ready flags, strings [n]."""
     flags = ready_flags(servers)
     unset = [tf.logical_not(flag.value) for flag in flags]
     return tf.concat(
@@ -139,12 +135,12 @@ class ChiefHook(_Hook):
     """Sends this worker's metrics to the chief, and follows it.
 
     At the last step, or when the chief has finished before, the worker waits until the last
-    checkpoint is saved: a chief that dies before that comes back to an earlier step, and needs its
-    workers. When the chief makes the model anew, the session is given up, and another one waits for
-    it.
+    checkpoint is saved: a chief that dies before that resumes from an earlier step, and needs its
+    workers. When the chief initialises the model again, the session is aborted, and the next one
+    waits until the model is ready.
 
-    Where this worker's loss is NaN or infinite, it fails, or asks the chief to end the training. As
-    the first of the hooks it keeps the others from recording that step if it fails.
+    When this worker's loss is NaN or infinite, the hook fails, or asks the chief to end the
+    training. It is the first hook, so that the others do not record that step if it fails.
     """
 
     def __init__(
@@ -162,13 +158,13 @@ class ChiefHook(_Hook):
         self._session: _Session
 
     def begin(self) -> None:
-        """Adds what is read with every step."""
+        """Adds the operations that are read with every step."""
         self._step = tf.compat.v1.train.get_global_step().read_value()
         with tf.control_dependencies([self._training.train_op]):
             self._state_after = self._channel.read_state()
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
-        """Learns whether training is already over, so that no step is taken."""
+        """Checks whether training is already over, so that no step is taken."""
         self._session, self._asked = session, False
         step = int(session.run(self._step))
         self._task.screen.line(f"trains from step {step}")
@@ -180,14 +176,14 @@ class ChiefHook(_Hook):
     def record(self, metrics: Mapping[str, float], step: int) -> None:
         """Sends metrics to the chief."""
         values = {f"train/{name}": value for name, value in metrics.items()}
-        self._channel.send(self._session, self._name, values, step)
+        self._channel.send(self._session, self._name, values, step=step)
 
     def before_run(self, run_context: _RunContext) -> _RunArgs:
-        """Asks for loss, step and what the chief has announced.
+        """Requests the loss, the step and the announcements of the chief.
 
         Raises:
-          StopIteration: when training was over before the step, as a session finds that was made in
-            place of a lost one; a monitored session ends by it in good order.
+          StopIteration: when training was over before the step, as in a session that replaces a
+            lost one; a monitored session then ends in good order.
         """
         if self._over:
             raise StopIteration("training is over")
@@ -198,13 +194,13 @@ class ChiefHook(_Hook):
         """Stops when training is over.
 
         Raises:
-          tf.errors.AbortedError: when the chief makes the model anew.
+          tf.errors.AbortedError: when the chief initialises the model again.
           ClusterError: when training is over, and the chief does not save it in time.
           NonFiniteLossError: when the loss is not finite, unless the action is `stop`.
         """
         loss, step, state = run_values.results
         if not math.isfinite(loss):
-            self._act_on(f"this worker's loss is {loss} at step {step}")
+            self._handle_non_finite(f"this worker's loss is {loss} at step {step}")
         if self._is_at_end(state, step) and self._is_over(run_context.session):
             run_context.request_stop()
 
@@ -213,22 +209,22 @@ class ChiefHook(_Hook):
         if not self._task.interruption.received():
             self._channel.ended[self._name].set(session)
 
-    def _act_on(self, found: str) -> None:
+    def _handle_non_finite(self, state: str) -> None:
         if self._task.config.train.non_finite.action is not NonFinite["stop"]:
             raise NonFiniteLossError(
                 Problem(
-                    found,
+                    state,
                     "its gradients have reached the parameter servers",
                     "look at the data and the learning rate; the chief's checkpoints are finite",
                 )
             )
         if not self._asked:
             self._asked = True
-            self._task.screen.line(f"asks the chief to end the training: {found}")
+            self._task.screen.line(f"asks the chief to end the training: {state}")
             self._channel.stop.set(self._session)
 
     def _is_over(self, session: _Session) -> bool:
-        """Waits at the end for the last checkpoint; False where training continues after all."""
+        """Waits for the last checkpoint; returns False if training continues after all."""
         limit = self._task.cluster.max_wait_secs
         deadline = self._clock() + limit
         while True:
@@ -246,9 +242,9 @@ class ChiefHook(_Hook):
                         "look at the chief's log; a larger cluster.max_wait_secs waits longer",
                     )
                 )
-            self._sleep(_LOOK_SECONDS)
+            self._sleep(_POLL_SECONDS)
 
     def _is_at_end(self, state: State, step: int) -> bool:
         if not state.ready:
-            raise tf.errors.AbortedError(None, None, "the chief makes the model anew")
+            raise tf.errors.AbortedError(None, None, "the chief initialises the model again")
         return bool(state.finished) or step >= self._last_step

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from pathlib import Path
 
 import yaml
 from hydra import compose
@@ -198,6 +199,13 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
         f"fix the name, or put a plus before it to add it: +{key}=...",
         [f"{parent}.{sibling}" for sibling in similar(name, map(str, siblings))],
     )
+
+
+def shipped(folder: str) -> Path:
+    """Returns a shipped folder: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder
 
 
 @cache

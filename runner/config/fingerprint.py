@@ -18,7 +18,7 @@ from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
 
 # What a user may change without asking for another result.
-ELSEWHERE = (
+NOT_IN_FINGERPRINT = (
     "mode",
     "resume",
     "run_dir",
@@ -42,8 +42,8 @@ _WHERE_SET = (
     "graph",
 )
 # Read by the modes evaluate and export only.
-_ELSEWHERE_IN_INPUTS = ("test", "serving")
-_ELSEWHERE_IN_TRAIN = ("log_every", "checkpoint_every", "keep_checkpoints")
+_UNUSED_INPUTS = ("test", "serving")
+_UNUSED_TRAIN_KEYS = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
 def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dict[str, Any]:
@@ -54,13 +54,13 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
       source_fingerprint: scaffold name -> fingerprint of the experiment that its checkpoint names;
         asked only for checkpoints that begin with `experiment:`.
     """
-    plain = {key: value for key, value in asdict(config).items() if key not in ELSEWHERE}
-    for key in _ELSEWHERE_IN_INPUTS:
+    plain = {key: value for key, value in asdict(config).items() if key not in NOT_IN_FINGERPRINT}
+    for key in _UNUSED_INPUTS:
         plain["input_fns"].pop(key, None)
     for key in _WHERE_SET:
         if not plain[key]:
             del plain[key]
-    for key in _ELSEWHERE_IN_TRAIN:
+    for key in _UNUSED_TRAIN_KEYS:
         del plain["train"][key]
     if config.cluster.synchronous:
         # Not where the tasks are, nor how many: a run may resume with more of them.

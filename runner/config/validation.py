@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.choices import MLFLOW_SCHEMES, SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
+from runner.config.composition import shipped
 from runner.config.key_problems import unknown_key, unresolved
 from runner.config.keys import unknown_keys
 from runner.config.masking import flatten
@@ -24,16 +25,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 from runner.errors import ConfigError, Problem, ranked
 
 TARGETS = ("data", "model", "optimizer")
-_EARLY_STOPPING = ("runner.hooks.EarlyStoppingHook", "runner.hooks.stop.EarlyStoppingHook")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
-# The optimizer with which every configuration is composed: conf/optimizer/adam.yaml.
-SHIPPED = {
-    "_target_": "tensorflow.compat.v1.train.AdamOptimizer",
-    "learning_rate": 1e-3,
-    "beta1": 0.9,
-    "beta2": 0.999,
-    "epsilon": 1e-8,
-}
 _INPUTS = ("train", "validation", "test", "serving")
 _PARTS = ("data", "model", "loss", "metrics", "optimizer")
 # What the runner does in the update of a graph that it builds.
@@ -105,11 +97,6 @@ def is_by_folder(command: DictConfig) -> bool:
         return False
 
 
-def is_own_graph(config: RunConfig) -> bool:
-    """Whether a configuration brings a graph of its own."""
-    return config.graph is not None or config.model_fn is not None
-
-
 def _complete(config: DictConfig) -> DictConfig:
     """Returns a copy in which a key that the command line deleted has its default again."""
     completed = copy.deepcopy(config)
@@ -126,8 +113,10 @@ def _without_parts(config: DictConfig) -> None:
     """Empties the keys that a graph of one's own stands for, where they are not set."""
     if config.get("graph") is None and config.get("model_fn") is None:
         return
+    # Every configuration is composed with the default optimizer.
+    default = OmegaConf.load(shipped("conf") / "optimizer" / "adam.yaml")
     for key in ("data", "model", "loss", "optimizer"):
-        if OmegaConf.is_missing(config, key) or config[key] == SHIPPED:
+        if OmegaConf.is_missing(config, key) or config[key] == default:
             config[key] = {}
 
 
@@ -204,7 +193,6 @@ def _cross_problems(
     problem = objective_problem(objective, ["loss", *names]) if names else None
     if problem is not None:
         yield problem
-    yield from _early_stopping_problems(resolved["hooks"], names)
     if name is not None and (uri or "none").lower() == "none":
         yield Problem(
             f"export.register is {name!r}, and runs are not recorded in MLflow",
@@ -233,18 +221,6 @@ def _cross_problems(
                     "tracking.uri is null, so there is no store to ask for it",
                     "set tracking.uri to the store that has it, or name a path",
                 )
-
-
-def _early_stopping_problems(hooks: Mapping[str, Any], names: Sequence[str]) -> Iterator[Problem]:
-    for hook, node in hooks.items() if names else ():
-        stops = isinstance(node, Mapping) and node.get("_target_") in _EARLY_STOPPING
-        metric = node.get("metric", "loss") if stops else "loss"
-        if metric not in ("loss", *names):
-            yield Problem(
-                f"hooks.{hook}.metric is {metric!r}",
-                "no evaluation produces a metric of that name",
-                choices=ranked(str(metric), ("loss", *names)),
-            )
 
 
 def _own_graph_problems(

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint
 from runner.estimator.model_fn import ModelFn, evaluation_graph, serving_graph, training_graph
-from runner.estimator.results import StopAfterBatches, chosen, examples, write_summaries
+from runner.estimator.results import StopAfterBatches, examples, select, write_summaries
 from runner.estimator.run_config import RunConfig, warm_start_settings
 from runner.estimator.spec import (
     EstimatorSpec,
@@ -25,9 +25,10 @@ from runner.estimator.spec import (
     checked_hooks,
     checked_listeners,
 )
-from runner.graph.graph_spec import GraphSpec, local_init_op, separate_evaluation
+from runner.graph.evaluation import separate_evaluation
+from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.graph.input_pipeline import TrainingInput
-from runner.hooks import evaluate_checkpoint
+from runner.graph.user_graph import serving_of
 from runner.internals.tensorflow import add_listeners, get_timestamped_export_dir
 from runner.session.monitored_session import (
     ChiefSessionCreator,
@@ -52,11 +53,12 @@ class Estimator:
     Args:
       model_fn: takes `features` and any of `labels`, `mode`, `params`, `config`; returns an
         `EstimatorSpec`.
-      model_dir: where checkpoints are; by default that of `config`, or a temporary directory.
+      model_dir: the directory of checkpoints; by default `config.model_dir`, or else a temporary
+        directory.
       config: a `RunConfig`, by default `RunConfig()`.
-      params: given to `model_fn` and `input_fn`s, each a copy: a dict, or an object such as an
-        `HParams`; None, the default, is an empty dict.
-      warm_start_from: a checkpoint, a SavedModel or `WarmStartSettings`, applied where `model_dir`
+      params: a dict, or an object such as an `HParams`, of which `model_fn` and `input_fn`s each
+        get a copy; None, the default, is an empty dict.
+      warm_start_from: a checkpoint, a SavedModel or `WarmStartSettings`, applied when `model_dir`
         has no checkpoint; None by default.
 
     Raises:
@@ -71,20 +73,16 @@ class Estimator:
         params: Any = None,
         warm_start_from: Any = None,
     ) -> None:
-        if config is not None and not isinstance(config, RunConfig):
-            raise ValueError(f"config must be an instance of `RunConfig`, but provided {config}.")
-        if model_fn is None:
-            raise ValueError("model_fn must be provided to Estimator.")
         config = config or RunConfig()
         if config.cluster_spec:
             raise ValueError("TF_CONFIG names a cluster: python -m runner trains in one.")
-        given = None if model_dir is None else os.fspath(model_dir)
-        if None not in (given, config.model_dir) and given != config.model_dir:
+        directory = None if model_dir is None else os.fspath(model_dir)
+        if None not in (directory, config.model_dir) and directory != config.model_dir:
             raise ValueError(
                 "`model_dir` are set both in constructor and `RunConfig`, but with different "
-                f"values. In constructor: '{given}', in `RunConfig`: '{config.model_dir}' "
+                f"values. In constructor: '{directory}', in `RunConfig`: '{config.model_dir}' "
             )
-        self._model_dir = given or config.model_dir or tempfile.mkdtemp()
+        self._model_dir = directory or config.model_dir or tempfile.mkdtemp()
         self._config = config.replace(model_dir=self._model_dir)
         self._session_config = config.session_config or PLACED_SOFTLY
         self._model = ModelFn(model_fn, copy.deepcopy(params), self._config)
@@ -92,7 +90,7 @@ class Estimator:
 
     @property
     def model_dir(self) -> str:
-        """Where checkpoints are."""
+        """The directory of the checkpoints."""
         return str(self._model_dir)
 
     @property
@@ -102,18 +100,18 @@ class Estimator:
 
     @property
     def model_fn(self) -> Callable[..., EstimatorSpec]:
-        """The `model_fn` with `params` bound, of `features`, `labels`, `mode` and `config`."""
+        """The `model_fn` with `params` bound; takes `features`, `labels`, `mode` and `config`."""
         return lambda features, labels, mode, config: replace(self._model, config=config).spec(
             features, labels, mode
         )
 
     @property
     def params(self) -> Any:
-        """A copy of the `params`; an empty dict where there are none."""
+        """A copy of the `params`; an empty dict if there are none."""
         return copy.deepcopy(self._model.params or {})
 
     def latest_checkpoint(self) -> str | None:
-        """Returns the newest checkpoint in `model_dir`; None where there is none."""
+        """Returns the newest checkpoint in `model_dir`, or None."""
         return latest_checkpoint(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
@@ -133,10 +131,10 @@ class Estimator:
         return tf.train.load_variable(self._trained(), name)
 
     def _trained(self) -> str:
-        found = self.latest_checkpoint()
-        if found is None:
+        checkpoint = self.latest_checkpoint()
+        if checkpoint is None:
             raise ValueError(f"Could not find trained model in model_dir: {self.model_dir}.")
-        return found
+        return checkpoint
 
     def eval_dir(self, name: str | None = None) -> str:
         """Returns the directory of the summaries of an evaluation."""
@@ -154,7 +152,7 @@ class Estimator:
 
         Args:
           input_fn: returns a dataset or tensors.
-          hooks: of this training; none by default.
+          hooks: hooks of this training; none by default.
           steps: how many steps; None, the default, trains until the input or a hook ends it.
           max_steps: the global step at which it ends; None by default.
           saving_listeners: `tf.compat.v1.train.CheckpointSaverListener`s; none by default.
@@ -165,24 +163,23 @@ class Estimator:
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps.")
         check_positive(steps=steps, max_steps=max_steps)
-        given = list(checked_hooks(hooks))
+        all_hooks = list(checked_hooks(hooks))
         listeners = checked_listeners(saving_listeners)
         latest = self.latest_checkpoint()
         if max_steps is not None and latest and step_of(latest) >= max_steps:
             tf.compat.v1.logging.info("Skipping training since max_steps has already saved.")
             return self
         if steps is not None or max_steps is not None:
-            given.append(tf.compat.v1.train.StopAtStepHook(steps, max_steps))
+            all_hooks.append(tf.compat.v1.train.StopAtStepHook(steps, max_steps))
         with self._graph():
             spec = training_graph(self._model, input_fn)
             self._warm_start_unless(latest)
-            self._train(spec, given, list(listeners))
+            self._train(spec, all_hooks, list(listeners))
         return self
 
     def _train(self, spec: GraphSpec, hooks: list[Any], listeners: list[Any]) -> None:
-        config, every = self._config, self._config.log_step_count_steps
-        if spec.loss is None:
-            raise ValueError("Missing loss.")
+        config, log_every = self._config, self._config.log_step_count_steps
+        assert spec.loss is not None  # EstimatorSpec requires it in TRAIN.
         saver = spec.scaffold.saver or tf.compat.v1.train.Saver(
             sharded=True,
             max_to_keep=config.keep_checkpoint_max,
@@ -190,56 +187,53 @@ class Estimator:
             defer_build=True,
             save_relative_paths=True,
         )
-        scaffold = _starting(spec.scaffold, spec.input, saver)
+        scaffold = _starting_input(spec.scaffold, spec.input, saver)
         summaries = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
-        if not any(each.op.name == "loss" for each in summaries):
+        if not any(summary.op.name == "loss" for summary in summaries):
             tf.compat.v1.summary.scalar("loss", spec.loss)
         hooks += [*spec.hooks, tf.compat.v1.train.NanTensorHook(spec.loss)]
-        if every is not None:
-            shown = {"loss": spec.loss, "step": tf.compat.v1.train.get_global_step()}
-            hooks.append(tf.compat.v1.train.LoggingTensorHook(shown, every_n_iter=every))
+        if log_every is not None:
+            tensors = {"loss": spec.loss, "step": tf.compat.v1.train.get_global_step()}
+            hooks.append(tf.compat.v1.train.LoggingTensorHook(tensors, every_n_iter=log_every))
+        program_hooks = [*spec.chief_hooks, *hooks]
+        saver_hooks = self._saver_hooks(program_hooks, scaffold, listeners=listeners)
         with MonitoredTrainingSession(
             checkpoint_dir=self.model_dir,
             scaffold=scaffold,
             hooks=hooks,
-            chief_only_hooks=self._saving([*spec.chief_hooks], hooks, scaffold, listeners),
+            chief_only_hooks=[*spec.chief_hooks, *saver_hooks],
             save_checkpoint_secs=0,  # A hook saves.
             save_summaries_steps=config.save_summary_steps or 0,
             config=self._session_config,
-            log_step_count_steps=every or 0,
+            log_step_count_steps=log_every or 0,
         ) as session:
             while not session.should_stop():
                 session.run([spec.train_op, spec.loss])
 
-    def _saving(
-        self,
-        chief_hooks: list[Any],
-        hooks: list[Any],
-        scaffold: tf.compat.v1.train.Scaffold,
-        listeners: list[Any],
-    ) -> list[Any]:
-        """Returns the chief's hooks, with one that saves unless the program has its own."""
+    def _saver_hooks(
+        self, hooks: list[Any], scaffold: tf.compat.v1.train.Scaffold, *, listeners: list[Any]
+    ) -> list[tf.compat.v1.train.CheckpointSaverHook]:
+        """Returns a hook that saves checkpoints, unless the program has one or saving is off."""
         config, kind = self._config, tf.compat.v1.train.CheckpointSaverHook
-        saving = [each for each in (*chief_hooks, *hooks) if isinstance(each, kind)]
-        every = (config.save_checkpoints_secs, config.save_checkpoints_steps)
-        if saving:
-            add_listeners(saving[0], listeners)
-        elif any(every):
-            graph = config.checkpoint_save_graph_def
-            own = kind(
+        program_hook = next((hook for hook in hooks if isinstance(hook, kind)), None)
+        if program_hook is not None:
+            add_listeners(program_hook, listeners)
+        elif config.save_checkpoints_secs or config.save_checkpoints_steps:
+            saver_hook = kind(
                 self.model_dir,
-                *every,
+                config.save_checkpoints_secs,
+                config.save_checkpoints_steps,
                 scaffold=scaffold,
                 listeners=listeners,
-                save_graph_def=graph,
+                save_graph_def=config.checkpoint_save_graph_def,
             )
-            return [*chief_hooks, own]
+            return [saver_hook]
         elif listeners:
             raise ValueError(
                 "There should be a CheckpointSaverHook to use saving_listeners. Please set one of "
                 "the RunConfig.save_checkpoints_steps or RunConfig.save_checkpoints_secs."
             )
-        return chief_hooks
+        return []
 
     def evaluate(
         self,
@@ -256,29 +250,29 @@ class Estimator:
         Args:
           input_fn: returns a dataset or tensors.
           steps: how many batches; None, the default, evaluates all.
-          hooks: of this evaluation; none by default.
-          checkpoint_path: by default the newest one; the initial values where there is none.
-          name: distinguishes evaluations; None by default.
+          hooks: hooks of this evaluation; none by default.
+          checkpoint_path: by default the newest one; without any, the initial values are used.
+          name: distinguishes evaluations from others; None by default.
 
         Raises:
           ValueError: when `steps` is not positive.
         """
         check_positive(steps=steps)
-        given = checked_hooks(hooks)
+        program_hooks = checked_hooks(hooks)
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with self._graph():
             spec = evaluation_graph(self._model, input_fn)
             self._warm_start_unless(checkpoint)
             saver = spec.scaffold.saver or tf.compat.v1.train.Saver(sharded=True)
             evaluation = separate_evaluation("eval", spec, saver)
-            last = [] if steps is None else [StopAfterBatches(steps)]
+            stop = [] if steps is None else [StopAfterBatches(steps)]
             step = tf.compat.v1.train.get_global_step()
             evaluation = replace(
                 evaluation,
                 values={**evaluation.values, "global_step": tf.identity(step)},
-                hooks=[*given, *last, *evaluation.hooks],
+                hooks=[*program_hooks, *stop, *evaluation.hooks],
             )
-            values = evaluate_checkpoint(evaluation, checkpoint, config=self._session_config)
+            values = evaluation.evaluate_checkpoint(checkpoint, config=self._session_config)
         write_summaries(self.eval_dir(name), values, checkpoint)
         return values
 
@@ -290,32 +284,32 @@ class Estimator:
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[Any]:
-        """Yields the predictions for each example as NumPy arrays, or dicts of them.
+        """Yields the predictions, example by example, as NumPy arrays or dicts of arrays.
 
         Args:
           input_fn: returns a dataset or tensors, of features or of features and labels.
           predict_keys: the names of the predictions; None, the default, for all.
-          hooks: of this prediction; none by default.
-          checkpoint_path: by default the newest one; the initial values where there is none.
+          hooks: hooks of this prediction; none by default.
+          checkpoint_path: by default the newest one; without any, the initial values are used.
           yield_single_examples: False yields whole batches.
 
         Raises:
           ValueError: when no prediction has one of the names, or their batches differ in length.
         """
-        given = checked_hooks(hooks)
+        program_hooks = checked_hooks(hooks)
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with self._graph():
             features, _, source = self._model.input(input_fn, ModeKeys.PREDICT)
             spec = self._model.spec(features, None, ModeKeys.PREDICT)
             self._warm_start_unless(checkpoint)
-            predictions = chosen(spec.predictions, predict_keys)
-            scaffold = _starting(spec.scaffold, source, spec.scaffold.saver)
+            predictions = select(spec.predictions, predict_keys)
+            scaffold = _starting_input(spec.scaffold, source, spec.scaffold.saver)
             creator = ChiefSessionCreator(
                 scaffold,
                 config=self._session_config,
                 checkpoint_filename_with_path=checkpoint,
             )
-            with MonitoredSession(creator, [*given, *spec.prediction_hooks]) as session:
+            with MonitoredSession(creator, [*program_hooks, *spec.prediction_hooks]) as session:
                 while not session.should_stop():
                     batch = session.run(predictions)
                     yield from examples(batch) if yield_single_examples else [batch]
@@ -335,7 +329,7 @@ class Estimator:
           serving_input_receiver_fn: returns a `ServingInputReceiver`.
           assets_extra: path below `assets.extra` -> the file that is copied there; none by default.
           as_text: whether it is written in text format, by default not.
-          checkpoint_path: by default the newest one, or what the model is warm-started from.
+          checkpoint_path: by default the newest one, or else the source of the warm start.
 
         Raises:
           ValueError: when there is no receiver, no checkpoint, or no signature.
@@ -352,7 +346,8 @@ class Estimator:
         unfinished = Path(export_dir_base, f"temp-{Path(folder).name}")
         with self._graph(), tf.compat.v1.Session(config=self._session_config) as session:
             spec = serving_graph(self._model, serving_input_receiver_fn)
-            save_model(session, unfinished, checkpoint, spec, as_text=as_text)
+            serving = serving_of(spec)
+            save_model(session, unfinished, checkpoint, serving=serving, as_text=as_text)
         for name, source in (assets_extra or {}).items():
             target = unfinished / "assets.extra" / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -373,9 +368,12 @@ class Estimator:
             yield graph
 
 
-def _starting(
-    own: tf.compat.v1.train.Scaffold, source: TrainingInput | None, saver: Any
+def _starting_input(
+    scaffold: tf.compat.v1.train.Scaffold, source: TrainingInput | None, saver: Any
 ) -> tf.compat.v1.train.Scaffold:
     """Returns a scaffold that starts the input in each session, and saves by `saver`."""
-    local = local_init_op(own, *([] if source is None else [source.initializer]))
-    return tf.compat.v1.train.Scaffold(local_init_op=local, saver=saver, copy_from_scaffold=own)
+    initializers = [] if source is None else [source.initializer]
+    local = local_init_op(scaffold, *initializers)
+    return tf.compat.v1.train.Scaffold(
+        local_init_op=local, saver=saver, copy_from_scaffold=scaffold
+    )

@@ -1,4 +1,4 @@
-"""What an exported model takes and gives: `tf.estimator.export`."""
+"""The inputs and outputs of exported models: `tf.estimator.export`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,6 @@ __all__ = [
     "build_raw_serving_input_receiver_fn",
 ]
 
-# Field -> the name that a single tensor has in the dict of the field.
-_SINGLE = {
-    "feature": "feature",
-    "receiver_tensor": "input",
-    "receiver_tensors_alternative": "input",
-}
-
 
 class _Receiver(NamedTuple):
     features: Any
@@ -44,15 +37,15 @@ class _Receiver(NamedTuple):
 
 
 class ServingInputReceiver(_Receiver):
-    """`tf.estimator.export.ServingInputReceiver`: what is fed, and the features made of it.
+    """`tf.estimator.export.ServingInputReceiver`: the tensors to feed, and the features from them.
 
     Attributes:
-      features: name -> tensor; a single tensor is given the name `feature`.
-      receiver_tensors: name -> tensor that is fed; a single one is given the name `input`.
+      features: name -> tensor; a single tensor gets the name `feature`.
+      receiver_tensors: name -> tensor that is fed; a single tensor gets the name `input`.
       receiver_tensors_alternatives: name -> further such groups, each for signatures of its own.
 
     Raises:
-      ValueError: when a field is missing, a name is not a string or a value not a tensor.
+      ValueError: when a value is not a tensor.
     """
 
     __slots__ = ()
@@ -61,26 +54,19 @@ class ServingInputReceiver(_Receiver):
         cls, features: Any, receiver_tensors: Any, receiver_tensors_alternatives: Any = None
     ) -> ServingInputReceiver:
         """Checks the fields."""
-        alternatives = receiver_tensors_alternatives
-        if alternatives is not None:
-            if not isinstance(alternatives, dict):
-                raise ValueError(f"receiver_tensors_alternatives must be a dict: {alternatives}.")
-            alternatives = {
-                name: _tensors(each, "receiver_tensors_alternative")
-                for name, each in alternatives.items()
-            }
+        alternatives = receiver_tensors_alternatives and {
+            name: _tensors(tensors, "input")
+            for name, tensors in receiver_tensors_alternatives.items()
+        }
         return super().__new__(
-            cls,
-            _tensors(features, "feature"),
-            _tensors(receiver_tensors, "receiver_tensor"),
-            alternatives,
+            cls, _tensors(features, "feature"), _tensors(receiver_tensors, "input"), alternatives
         )
 
 
 class TensorServingInputReceiver(_Receiver):
     """`tf.estimator.export.TensorServingInputReceiver`, for models whose features are one tensor.
 
-    The fields are those of `ServingInputReceiver`, but for `features`, a tensor.
+    The fields are the same as in `ServingInputReceiver`, except for `features`, a tensor.
     """
 
     __slots__ = ()
@@ -89,26 +75,18 @@ class TensorServingInputReceiver(_Receiver):
         cls, features: Any, receiver_tensors: Any, receiver_tensors_alternatives: Any = None
     ) -> TensorServingInputReceiver:
         """Checks the fields."""
-        if features is None:
-            raise ValueError("features must be defined.")
-        if isinstance(features, Mapping):
-            raise ValueError("feature must be a Tensor, SparseTensor, or RaggedTensor.")
-        named = ServingInputReceiver(features, receiver_tensors, receiver_tensors_alternatives)
-        return super().__new__(cls, named.features["feature"], *named[1:])
+        named = ServingInputReceiver(
+            {"feature": features}, receiver_tensors, receiver_tensors_alternatives
+        )
+        return super().__new__(cls, features, *named[1:])
 
 
-def _tensors(tensors: Any, field: str) -> dict[Any, Any]:
-    if tensors is None:
-        raise ValueError(f"{field}s must be defined.")
-    named = tensors if isinstance(tensors, dict) else {_SINGLE[field]: tensors}
+def _tensors(tensors: Any, single: str) -> dict[Any, Any]:
+    """Returns name -> tensor; a single tensor gets the name `single`."""
+    named = tensors if isinstance(tensors, dict) else {single: tensors}
     for name, tensor in named.items():
-        if not isinstance(name, str) and field != "feature":
-            raise ValueError(f"{field} keys must be strings: {name}.")
-        if not isinstance(name, str | int):
-            raise ValueError(f"{field} keys must be strings or ints: {name}.")
         if not isinstance(tensor, tf.Tensor | tf.sparse.SparseTensor | tf.RaggedTensor):
-            kinds = "must be a Tensor, SparseTensor, or RaggedTensor."
-            raise ValueError(f"{field} {name} {kinds}")
+            raise ValueError(f"{name} must be a Tensor, SparseTensor, or RaggedTensor: {tensor}")
     return named
 
 
@@ -119,7 +97,7 @@ def build_parsing_serving_input_receiver_fn(
 
     Args:
       feature_spec: as `tf.io.parse_example` takes it.
-      default_batch_size: how many; None, the default, takes any number.
+      default_batch_size: the size of a batch; None, the default, takes any.
     """
 
     def serving_input_receiver_fn() -> ServingInputReceiver:
@@ -138,16 +116,16 @@ def build_raw_serving_input_receiver_fn(
     """Returns a `serving_input_receiver_fn` that is fed the features themselves.
 
     Args:
-      features: name -> tensor, of which dtype and shape count, the latter after the batch.
+      features: name -> tensor with the dtype and, after the batch dimension, the shape to feed.
       default_batch_size: the size of a batch; None, the default, takes any.
     """
 
     def serving_input_receiver_fn() -> ServingInputReceiver:
         fed = {
             name: tf.compat.v1.placeholder(
-                each.dtype, [default_batch_size, *each.shape[1:]], name=str(name)
+                feature.dtype, [default_batch_size, *feature.shape[1:]], name=str(name)
             )
-            for name, each in features.items()
+            for name, feature in features.items()
         }
         return ServingInputReceiver(fed, fed)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ class Exporter(ABC):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> Any:
-        """Returns the path of the export, or None where nothing is exported.
+        """Returns the path of the export, or None if nothing is exported.
 
         Args:
           estimator: the model's `Estimator`.
@@ -42,11 +41,11 @@ class LatestExporter(Exporter):
     """`tf.estimator.LatestExporter`: exports after every evaluation, and keeps the newest.
 
     Args:
-      name: of the exports' directory.
+      name: the name of the exports' directory.
       serving_input_receiver_fn: as `Estimator.export_saved_model` takes it.
-      assets_extra: likewise.
-      as_text: likewise.
-      exports_to_keep: how many are kept, by default 5; None keeps all.
+      assets_extra: as `Estimator.export_saved_model` takes it.
+      as_text: as `Estimator.export_saved_model` takes it.
+      exports_to_keep: the number of exports to keep, by default 5; None keeps all.
 
     Raises:
       ValueError: when `exports_to_keep` is not positive.
@@ -78,7 +77,7 @@ class LatestExporter(Exporter):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> Any:
-        """Exports if that is due, and deletes exports beyond `exports_to_keep`."""
+        """Exports if an export is due, and deletes exports beyond `exports_to_keep`."""
         if not self._is_due(eval_result, is_the_final_export):
             return None
         path = estimator.export_saved_model(
@@ -95,7 +94,7 @@ class LatestExporter(Exporter):
         return path
 
     def _is_due(self, eval_result: Mapping[str, Any], final: bool) -> bool:
-        """Whether to export after this evaluation, the last one if `final`."""
+        """Returns whether to export after this evaluation, the last one if `final`."""
         return True
 
 
@@ -116,12 +115,6 @@ class FinalExporter(LatestExporter):
 
 
 def _loss_smaller(best_eval_result: Any, current_eval_result: Any) -> bool:
-    for name, given in (
-        ("best_eval_result", best_eval_result),
-        ("current_eval_result", current_eval_result),
-    ):
-        if not given or "loss" not in given:
-            raise ValueError(f"{name} cannot be empty or no loss is found in it.")
     return bool(best_eval_result["loss"] > current_eval_result["loss"])
 
 
@@ -132,17 +125,17 @@ class BestExporter(LatestExporter):
     process always exports.
 
     Args:
-      name: of the exports' directory, by default `best_exporter`.
+      name: the name of the exports' directory, by default `best_exporter`.
       serving_input_receiver_fn: as `Estimator.export_saved_model` takes it.
       event_file_pattern: has no effect.
       compare_fn: takes `best_eval_result` and `current_eval_result` and returns whether the latter
         is better; by default, whether its loss is smaller.
       assets_extra: as `Estimator.export_saved_model` takes it.
-      as_text: likewise.
-      exports_to_keep: how many are kept, by default 5; None keeps all.
+      as_text: as `Estimator.export_saved_model` takes it.
+      exports_to_keep: the number of exports to keep, by default 5; None keeps all.
 
     Raises:
-      ValueError: when an argument is not valid.
+      ValueError: when `exports_to_keep` is not positive.
     """
 
     def __init__(
@@ -155,15 +148,6 @@ class BestExporter(LatestExporter):
         as_text: bool = False,
         exports_to_keep: int | None = 5,
     ) -> None:
-        if compare_fn is None:
-            raise ValueError("`compare_fn` must not be None.")
-        wanted = ["best_eval_result", "current_eval_result"]
-        given = list(inspect.signature(compare_fn).parameters)
-        for each in wanted:
-            if each not in given:
-                raise ValueError(f"compare_fn ({compare_fn}) must include {each} argument.")
-        if others := sorted(set(given) - set(wanted)):
-            raise ValueError(f"compare_fn ({compare_fn}) has following not expected args: {others}")
         super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep)
         self._compare = compare_fn
         self._best: Mapping[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Calls a `model_fn` and its `input_fn` for a mode, and returns their graph."""
+"""Builds the graph of a `model_fn` and its `input_fn` for a mode."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.user_graph import UserGraph
 from runner.internals.tensorflow import build_all_signature_defs
-
-_ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
 
 
 @dataclass(frozen=True)
 class ModelFn:
-    """A `model_fn` with its other arguments than features, labels and mode.
+    """A `model_fn` with its arguments `params` and `config`.
 
     Attributes:
       function: takes `features`, and any of `labels`, `mode`, `params` and `config`.
-      params: the `params`, a dict or any other object; None where it takes none.
+      params: the `params`, a dict or any other object; None if the function takes none.
       config: the `config`.
 
     Raises:
-      ValueError: when the function takes other arguments.
+      ValueError: when there are `params` and the function takes none.
     """
 
     function: Callable[..., Any]
@@ -45,31 +44,24 @@ class ModelFn:
     config: RunConfig
 
     def __post_init__(self) -> None:
-        given = _arguments(self.function)
-        if "features" not in given:
-            raise ValueError(f"model_fn ({self.function}) must include features argument.")
-        if self.params is not None and "params" not in given:
+        if self.params is not None and "params" not in _arguments(self.function):
             raise ValueError(
                 f"model_fn ({self.function}) does not include params argument, but params "
                 f"({self.params}) is passed to Estimator."
-            )
-        if others := sorted(set(given) - set(_ARGUMENTS)):
-            raise ValueError(
-                f"model_fn ({self.function}) has following not expected args: {others}"
             )
 
     def input(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, Any]:
         """Calls an `input_fn`.
 
         Returns:
-          Features, labels (None where there are none), and the input, for a `tf.data.Dataset`.
+          Features, labels or None, and the input if the function returns a `tf.data.Dataset`.
 
         Raises:
           ValueError: when it returns a tuple or list that is not a pair.
         """
         with tf.device("/cpu:0"):
             result = self._call(input_fn, mode)
-            if callable(result):  # The function was one that returns an input_fn.
+            if callable(result):  # `input_fn` is a builder of an input_fn.
                 result = self._call(result, mode)
         source = None
         if isinstance(result, tf.data.Dataset):
@@ -87,18 +79,18 @@ class ModelFn:
         """Calls the `model_fn`.
 
         Raises:
-          ValueError: when it takes no labels and there are some, or it returns something else than
-            an `EstimatorSpec` of this mode.
+          ValueError: when there are labels and it takes none, or when it does not return an
+            `EstimatorSpec` of this mode.
         """
-        given: dict[str, Any] = {"features": features}
+        arguments = {"features": features}
         if "labels" in _arguments(self.function):
-            given["labels"] = labels
+            arguments["labels"] = labels
         elif labels is not None:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
-        spec = self._call(self.function, mode, **given)
+        spec = self._call(self.function, mode, **arguments)
         if not isinstance(spec, EstimatorSpec):
             raise ValueError("model_fn should return an EstimatorSpec.")
-        if spec.mode is None:  # A model_fn that does not take the mode.
+        if spec.mode is None:  # From a model_fn that does not take the mode.
             return EstimatorSpec(**{**spec._asdict(), "mode": mode})
         if spec.mode != mode:
             raise ValueError(
@@ -106,11 +98,11 @@ class ModelFn:
             )
         return spec
 
-    def _call(self, function: Callable[..., Any], mode: str, **given: Any) -> Any:
+    def _call(self, function: Callable[..., Any], mode: str, **arguments: Any) -> Any:
         params = copy.deepcopy(self.params or {})
-        known = {"mode": mode, "params": params, "config": self.config}
-        named = {name: known[name] for name in _arguments(function) if name in known}
-        return function(**named, **given)
+        optional = {"mode": mode, "params": params, "config": self.config}
+        arguments |= {name: optional[name] for name in _arguments(function) if name in optional}
+        return function(**arguments)
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
@@ -118,10 +110,14 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
 
     `*args` and `**kwargs` do not count.
     """
-    given = function.keywords if isinstance(function, partial) else ()
-    found = inspect.signature(function).parameters.values()
-    any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [each.name for each in found if each.kind not in any_number and each.name not in given]
+    bound = function.keywords if isinstance(function, partial) else ()
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in variadic and parameter.name not in bound
+    ]
 
 
 def training_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
@@ -142,10 +138,10 @@ def evaluation_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
     """Adds the graph of mode EVAL to the default graph."""
     features, labels, source = model.input(input_fn, ModeKeys.EVAL)
     spec = model.spec(features, labels, ModeKeys.EVAL)
-    for name, shown in (("loss", '"loss"'), ("global_step", "`global_step`")):
+    for name in ("loss", "global_step"):
         if name in spec.eval_metric_ops:
             raise ValueError(
-                f"Metric with name {shown} is not allowed, because Estimator already defines a "
+                f'Metric with name "{name}" is not allowed, because Estimator already defines a '
                 "default metric with the same name."
             )
     return GraphSpec(
@@ -173,49 +169,61 @@ def serving_graph(model: ModelFn, receiver_fn: Callable[[], Any]) -> GraphSpec:
     return GraphSpec(scaffold=spec.scaffold, signatures=signatures)
 
 
-def graph_function(config: ExperimentConfig) -> Callable[..., GraphSpec]:
-    """Returns a function that builds the graph of a configuration's `model_fn` for a `mode`.
+class ModelFnGraph(UserGraph):
+    """The graph of a configuration with a `model_fn`.
 
-    The `config` that it passes on has the seed, and the configured `run_dir` as `model_dir`.
-
-    Raises:
-      ConfigError: when a target does not fit.
+    The `config` that the `model_fn` gets has the seed, and the configured `run_dir` as `model_dir`.
     """
-    node: Mapping[str, Any] = config.model_fn or {}
-    takes_params = "params" in _arguments(_function("model_fn", node, "features"))
-    settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
 
-    def graph(mode: str) -> GraphSpec:
-        # Called again for each graph: a builder of a model_fn may keep tensors of the last graph.
-        params = config.params if config.params or takes_params else None
-        model = ModelFn(_function("model_fn", node, "features"), params, settings)
-        if mode == "export":
-            return _serving_graph(config, model)
-        build = training_graph if mode == "train" else evaluation_graph
-        return build(model, _input_fn(config, mode))
+    key = "model_fn"
 
-    return graph
+    def function(self) -> Callable[..., GraphSpec]:
+        """Returns the function that calls the `model_fn` and its `input_fn` for a `mode`.
+
+        Raises:
+          ConfigError: when a target does not fit.
+        """
+        config = self.config
+        node: Mapping[str, Any] = config.model_fn or {}
+        takes_params = "params" in _arguments(_function("model_fn", node, "features"))
+        settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
+
+        def graph(mode: str) -> GraphSpec:
+            # Called again for each graph: a builder of a model_fn may keep tensors of the last one.
+            params = config.params if config.params or takes_params else None
+            model = ModelFn(_function("model_fn", node, "features"), params, settings)
+            if mode == "export":
+                return _serving_graph(config, model)
+            build = training_graph if mode == "train" else evaluation_graph
+            return build(model, _input_fn(config, mode))
+
+        return graph
+
+    def input_key(self, mode: str) -> str:
+        """Returns the key of the mode's `input_fn`."""
+        return f"input_fns.{mode}"
 
 
 def _function(key: str, node: Mapping[str, Any], argument: str) -> Callable[..., Any]:
-    """Returns the function that a target is, or that it returns when it is called.
+    """Returns the function that a target is or returns.
 
-    The target is the function itself if it takes `argument`. Otherwise it is called with the
-    configured arguments and must return a function.
+    A target that takes `argument` is the function. Any other target is called with the configured
+    arguments and must return the function.
     """
     target = locate_target(key, node)
     if argument in _arguments(target):
         function: Callable[..., Any] = build_target(key, {**node, "_partial_": True})
         return function
-    made = build_target(key, node)
-    if not callable(made):
+    result = build_target(key, node)
+    if not callable(result):
         raise ConfigError(
             Problem(
-                f"{key}: {node['_target_']} takes no {argument} and returns {type(made).__name__}",
+                f"{key}: {node['_target_']} takes no {argument} and returns "
+                f"{type(result).__name__}",
                 f"it is neither a {key} nor a function that returns one",
             )
         )
-    return made  # type: ignore[no-any-return]
+    return result  # type: ignore[no-any-return]
 
 
 def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
@@ -237,24 +245,13 @@ def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
 def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
     """Adds the graph of mode PREDICT, fed as configured, or by the features themselves."""
     if "serving" in config.input_fns:
-        made = _input_fn(config, "serving")()
-        return serving_graph(model, made if callable(made) else lambda: made)
-    split = next(each for each in ("test", "validation") if each in config.input_fns)
+        receiver = _input_fn(config, "serving")()
+        return serving_graph(model, receiver if callable(receiver) else lambda: receiver)
+    split = next(name for name in ("test", "validation") if name in config.input_fns)
     read = partial(model.input, _input_fn(config, split), ModeKeys.PREDICT)
     with tf.Graph().as_default():
         features, _, source = read()
-        named = _named(features)
-        for name, each in named.items():
-            if not isinstance(each, tf.Tensor):
-                raise ConfigError(
-                    Problem(
-                        "input_fns.serving is missing",
-                        f"{name!r} of input_fns.{split} is a {type(each).__name__}; without it "
-                        "only tensors can be fed",
-                        "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
-                    )
-                )
-        specs = {name: tf.TensorSpec(each.shape, each.dtype) for name, each in named.items()}
+        specs = {name: _fed_spec(name, value, split) for name, value in _named(features).items()}
     raw = build_raw_serving_input_receiver_fn(specs)
 
     def of_one_tensor() -> TensorServingInputReceiver:
@@ -262,8 +259,21 @@ def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
         return TensorServingInputReceiver(fed["features"], fed)
 
     spec = serving_graph(model, raw if isinstance(features, dict) else of_one_tensor)
-    # Tensors may come from queues, which nothing would fill.
+    # Tensors without a dataset may come from queues, which nothing would fill.
     return spec if source is None else replace(spec, example=lambda: _example(read))
+
+
+def _fed_spec(name: str, feature: Any, split: str) -> tf.TensorSpec:
+    if isinstance(feature, tf.Tensor):
+        return tf.TensorSpec(feature.shape, feature.dtype)
+    raise ConfigError(
+        Problem(
+            "input_fns.serving is missing",
+            f"{name!r} of input_fns.{split} is a {type(feature).__name__}; without it only tensors "
+            "can be fed",
+            "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
+        )
+    )
 
 
 def _named(features: Any) -> dict[str, tf.Tensor]:

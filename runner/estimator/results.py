@@ -1,4 +1,4 @@
-"""What `Estimator.evaluate` writes, and what `Estimator.predict` yields."""
+"""The summaries of `Estimator.evaluate`, and the results of `Estimator.predict`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ def write_summaries(folder: str, values: Mapping[str, Any], checkpoint: str | No
     """Writes metrics for TensorBoard, as Estimator did.
 
     Args:
-      folder: of the event file.
-      values: metric name -> value: a number, an array, or a serialized summary; others are left
-        out.
-      checkpoint: what was evaluated; None for the initial values.
+      folder: the directory of the event file.
+      values: metric name -> number, array, or serialized summary; other values are left out.
+      checkpoint: the evaluated checkpoint; None for the initial values.
     """
     summary = tf.compat.v1.Summary()
     for name, value in values.items():
         if isinstance(value, bytes):  # A summary, of an image for example.
-            for index, each in enumerate(tf.compat.v1.Summary.FromString(value).value):
-                each.tag = f"{name}/{index}"
-                summary.value.append(each)
+            for index, part in enumerate(tf.compat.v1.Summary.FromString(value).value):
+                part.tag = f"{name}/{index}"
+                summary.value.append(part)
         elif isinstance(value, np.ndarray):
             summary.value.add(tag=name, tensor=tf.make_tensor_proto(value))
         elif isinstance(value, np.number) and name != "global_step":
@@ -47,40 +46,32 @@ def write_summaries(folder: str, values: Mapping[str, Any], checkpoint: str | No
         writer.add_summary(summary, int(values["global_step"]))
 
 
-def chosen(predictions: Any, keys: Iterable[str] | str | None) -> Any:
-    """Returns the predictions of some names, all of them for None.
+def select(predictions: Any, keys: Iterable[str] | str | None) -> Any:
+    """Returns the predictions with some names; None selects all.
 
     Raises:
-      ValueError: when there are none of these names.
+      ValueError: when no prediction has one of these names.
     """
     if not keys:
         return predictions
     if not isinstance(predictions, dict):
         raise ValueError("predict_keys argument is not valid in case of non-dict predictions.")
-    wanted = [keys] if isinstance(keys, str) else list(keys)
-    chosen = {name: value for name, value in predictions.items() if name in wanted}
-    if not chosen:
+    names = [keys] if isinstance(keys, str) else list(keys)
+    selected = {name: value for name, value in predictions.items() if name in names}
+    if not selected:
         known = list(predictions)
-        raise ValueError(f"Expected to run at least one output from {known}, provided {wanted}.")
-    return chosen
+        raise ValueError(f"Expected to run at least one output from {known}, provided {names}.")
+    return selected
 
 
 def examples(batch: Any) -> Iterator[Any]:
-    """Yields what a batch of predictions holds for each example.
+    """Yields the predictions of a batch, example by example.
 
     Raises:
-      ValueError: when its predictions differ in length.
+      ValueError: when the predictions differ in length.
     """
     if not isinstance(batch, dict):
         yield from batch
         return
-    lengths = {name: len(value) for name, value in batch.items()}
-    length = next(iter(lengths.values()))
-    for name, other in lengths.items():
-        if other != length:
-            raise ValueError(
-                f"Batch length of predictions should be same. {name} has different batch length "
-                "than others."
-            )
-    for index in range(length):
-        yield {name: value[index] for name, value in batch.items()}
+    for values in zip(*batch.values(), strict=True):
+        yield dict(zip(batch, values, strict=True))

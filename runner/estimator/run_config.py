@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -16,36 +15,12 @@ import tensorflow as tf
 VocabInfo = tf.compat.v1.train.VocabInfo
 _DEFAULT: Any = object()
 _NOT_NEGATIVE = (
-    *("save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs"),
+    "save_summary_steps",
+    "save_checkpoints_steps",
+    "save_checkpoints_secs",
     "keep_checkpoint_max",
 )
-_POSITIVE = (
-    *("keep_checkpoint_every_n_hours", "log_step_count_steps"),
-    "session_creation_timeout_secs",
-)
-# Field -> what a value other than None must be, and the message where it is not.
-_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    **{name: (lambda value: value >= 0, f"{name} should be >= 0") for name in _NOT_NEGATIVE},
-    **{name: (lambda value: value > 0, f"{name} should be > 0") for name in _POSITIVE},
-    "model_dir": (bool, "model_dir should be non-empty"),
-    "session_config": (
-        lambda value: isinstance(value, tf.compat.v1.ConfigProto),
-        "session_config must be instance of ConfigProto",
-    ),
-    "tf_random_seed": (lambda value: isinstance(value, int), "tf_random_seed must be integer."),
-    "experimental_max_worker_delay_secs": (
-        lambda value: isinstance(value, int),
-        "experimental_max_worker_delay_secs must be an integer if set.",
-    ),
-    "device_fn": (
-        lambda value: callable(value) and list(inspect.signature(value).parameters) == ["op"],
-        'device_fn must be callable with exactly one argument "op".',
-    ),
-    "protocol": (
-        lambda value: value in ("grpc", "grpc+verbs"),
-        "protocol should be grpc or grpc+verbs",
-    ),
-}
+_POSITIVE = ("keep_checkpoint_every_n_hours", "log_step_count_steps")
 
 
 @dataclass
@@ -57,15 +32,15 @@ class RunConfig:
     Distribution strategies are refused.
 
     Attributes:
-      model_dir: where checkpoints are; None, the default, takes a temporary directory.
+      model_dir: the directory of the checkpoints; None, the default, is a temporary directory.
       tf_random_seed: the graph's seed; None by default.
       save_summary_steps: steps between summaries, by default 100; None writes none.
       save_checkpoints_steps: steps between checkpoints.
-      save_checkpoints_secs: seconds between checkpoints, by default 600 when neither is given; None
+      save_checkpoints_secs: seconds between checkpoints, by default 600 when neither is set; None
         for both saves none.
-      session_config: of the sessions.
-      keep_checkpoint_max: how many checkpoints are kept, by default 5; None or 0 keeps all.
-      keep_checkpoint_every_n_hours: hours between checkpoints that are kept for good, by default
+      session_config: the configuration of the sessions.
+      keep_checkpoint_max: the number of checkpoints to keep, by default 5; None or 0 keeps all.
+      keep_checkpoint_every_n_hours: hours between checkpoints that are never deleted, by default
         10000.
       log_step_count_steps: steps between logs of loss and speed, by default 100; None logs none.
       train_distribute, eval_distribute, experimental_distribute: None.
@@ -115,10 +90,14 @@ class RunConfig:
             )
         if self.model_dir is not None:
             self.model_dir = os.fspath(self.model_dir)
-        for name, (holds, message) in _RULES.items():
-            value = getattr(self, name)
-            if value is not None and not holds(value):
-                raise ValueError(message)
+            if not self.model_dir:
+                raise ValueError("model_dir should be non-empty")
+        for name in _NOT_NEGATIVE:
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"{name} should be >= 0")
+        for name in _POSITIVE:
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise ValueError(f"{name} should be > 0")
         for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} is not supported: a cluster trains by python -m runner.")
@@ -131,16 +110,16 @@ class RunConfig:
         Raises:
           ValueError: when there is no such field, or a value is not valid.
         """
-        allowed = [each.name for each in fields(self)]
+        allowed = [field.name for field in fields(self)]
         for key in kwargs:
             if key not in allowed:
                 message = f"Replacing {key} is not supported. Allowed properties are {allowed}."
                 raise ValueError(message)
         pair = ("save_checkpoints_steps", "save_checkpoints_secs")
-        for given, other in (pair, pair[::-1]):
-            if kwargs.get(given) is not None and other not in kwargs:
+        for name, other in (pair, pair[::-1]):
+            if kwargs.get(name) is not None and other not in kwargs:
                 kwargs = {**kwargs, other: None}
-        changed = copy.deepcopy(self)  # With what a program has set on it besides.
+        changed = copy.deepcopy(self)  # Keeps attributes that a program has added.
         for name, value in kwargs.items():
             setattr(changed, name, value)
         changed._check()
@@ -164,7 +143,7 @@ class RunConfig:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task initialises and saves."""
+        """True if this task initialises and saves."""
         return self.task_type == "chief" or not self._task.get("cluster")
 
     @property
@@ -192,53 +171,29 @@ class RunConfig:
         return len(jobs.get("worker", ())) + len(jobs.get("chief", ())) if jobs else 1
 
 
-class _Settings(NamedTuple):
+class WarmStartSettings(NamedTuple):
+    """`tf.estimator.WarmStartSettings`: the arguments of `tf.compat.v1.train.warm_start`.
+
+    In a configuration, a scaffold has `checkpoint`, `variables.include`, `vocabulary` and `rename`
+    for them.
+
+    Attributes:
+      ckpt_to_initialize_from: a checkpoint or a directory of checkpoints.
+      vars_to_warm_start: a regular expression over trainable variables, by default `.*`; a list of
+        regular expressions over all variables; a list of variables; or None for the variables with
+        a vocabulary only.
+      var_name_to_vocab_info: variable -> `VocabInfo`, empty by default.
+      var_name_to_prev_var_name: variable -> its name in the checkpoint, empty by default.
+    """
+
     ckpt_to_initialize_from: str
     vars_to_warm_start: Any = ".*"
     var_name_to_vocab_info: Mapping[str, Any] = {}
     var_name_to_prev_var_name: Mapping[str, str] = {}
 
 
-class WarmStartSettings(_Settings):
-    """`tf.estimator.WarmStartSettings`: what `tf.compat.v1.train.warm_start` is called with.
-
-    In a configuration the same is said by a scaffold: `checkpoint`, `variables.include`,
-    `vocabulary` and `rename`.
-
-    Attributes:
-      ckpt_to_initialize_from: a checkpoint or a directory of checkpoints.
-      vars_to_warm_start: a regular expression over trainable variables, by default `.*`; a list of
-        them over all variables; a list of variables; or None for those with a vocabulary only.
-      var_name_to_vocab_info: variable -> `VocabInfo`, empty by default.
-      var_name_to_prev_var_name: variable -> its name in the checkpoint, empty by default.
-
-    Raises:
-      ValueError: when there is no checkpoint.
-    """
-
-    __slots__ = ()
-
-    def __new__(
-        cls,
-        ckpt_to_initialize_from: str,
-        vars_to_warm_start: Any = ".*",
-        var_name_to_vocab_info: Mapping[str, Any] | None = None,
-        var_name_to_prev_var_name: Mapping[str, str] | None = None,
-    ) -> WarmStartSettings:
-        """Checks that there is a checkpoint."""
-        if not ckpt_to_initialize_from:
-            raise ValueError("`ckpt_to_initialize_from` MUST be set in WarmStartSettings")
-        return super().__new__(
-            cls,
-            ckpt_to_initialize_from,
-            vars_to_warm_start,
-            var_name_to_vocab_info or {},
-            var_name_to_prev_var_name or {},
-        )
-
-
 def warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
-    """Returns the settings that an Estimator's `warm_start_from` stands for.
+    """Converts an Estimator's `warm_start_from` to settings.
 
     Args:
       warm_start_from: settings; the path of a checkpoint or a SavedModel; or None.

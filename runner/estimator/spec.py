@@ -1,4 +1,4 @@
-"""What a `model_fn` returns: `tf.estimator.EstimatorSpec`, checked field by field."""
+"""`tf.estimator.EstimatorSpec`, the result of a `model_fn`, checked field by field."""
 
 from __future__ import annotations
 
@@ -10,16 +10,9 @@ import tensorflow as tf
 from runner.internals.tensorflow import get_export_outputs
 from runner.session.session_manager import with_arguments_of
 
-_ELSEWHERE = (
-    '{0} with "{1}" must be from the default graph. Possible causes of this error include: \n\n'
-    "1) {0} was created outside the context of the default graph.\n\n"
-    "2) The object passed through to EstimatorSpec was not created in the most recent call to "
-    '"model_fn".'
-)
-
 
 class ModeKeys:
-    """What a graph is built for, as `tf.estimator.ModeKeys`."""
+    """The purposes of a graph, as in `tf.estimator.ModeKeys`."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -67,25 +60,25 @@ class EstimatorSpec(_Fields):
     @with_arguments_of(_Fields.__new__)
     def __new__(cls, *args: Any, **kwargs: Any) -> EstimatorSpec:
         """Checks the fields."""
-        given = _Fields(*args, **kwargs)
-        mode = given.mode
-        predictions = _predictions(given.predictions, mode)
-        exported = given.export_outputs
+        fields = _Fields(*args, **kwargs)
+        mode = fields.mode
+        predictions = _predictions(fields.predictions, mode)
+        outputs = fields.export_outputs
         if mode == ModeKeys.PREDICT:
-            exported = get_export_outputs(exported, predictions)
+            outputs = get_export_outputs(outputs, predictions)
         return super().__new__(
             cls,
             mode,
             predictions,
-            _loss(given.loss, mode),
-            _train_op(given.train_op, mode),
-            _eval_metric_ops(given.eval_metric_ops),
-            exported,
-            checked_hooks(given.training_chief_hooks),
-            checked_hooks(given.training_hooks),
-            _scaffold(given.scaffold),
-            checked_hooks(given.evaluation_hooks),
-            checked_hooks(given.prediction_hooks),
+            _loss(fields.loss, mode),
+            _train_op(fields.train_op, mode),
+            _eval_metric_ops(fields.eval_metric_ops),
+            outputs,
+            checked_hooks(fields.training_chief_hooks),
+            checked_hooks(fields.training_hooks),
+            _scaffold(fields.scaffold),
+            checked_hooks(fields.evaluation_hooks),
+            checked_hooks(fields.prediction_hooks),
         )
 
     def _replace(self, **kwds: Any) -> EstimatorSpec:
@@ -95,13 +88,13 @@ class EstimatorSpec(_Fields):
         return EstimatorSpec(**{**self._asdict(), **kwds})
 
 
-def checked_hooks(hooks: Iterable[Any] | None, kind: str = "SessionRunHook") -> tuple[Any, ...]:
-    """Returns the hooks as a tuple; `kind` is how an error spells their type.
+def checked_hooks(hooks: Iterable[Any] | None) -> tuple[Any, ...]:
+    """Returns the hooks as a tuple.
 
     Raises:
       TypeError: when one is not a `tf.compat.v1.train.SessionRunHook`.
     """
-    return _instances(hooks, tf.compat.v1.train.SessionRunHook, f"hooks must be {kind}")
+    return _instances(hooks, tf.compat.v1.train.SessionRunHook, "hooks must be SessionRunHook")
 
 
 def checked_listeners(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
@@ -114,28 +107,31 @@ def checked_listeners(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
     return _instances(listeners, kind, "saving_listeners must be `CheckpointSaverListener`")
 
 
-def _instances(given: Iterable[Any] | None, kind: type, rule: str) -> tuple[Any, ...]:
-    found = tuple(given or ())
-    for each in found:
-        if not isinstance(each, kind):
-            raise TypeError(f"All {rule} instances, given: {each}")
-    return found
+def _instances(values: Iterable[Any] | None, kind: type, rule: str) -> tuple[Any, ...]:
+    instances = tuple(values or ())
+    for value in instances:
+        if not isinstance(value, kind):
+            raise TypeError(f"All {rule} instances, given: {value}")
+    return instances
 
 
-def check_positive(**given: int | None) -> None:
-    """Checks numbers of steps, where None means no limit.
+def check_positive(**steps: int | None) -> None:
+    """Checks numbers of steps; None means no limit.
 
     Raises:
       ValueError: when one is not positive.
     """
-    for name, value in given.items():
+    for name, value in steps.items():
         if value is not None and value <= 0:
             raise ValueError(f"Must specify {name} > 0, given: {value}")
 
 
-def _here(field: str, element: Any, name: str | None = None) -> None:
+def _require_default_graph(field: str, element: Any, name: str | None = None) -> None:
     if element.graph is not tf.compat.v1.get_default_graph():
-        raise ValueError(_ELSEWHERE.format(field, name or element.name))
+        raise ValueError(
+            f'{field} with "{name or element.name}" must be from the default graph, in which the '
+            "model_fn was called."
+        )
 
 
 def _tensor(value: Any, name: str) -> tf.Tensor:
@@ -153,7 +149,7 @@ def _train_op(train_op: Any, mode: str | None) -> Any:
         train_op = train_op.op
     if not isinstance(train_op, tf.Operation) and not tf.is_tensor(train_op):
         raise TypeError(f"train_op must be Operation or Tensor, given: {train_op}")
-    _here("train_op", train_op)
+    _require_default_graph("train_op", train_op)
     return train_op
 
 
@@ -163,7 +159,7 @@ def _loss(loss: Any, mode: str | None) -> Any:
             raise ValueError("Missing loss.")
         return None
     loss = _tensor(loss, "loss")
-    _here("loss", loss)
+    _require_default_graph("loss", loss)
     if loss.shape.num_elements() not in (None, 1):
         raise ValueError(f"Loss must be scalar, given: {loss}")
     return loss if loss.shape.is_compatible_with([]) else tf.reshape(loss, [])
@@ -175,10 +171,10 @@ def _predictions(predictions: Any, mode: str | None) -> Any:
             raise ValueError("Missing predictions.")
         return {}
     if not isinstance(predictions, dict):
-        _here("prediction values", _tensor(predictions, "predictions"))
+        _require_default_graph("prediction values", _tensor(predictions, "predictions"))
         return predictions
     for name, value in predictions.items():
-        _here(
+        _require_default_graph(
             "prediction values",
             _tensor(value, f"predictions[{name}]"),
             f"{name}: {getattr(value, 'name', value)}",
@@ -194,26 +190,29 @@ def _eval_metric_ops(metrics: Any) -> dict[str, tuple[Any, Any]]:
     checked = {name: _metric(name, value) for name, value in metrics.items()}
     for name, pair in checked.items():
         for element in tf.nest.flatten(pair):
-            _here("eval_metric_ops", element, f"{name}: {getattr(element, 'name', element)}")
+            _require_default_graph(
+                "eval_metric_ops", element, f"{name}: {getattr(element, 'name', element)}"
+            )
     return checked
 
 
-def _metric(name: str, value: Any) -> tuple[Any, Any]:
+def _metric(key: str, value: Any) -> tuple[Any, Any]:
     if isinstance(value, tuple) and len(value) == 2:
         return value
     # A Metric of tf_keras, which is imported only by programs that use it.
-    if not all(hasattr(value, each) for each in ("updates", "result", "variables")):
+    if not all(hasattr(value, name) for name in ("updates", "result", "variables")):
         raise TypeError(
             "Values of eval_metric_ops must be (metric_value, update_op) tuples, given: "
-            f"{value} for key: {name}"
+            f"{value} for key: {key}"
         )
     if not value.updates:
         raise ValueError(f'Please call update_state(...) on the "{value.name}" metric')
-    for key in (tf.compat.v1.GraphKeys.LOCAL_VARIABLES, tf.compat.v1.GraphKeys.METRIC_VARIABLES):
-        present = {id(each) for each in tf.compat.v1.get_collection(key)}
+    keys = tf.compat.v1.GraphKeys
+    for collection in (keys.LOCAL_VARIABLES, keys.METRIC_VARIABLES):
+        present = {id(variable) for variable in tf.compat.v1.get_collection(collection)}
         for variable in value.variables:
             if id(variable) not in present:
-                tf.compat.v1.add_to_collection(key, variable)
+                tf.compat.v1.add_to_collection(collection, variable)
     return value.result(), value.updates[0]
 
 

@@ -1,19 +1,23 @@
 """From a configuration to a complete graph, before it is finalised.
 
-- `experiment`: the contracts of data, models, losses and metrics; `BuiltGraph`, what comes out.
-- `build`: `build_graph`, the door; `own_graph`: the same for a configuration that brings
-  its own graph, described by a `GraphSpec` (`graph_spec`).
+- `build`: `build_graph`, the door, and the table of makers; `built_graph`: the contract that every
+  maker fulfils: how a step is taken and a split evaluated, hooks, scaffold, saver, signatures.
+- `keras_graph`: the maker for `data`, `model` and `loss`; `experiment`: what these must offer.
+- `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes.
+- `evaluation`: evaluates a split, in the training session or in another graph and session.
+- `serving`: the signature of an exported model.
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
 - `objective`: the loss, the metrics and the weights of examples; `measures`: losses and metrics
   that are functions; `keras_measures`: those that are Keras's.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `keras_optimizer`: those of Keras as TensorFlow's;
   `precision`: the new graph and the model in it, with seeds, 16 bits, XLA and threads.
-- `variables`: their names, and what the planner and checkpoints know of them; `configured_hooks`:
-  the hooks of the configuration, and what `${graph:NAME}` in their arguments stands for.
-- `calls`: calls the experiment's own code, and names the part of it that an error comes from.
+- `variables`: their names, specs and savers; `configured_hooks`: the hooks of the configuration,
+  and the values of `${graph:NAME}` in their arguments.
+- `calls`: calls user code, and names the part of it that an error comes from.
 - `replica`: the seam at which a cluster places the parts of a graph.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable
-trains. Nothing here runs the graph, restores a value or writes a file.
+trains, and on `session`, in which a separate evaluation runs. Training sessions, and what is
+restored in them, are not its business.
 """

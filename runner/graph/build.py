@@ -1,52 +1,29 @@
-"""Builds the graph of an experiment: data, model, loss, optimizer, metrics."""
+"""Builds the graph of a configuration, by the maker of the key that describes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from hydra.utils import get_object
 
-import tensorflow as tf
-
-from runner.config.instantiation import build_target
-from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.config.validation import is_own_graph, objective_problem
-from runner.errors import ConfigError, Problem
-from runner.graph.calls import Calls
-from runner.graph.configured_hooks import first_hooks, graph_references
-from runner.graph.experiment import BuiltGraph, Data, Model, Sized, Split
-from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
-from runner.graph.measures import Batch
-from runner.graph.objective import Objective
-from runner.graph.optimization import Schedule
-from runner.graph.own_graph import build_own_graph
-from runner.graph.precision import (
-    build_model,
-    check_compiled,
-    dtype_policy,
-    is_compiled,
-    new_graph,
-    set_threads,
-)
+from runner.config.schema import RunConfig
+from runner.graph.built_graph import BuiltGraph, GraphMaker
+from runner.graph.configured_hooks import check_hooks, graph_references
+from runner.graph.precision import set_threads
 from runner.graph.replica import Replica
-from runner.graph.training_step import TrainingStep
-from runner.graph.variables import (
-    checkpoint_saver,
-    keras_slots,
-    name_variables,
-    saved_as,
-    variable_specs,
-    whole_name,
-)
-from runner.restoration.model_variables import initializers, keras_variables, which_train
-from runner.restoration.variables import WARM_STARTED, assign_owners, classify
-from runner.restoration.weights_layout import weights_layout
-from runner.system.user_code import calling
 
-# In an evaluation of the training data.
-_BATCH_SIZE = 32
+# Key of the configuration -> the maker of its graph. Makers are imported by name, as targets are:
+# `runner.estimator` comes after this room, and none is imported without need.
+MAKERS = {
+    "graph": "runner.graph.user_graph.UserGraph",
+    "model_fn": "runner.estimator.model_fn.ModelFnGraph",
+    "model": "runner.graph.keras_graph.KerasGraph",
+}
+
+
+def graph_maker(config: RunConfig) -> GraphMaker:
+    """Returns the maker of a configuration's graphs; only one of their keys is set."""
+    key = next(key for key in MAKERS if getattr(config, key))
+    maker: type[GraphMaker] = get_object(MAKERS[key])
+    return maker(config)
 
 
 def build_graph(
@@ -63,209 +40,9 @@ def build_graph(
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
-    build = build_own_graph if is_own_graph(config) else _build
-    return build(config, split, train=train, replica=replica or Replica())
-
-
-def _build(config: RunConfig, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
     set_threads(config)
-    with new_graph(config, replica) as graph, dtype_policy(config):
-        data = build_data(config)
-        with replica.partitioned():
-            model = build_model(config)
-            objective, calls = Objective(config, model), Calls(config)
-            notes = objective.notes
-            if not config.optimizer:
-                config = replace(config, optimizer=compiled_optimizer(model))
-                notes = (*notes, *optimizer_notes(config, model))
-        source = step = None
-        if train:
-            source = _training_input(data, replica)
-            forward = _forward(calls, model, objective, True)
-            step = TrainingStep(config, source, forward, replica)
-        evaluation = _split(calls, split, data, model, objective)
-        objective.keep_apart(graph)
-        weights = keras_variables(model)
-        keras_names = {name: each.value for name, each in weights.items()}
-        own = name_variables(tf.compat.v1.global_variables(), keras_names)
-        # In the model's order, in which Keras creates slots and saves them.
-        own = {**{name: own[name] for name in keras_names if name in own}, **own}
-        policies = _policies(config, own)
-        _require_sources(config, graph, own, policies)
-        trainable = which_train(model, own)
-        trained = _trained({name: own[name] for name in own if trainable[name]}, policies)
-        training = step.build([*trained.values()], evaluation.names, model) if step else None
-        variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
-        hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None] = {}
-        if training:
-            hooks = first_hooks(config.hooks, graph_references(graph, variables, training))
-        saver = _saver(config, variables, trained, source)
-    check_compiled(config, graph)
-    specs = variable_specs(variables, trainable, policies, training, initializers(model))
-    return BuiltGraph(
-        *(graph, variables, specs, training, evaluation, hooks, saver),
-        sizes=data.sizes() if isinstance(data, Sized) else {},
-        calls=calls,
-        notes=notes,
-        layout=partial(weights_layout, model, weights) if weights else None,
-        slots=keras_slots(variables, training) if training else None,
-    )
-
-
-def _saver(
-    config: RunConfig,
-    variables: Mapping[str, tf.Variable],
-    trained: Iterable[str],
-    source: TrainingInput | None,
-) -> tf.compat.v1.train.Saver:
-    """Returns the saver; without training it may read the averages of what was trained."""
-    averaged = config.train.ema_decay is not None or config.optimizer.get("use_ema")
-    averages = source is None and averaged and config.train.evaluate_ema
-    saved = saved_as(variables, frozenset(trained) if averages else frozenset())
-    return checkpoint_saver(config, saved, source if config.train.save_input else None)
-
-
-def build_data(config: RunConfig) -> Data:
-    """Builds the experiment's data.
-
-    Raises:
-      ConfigError: when the target cannot be built or lacks a split.
-    """
-    data = build_target("data", config.data)
-    if not isinstance(data, Data):
-        lacking = [each for each in ("train", "validation", "test") if not hasattr(data, each)]
-        raise ConfigError(
-            Problem(
-                f"data: {config.data['_target_']} has no {', '.join(lacking)}",
-                "data has the methods train(), validation() and test(), each a tf.data.Dataset",
-            )
-        )
-    return data
-
-
-def _batches(split: str, data: Data) -> tf.data.Dataset:
-    with calling(f"data.{split}()"):
-        dataset = getattr(data, split)()
-    element = getattr(dataset, "element_spec", None)
-    if isinstance(element, tuple) and len(element) in (2, 3):
-        return dataset
-    raise ConfigError(
-        Problem(
-            f"data.{split}() gives {element if element is not None else type(dataset).__name__}",
-            "it must be a tf.data.Dataset of (features, labels) batches, or of (features, labels, "
-            "weights)",
-        )
-    )
-
-
-def _one_pass(split: str, data: Data) -> tuple[tf.data.Dataset, tf.Tensor | None]:
-    """Returns the batches of a split, and how many; None where they are known to end."""
-    batches = _batches(split, data)
-    size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
-    if size is None:
-        return batches, batches.cardinality()
-    # The last batch of endless data may hold examples of two passes.
-    return batches.unbatch().take(size).batch(_BATCH_SIZE), None
-
-
-def _training_input(data: Data, replica: Replica) -> TrainingInput:
-    batches = replica.shard(_batches("train", data))
-    ahead = getattr(data, "prefetch", True)
-    return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
-
-
-def _forward(calls: Calls, model: Model, objective: Objective, train: bool) -> Any:
-    """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
-
-    After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
-    """
-
-    def forward(features: Any, labels: Any, weights: Any = None) -> Any:
-        if train:
-            objective.begin_batch()
-        outputs = calls.model(model, features, training=train)
-        measure = objective.means if train else objective.add
-        return measure(Batch(features, labels, weights, outputs, train))
-
-    # The training step compiles it together with its gradient. None: TensorFlow decides.
-    jit_compile = True if is_compiled(calls.config) and not train else None
-    return tf.function(forward, autograph=False, jit_compile=jit_compile)
-
-
-def _split(calls: Calls, name: str, data: Data, model: Model, objective: Objective) -> Split:
-    with tf.name_scope(name):
-        dataset, cardinality = _one_pass(name, data)
-        dataset = without_autotuning(dataset)
-        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        totals = _forward(calls, model, objective, False)(*iterator.get_next())
-        results = tf.function(objective.of_pass, autograph=False)()
-        begin = iterator.initializer
-        if results:
-            begin = tf.group(begin, objective.begin())
-    sums = {each: total for each, (total, _) in totals.items()}
-    counts = {each: count for each, (_, count) in totals.items()}
-    split = Split(name, begin, sums, counts, results, cardinality)
-    problem = objective_problem(calls.config.train.objective, split.names)
-    if problem is not None:
-        raise ConfigError(problem)
-    return split
-
-
-def _policies(config: RunConfig, own: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
-    """Returns variable -> the scaffold that owns it, whose settings say how it trains."""
-    wholes = {name: whole_name(name, variable) for name, variable in own.items()}
-    states = {whole: classify(whole, model=True) for whole in wholes.values()}
-    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
-    claims = assign_owners(candidates, config.scaffolds, config.restoration.collision).claims
-    return {
-        name: config.scaffolds[claims[whole][0]]
-        for name, whole in wholes.items()
-        if whole in claims
-    }
-
-
-def _require_sources(
-    config: RunConfig,
-    graph: tf.Graph,
-    own: Mapping[str, tf.Variable],
-    policies: Mapping[str, ScaffoldConfig],
-) -> None:
-    """Raises a ConfigError for values that the model's `_target_` loads and nothing restores.
-
-    In a graph Keras's assignments are operations that nothing runs.
-    """
-    initialised = {variable.initializer for variable in own.values()}
-    assigned = {
-        each.inputs[0].op
-        for each in graph.get_operations()
-        if each.type == "AssignVariableOp" and each not in initialised
-    }
-    lost = [
-        name
-        for name, variable in own.items()
-        if variable.handle.op in assigned and not (name in policies and policies[name].checkpoint)
-    ]
-    if lost:
-        shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
-        raise ConfigError(
-            Problem(
-                f"model: {config.model['_target_']} loads values for {shown}",
-                "a run takes pretrained values through scaffolds, which its plan shows and a "
-                "resumed run leaves out",
-                "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
-                "'scaffolds.NAME.variables.include=[*]'",
-            )
-        )
-
-
-def _trained(
-    trainable: Mapping[str, tf.Variable], policies: Mapping[str, ScaffoldConfig]
-) -> dict[str, tuple[tf.Variable, Schedule]]:
-    """Returns name -> variable and schedule, for those that train."""
-    trained = {}
-    for name, variable in trainable.items():
-        policy = policies.get(name, ScaffoldConfig())
-        if policy.trainable:
-            schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
-            trained[name] = (variable, schedule)
-    return trained
+    built = graph_maker(config).build(split, train=train, replica=replica or Replica())
+    if built.training is not None:
+        references = graph_references(built.graph, built.variables, built.training)
+        check_hooks(config.hooks, references)
+    return built

@@ -1,6 +1,6 @@
 """The training input in the graph: prefetched, timed, and saved with the checkpoints.
 
-Also what a step keeps that no checkpoint holds, so that resuming is not exact.
+It also finds state of a training step that checkpoints do not hold, so that resuming is not exact.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.config.schema import RunConfig
-from runner.errors import Problem
 from runner.internals.tensorflow import called_functions, function_nodes
 
 
 @dataclass(frozen=True)
 class InputState:
-    """What a checkpoint keeps of the training input.
+    """The position in the training input, as checkpoints hold it.
 
     Attributes:
       serialize: fails when the position cannot be saved.
-      serialize_strictly: fails also when state that the position does not hold, such as that of a
-        random generator, decides what comes.
+      serialize_strictly: fails also when the next batches depend on state outside of the position,
+        such as the state of a random generator.
       leave_out: makes checkpoints hold no position, for the life of the session.
-      saved_as: the name of the position in checkpoints; another where the batches are dealt out
-        among another number of workers.
+      saved_as: the name of the position in checkpoints, which depends on the number of workers that
+        share the batches.
     """
 
     serialize: tf.Operation
@@ -42,9 +40,9 @@ class TrainingInput:
 
     Attributes:
       initializer: starts at the beginning.
-      state: what checkpoints keep of it.
+      state: the position, as checkpoints hold it.
       saveable: saves and restores the position, for `tf.compat.v1.train.Saver`.
-      seconds: how long the newest batch was waited for, a float64 scalar; set by `next`.
+      seconds: how long the step waited for the newest batch, a float64 scalar; set by `next`.
     """
 
     seconds: tf.Tensor
@@ -55,8 +53,8 @@ class TrainingInput:
         Args:
           dataset: batches of (features, labels), without end.
           prefetch: whether to prepare batches ahead, as many as TensorFlow finds useful.
-          replicas: among how many the batches of `dataset` were dealt out; a position among the
-            batches of one of two means nothing where all are read.
+          replicas: how many workers share the batches; a position in one worker's share means
+            nothing to another number of workers.
         """
         with tf.name_scope("input"):
             if prefetch:
@@ -83,15 +81,15 @@ class TrainingInput:
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset whose parallelism stays fixed, unless its options say otherwise.
 
-    For iterators that start anew in a run. The autotuning thread of `tf.data` sleeps for longer and
-    longer, up to a minute, and the end of an iterator can wait that long: TensorFlow's
+    It is for iterators that start again within a run. The autotuning thread of `tf.data` sleeps
+    ever longer, up to a minute, and the end of an iterator can wait that long: TensorFlow's
     CancellationManager calls back before it counts as cancelled.
     """
     with warnings.catch_warnings():
-        # Of values only known in a session; those that Python set are known.
+        # It warns of values known only in a session; values set in Python are known.
         warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
-        own = dataset.options()
-    if own.autotune.enabled is not None:
+        set_options = dataset.options()
+    if set_options.autotune.enabled is not None:
         return dataset
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -99,7 +97,7 @@ def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _state(iterator: Any, replicas: int) -> tuple[Any, InputState]:
-    """Returns what saves and restores the position, and the operations that try and choose.
+    """Returns a saveable of the position, and the operations that test and choose it.
 
     A position that is left out is saved as an empty vector, so that one saver serves both cases.
     Restoring starts the input first: TensorFlow restores only an initialised iterator.
@@ -156,20 +154,8 @@ def _nothing() -> tf.Tensor:
     return tf.reshape(element, [1])[:0]
 
 
-def input_ended(config: RunConfig) -> Problem:
-    """Returns the problem of training data that ended."""
-    place = "data.train()"
-    if config.model_fn is not None or config.graph is not None:
-        place = "the input of " + ("graph" if config.model_fn is None else "input_fns.train")
-    return Problem(
-        f"{place} ended before step {config.train.steps}",
-        "the training data must repeat without end",
-        "end its pipeline with .repeat() before .batch(), or lower train.steps",
-    )
-
-
-# What a line reports -> the kinds of operations whose state it is. The random ones draw from a
-# generator inside the kernel, which starts anew with every session.
+# Line of the report -> types of operations with such state. The random ones draw from a generator
+# inside the kernel, which every session starts again.
 _LOST = {
     "random numbers: {} keeps its state in no checkpoint, so a resumed run draws other numbers; "
     "tf.random.stateless_* and Keras's layers do not": {
@@ -207,23 +193,23 @@ def not_resumed_exactly(train_op: tf.Operation) -> list[str]:
     return lines
 
 
-def needed(elements: Iterable[tf.Operation | tf.Tensor]) -> dict[tf.Operation, None]:
-    """Returns the operations that run when elements of a graph are fetched, the nearest first."""
-    found = dict.fromkeys(getattr(each, "op", each) for each in elements)
-    pending = deque(found)
+def operations_for(elements: Iterable[tf.Operation | tf.Tensor]) -> dict[tf.Operation, None]:
+    """Returns the operations that run to fetch elements of a graph, nearest first."""
+    reached = dict.fromkeys(getattr(element, "op", element) for element in elements)
+    pending = deque(reached)
     while pending:
         operation = pending.popleft()
-        for each in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs):
-            if each not in found:
-                found[each] = None
-                pending.append(each)
-    return found
+        for dependency in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs):
+            if dependency not in reached:
+                reached[dependency] = None
+                pending.append(dependency)
+    return reached
 
 
 def _operations(train_op: tf.Operation) -> Iterator[tuple[str, str]]:
-    """Yields kind and name of what an operation runs, also inside functions."""
+    """Yields the type and name of every operation that runs, also inside functions."""
     functions: set[str] = set()
-    for operation in needed([train_op]):
+    for operation in operations_for([train_op]):
         yield operation.type, operation.name
         yield from _called(operation.graph, operation.node_def, functions)
 

@@ -1,4 +1,4 @@
-"""Losses and metrics that Keras computes: its classes, names, and what a model says of its own."""
+"""Losses and metrics that Keras computes: its classes, its names, and a model's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Streaming(Measure):
     """A `keras.metrics.Metric`.
 
     Args:
-      name: under which it is recorded; a dictionary's entries as `NAME_ENTRY`.
+      name: the name under which it is recorded; a dictionary's entries as `NAME_ENTRY`.
       key: the key of the configuration, for the messages.
       metric: the metric, or its name as `keras.Model.compile` takes it.
       weighted: whether sample weights count.
@@ -64,12 +64,12 @@ class Streaming(Measure):
 class Losses(Measure):
     """Losses as `keras.Model.compile` takes them, one for all outputs or one for each.
 
-    Those of several outputs are also recorded by themselves, as `OUTPUT_loss`.
+    The losses of several outputs are also recorded by themselves, as `OUTPUT_loss`.
 
     Args:
       losses: output, or None for all -> a `keras.losses.Loss`, a function or a name.
-      weights: output -> what its loss is multiplied by in the sum, by default 1.
-      model: gives the penalty that is added to the sum, and the order of its outputs.
+      weights: output -> factor of its loss in the sum, by default 1.
+      model: its penalty is added to the sum; it also has the order of the outputs.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Losses(Measure):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """What Keras makes beside each loss."""
-        return [each for loss in self._losses.values() for each in loss.metrics_variables]
+        """The variables that Keras makes beside each loss."""
+        return [state for loss in self._losses.values() for state in loss.metrics_variables]
 
     def of_batch(self, batch: Batch) -> Values:
         """Returns the loss, and the losses of several outputs."""
@@ -119,12 +119,12 @@ class Losses(Measure):
 
 
 class OfModel(Measure):
-    """What a Keras model says of its loss and its metrics, by `compile` or by its own methods.
+    """The loss and the metrics of a Keras model, from `compile` or from its own methods.
 
     Args:
       model: the model.
-      loss: whether it says the loss.
-      metrics: whether it says the metrics.
+      loss: whether the loss is the model's.
+      metrics: whether the metrics are the model's.
     """
 
     key = "model"
@@ -136,27 +136,27 @@ class OfModel(Measure):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """The state of its metrics, and of those within its layers."""
+        """The state of its metrics, and of the metrics within its layers."""
         return list(self._model.metrics_variables)
 
     def begin_batch(self) -> None:
         """Resets the metrics of the model itself and of its layers, which a call may update."""
-        for each in self._kept():
-            each.reset_state()
+        for metric in self._tracked():
+            metric.reset_state()
 
-    def _kept(self) -> list[keras.metrics.Metric]:
+    def _tracked(self) -> list[keras.metrics.Metric]:
         """Returns the model's metrics without those of `compile`."""
         return list(keras.Layer.metrics.fget(self._model))
 
     def of_batch(self, batch: Batch) -> Values:
         """Returns the loss, and the metrics of this batch alone."""
-        kept = {id(each) for each in self._kept()}
+        tracked = {id(metric) for metric in self._tracked()}
         # Regularisers read the weights from the scope.
-        weights = [(each, each) for each in self._model.trainable_variables]
+        weights = [(weight, weight) for weight in self._model.trainable_variables]
         with keras.StatelessScope(weights) as scope:
             hand_over_losses(self._model, scope)
             for metric in self._model.metrics:
-                if id(metric) not in kept:
+                if id(metric) not in tracked:
                     metric.reset_state()
             return {**self._losses(batch), **self._measured(batch)}
 
@@ -198,18 +198,18 @@ class OfModel(Measure):
 
 
 def of_examples(batch: Batch, means: Values) -> Totals:
-    """Returns the means of a batch as sums over its examples, and how many these are."""
+    """Returns the means of a batch as sums over its examples, with the number of examples."""
     count = tf.cast(batch.size, tf.float64)
     return {name: (tf.cast(mean, tf.float64) * count, batch.size) for name, mean in means.items()}
 
 
 def outputs_of(model: Any) -> list[str]:
-    """Returns the names of a model's outputs in order; none where it has no such names."""
+    """Returns the names of a model's outputs in order; empty where they have none."""
     return list(getattr(model, "output_names", None) or [])
 
 
 def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> keras.metrics.Metric:
-    """Returns the metric that `keras.Model.compile` takes for `accuracy`, by the shapes."""
+    """Chooses the metric for `accuracy` by the shapes, as `keras.Model.compile` does."""
     if outputs.shape[-1] == 1:
         return keras.metrics.BinaryAccuracy()
     if labels.shape.rank < outputs.shape.rank or labels.shape[-1] == 1:
@@ -218,7 +218,7 @@ def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> keras.metrics.Metric:
 
 
 def scalars(key: str, results: Mapping[str, Any]) -> Values:
-    """Returns results by name, those of a dictionary as `NAME_ENTRY`.
+    """Returns results by name; the entries of a dictionary are named `NAME_ENTRY`.
 
     Raises:
       ConfigError: when one is not a scalar.
@@ -226,19 +226,19 @@ def scalars(key: str, results: Mapping[str, Any]) -> Values:
     named: Values = {}
     for name, result in results.items():
         entries: Iterable[tuple[str, Any]] = (
-            ((f"{name}_{entry}", each) for entry, each in result.items())
+            ((f"{name}_{entry}", value) for entry, value in result.items())
             if isinstance(result, Mapping)
             else [(name, result)]
         )
-        for each, value in entries:
+        for entry_name, value in entries:
             tensor = tf.cast(value, tf.float32)
             if tensor.shape.rank != 0:
                 raise ConfigError(
                     Problem(
-                        f"{key}: {each} has the shape {tensor.shape}",
+                        f"{key}: {entry_name} has the shape {tensor.shape}",
                         "only a scalar is recorded and compared",
                         "reduce it: keras.metrics.F1Score takes `average: macro`, for example",
                     )
                 )
-            named[each] = tensor
+            named[entry_name] = tensor
     return named

@@ -1,8 +1,8 @@
 """Keras's optimizers as TensorFlow's: in a graph, with slots named after their variables.
 
-What an optimizer keeps for a variable is called after that variable and the optimizer's class, e.g.
-`cnn/conv1/kernel/AdamW/velocity`, and its moving average (`use_ema=True`) as those of
-`tf.train.ExponentialMovingAverage`; what it keeps once is e.g. `AdamW/iterations`.
+A slot is named after its variable and the optimizer's class, e.g.
+`cnn/conv1/kernel/AdamW/velocity`; a moving average (`use_ema=True`) as by
+`tf.train.ExponentialMovingAverage`; state without a variable e.g. `AdamW/iterations`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def require_usable(optimizer: keras.optimizers.Optimizer, *, alone: bool) -> Non
       optimizer: the optimizer.
       alone: whether it trains all variables; otherwise there is one for each schedule.
     """
-    found = [
-        Problem(f"optimizer: keras.optimizers.{each.__name__} cannot be used", *_REFUSED[name])
-        for each in type(optimizer).__mro__
-        if (name := each.__name__) in _REFUSED
+    problems = [
+        Problem(f"optimizer: keras.optimizers.{name} cannot be used", *_REFUSED[name])
+        for kind in type(optimizer).__mro__
+        if (name := kind.__name__) in _REFUSED
     ]
     steps = optimizer.gradient_accumulation_steps
     if steps:
-        found.append(
+        problems.append(
             Problem(
                 f"optimizer.gradient_accumulation_steps is {steps}",
                 "Keras would count a step for each batch, and the runner one for each update",
@@ -58,7 +58,7 @@ def require_usable(optimizer: keras.optimizers.Optimizer, *, alone: bool) -> Non
             )
         )
     if optimizer.global_clipnorm and not alone:
-        found.append(
+        problems.append(
             Problem(
                 f"optimizer.global_clipnorm is {optimizer.global_clipnorm:g}, and scaffolds have "
                 "schedules of their own",
@@ -66,8 +66,8 @@ def require_usable(optimizer: keras.optimizers.Optimizer, *, alone: bool) -> Non
                 f"delete it, and set train.clip.global_norm={optimizer.global_clipnorm:g}",
             )
         )
-    if found:
-        raise ConfigError(*found)
+    if problems:
+        raise ConfigError(*problems)
 
 
 def compiled_optimizer(model: Any) -> dict[str, Any]:
@@ -115,10 +115,7 @@ def _schedule_node(schedule: Any) -> dict[str, Any]:
 
 
 def optimizer_notes(config: RunConfig, model: Any) -> Iterator[str]:
-    """Yields what of a compiled model's own optimizer is used, and what is left out, a line each.
-
-    `config` has that optimizer already.
-    """
+    """Yields lines on the use of a compiled model's optimizer, which `config` has already."""
     yield f"optimizer: the compiled model's own, {config.optimizer['_target_'].rpartition('.')[2]}"
     scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     if scaled and config.model.get("dtype_policy") != "mixed_float16":
@@ -138,17 +135,16 @@ def _undescribed(optimizer: Any, cause: str) -> ConfigError:
 class KerasOptimizer(tf.compat.v1.train.Optimizer):
     """Applies gradients by an optimizer of Keras.
 
-    Its variables are those of the graph in which it applies gradients for the first time; it
-    applies gradients there for the same variables ever after.
+    It creates its variables in the graph in which it applies gradients first, and applies gradients
+    only there, always for the same variables.
 
     Args:
       optimizer: the optimizer, not yet built.
-      weights: TensorFlow's variables, by `ref()`, of the Keras variables that are trained, whose
-        constraints and paths Keras reads; for others the optimizer gets the TensorFlow variable.
+      weights: `ref()` of a TensorFlow variable -> its Keras variable, whose constraint and path
+        Keras reads; for others the optimizer gets the TensorFlow variable.
 
     Attributes:
-      names: operation's name of a variable of the optimizer -> its name as above, where variables
-        have the names of their operations.
+      names: operation's name of a variable of the optimizer -> its name as described above.
       averages: weight and moving average; empty without `use_ema`.
     """
 
@@ -157,10 +153,10 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
     ) -> None:
         super().__init__(use_locking=False, name=type(optimizer).__name__)
         self._optimizer, self._weights = optimizer, weights
-        # Taken from Keras, which would divide the gradients after they have been clipped here.
+        # Keras would divide the gradients after the runner has clipped them.
         self._scale, optimizer.loss_scale_factor = optimizer.loss_scale_factor, None
-        # As the base class keeps them for `get_slot`: slot name -> variable's ref -> slot.
-        self._kept: dict[str, dict[Any, tf.Variable]] = {}
+        # Slot name -> variable's ref -> slot, as the base class has them for `get_slot`.
+        self._slots_by_name: dict[str, dict[Any, tf.Variable]] = {}
         self.names: dict[str, str] = {}
         self.averages: list[tuple[tf.Variable, tf.Variable]] = []
 
@@ -178,10 +174,10 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
         name: str | None = None,
     ) -> tf.Operation:
         """See `tf.compat.v1.train.Optimizer`."""
-        pairs = [(gradient, each) for gradient, each in grads_and_vars if gradient is not None]
+        pairs = [pair for pair in grads_and_vars if pair[0] is not None]
         if not pairs:
             raise ValueError("No gradients provided for any variable.")
-        weights = [self._weights.get(each.ref(), each) for _, each in pairs]
+        weights = [self._weights.get(variable.ref(), variable) for _, variable in pairs]
         if not self._optimizer.built:
             with tf.init_scope():
                 self._build(weights)
@@ -196,7 +192,7 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
                 tf.cond(due, self._overwrite, lambda: None)
             return tf.constant(True)
 
-        # A tf.function runs what has side effects, which nothing in a graph would wait for.
+        # A tf.function runs the side effects, which nothing in a graph would wait for.
         applied = tf.function(update, autograph=False)().op
         if global_step is None:
             return applied
@@ -205,15 +201,15 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
 
     def get_slot_names(self) -> list[str]:
         """See `tf.compat.v1.train.Optimizer`."""
-        return sorted(self._kept)
+        return sorted(self._slots_by_name)
 
     def get_slot(self, var: tf.Variable, name: str) -> tf.Variable | None:
         """See `tf.compat.v1.train.Optimizer`."""
-        return self._kept.get(name, {}).get(var.ref())
+        return self._slots_by_name.get(name, {}).get(var.ref())
 
     def variables(self) -> list[tf.Variable]:
         """See `tf.compat.v1.train.Optimizer`."""
-        return [each.value for each in self._optimizer.variables]
+        return [variable.value for variable in self._optimizer.variables]
 
     def _overwrite(self) -> None:
         for variable, average in self.averages:
@@ -234,7 +230,7 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
 
     def _add_slot(self, slot: tf.Variable, name: str, variable: tf.Variable) -> None:
         owner = variable.op.name
-        self._kept.setdefault(name, {})[variable.ref()] = slot
+        self._slots_by_name.setdefault(name, {})[variable.ref()] = slot
         if name == "average":
             self.names[slot.op.name] = f"{owner}{EMA_SUFFIX}"
             self.averages.append((variable, slot))

@@ -1,7 +1,7 @@
-"""What is measured of a batch: the loss and the metrics, each a `Measure`.
+"""Measures of a batch: the loss and the metrics.
 
-Training records values of its batch alone; an evaluation, values of a whole pass. Here are those
-that a function gives for each example; Keras's are in `keras_measures`.
+Training records the values of one batch, and an evaluation the values of a whole pass. Functions of
+single examples are here; Keras's losses and metrics are in `keras_measures`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from runner.graph.calls import per_example
 from runner.graph.precision import full_precision
 
 Values: TypeAlias = dict[str, tf.Tensor]
-# Metric name -> sum and count, of which the mean over all batches is made.
+# Metric name -> sum and count, for the mean over all batches.
 Totals: TypeAlias = dict[str, tuple[tf.Tensor, tf.Tensor]]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch with what the model returned for it.
+    """A batch with the model's outputs.
 
     Attributes:
       features, labels: nested structures of tensors.
       weights: of the examples, as Keras takes `sample_weight`; None weighs all alike.
-      outputs: as the model returned them.
+      outputs: the model's outputs.
       training: whether the model was called to train.
     """
 
@@ -41,7 +41,7 @@ class Batch:
 
     @property
     def size(self) -> tf.Tensor:
-        """How many examples there are, an int64 scalar."""
+        """The number of examples, an int64 scalar."""
         return tf.shape(tf.nest.flatten(self.features)[0], out_type=tf.int64)[0]
 
     def only(self, key: str, output: str, order: list[str]) -> Batch:
@@ -56,16 +56,16 @@ class Batch:
           ConfigError: when the model has no such output, or the data no labels for it.
         """
 
-        def pick(structure: Any, what: str) -> Any:
-            known = structure
+        def pick(structure: Any, problem: str) -> Any:
+            by_name = structure
             if not isinstance(structure, Mapping):
                 leaves = structure if isinstance(structure, list | tuple) else [structure]
                 alike = len(leaves) == len(order)
-                known = dict(zip(order, leaves, strict=True)) if alike else {}
-            if output in known:
-                return known[output]
-            names = ranked(output, known)
-            raise ConfigError(Problem(f"{key}: {what} {output!r}", choices=names))
+                by_name = dict(zip(order, leaves, strict=True)) if alike else {}
+            if output in by_name:
+                return by_name[output]
+            names = ranked(output, by_name)
+            raise ConfigError(Problem(f"{key}: {problem} {output!r}", choices=names))
 
         weights, outputs = self.weights, pick(self.outputs, "the model has no output")
         if isinstance(weights, Mapping | list | tuple):
@@ -80,7 +80,7 @@ class Measure:
     Attributes:
       key: the key of the configuration that names it, for the messages.
       output: the model's output that is measured; None, the default, measures all together.
-      variables: what it keeps between the batches of a pass, in no checkpoint.
+      variables: its state between the batches of a pass, which no checkpoint holds.
     """
 
     key = "loss"
@@ -88,39 +88,39 @@ class Measure:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """None, by default."""
+        """The state; none by default."""
         return []
 
     def begin_batch(self) -> None:
-        """Resets what the call of the model updates, before that of a batch by itself."""
+        """Resets the state that the model's call updates, before a batch of training."""
 
     def of_batch(self, batch: Batch) -> Values:
         """Returns the scalars of one batch, without any effect."""
         raise NotImplementedError
 
     def add(self, batch: Batch) -> Totals:
-        """Adds a batch to a pass, and returns what of it is summed outside."""
+        """Adds a batch to a pass, and returns the sums and counts of measures that are means."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Begins a pass."""
+        """Starts a pass."""
 
     def of_pass(self) -> Values:
-        """Returns the scalars of the batches since the reset that are not summed outside."""
+        """Returns the scalars of the batches since the reset, of measures that are no means."""
         return {}
 
 
 class PerExample(Measure):
     """A function of labels and outputs that returns values whose first dimension is the batch.
 
-    The mean is over all values. Sample weights multiply those of a loss, as in Keras; a metric's
-    mean is weighted by them.
+    The mean is over all values. Sample weights multiply the values of a loss, as in Keras; the mean
+    of a metric is weighted by them.
 
     Args:
-      name: under which it is recorded.
+      name: the name under which it is recorded.
       key: the key of the configuration, for the messages.
-      function: takes labels and outputs, those of 16 bits as float32.
-      model: gives the penalty that is added to the loss; None for a metric.
+      function: takes labels and outputs; outputs of 16 bits are converted to float32.
+      model: its penalty is added to the loss; None for a metric.
       weighted: whether sample weights count.
     """
 
@@ -190,9 +190,9 @@ class PerExample(Measure):
 
 
 def penalty(model: Any) -> tf.Tensor:
-    """Returns the sum of what `add_loss` and regularisers have added in the last call.
+    """Returns the sum of the losses that `add_loss` and regularisers added in the last call.
 
-    Keras collects them per call, inside the function that makes it only.
+    Keras collects them for each call, and only inside the function that makes the call.
     """
     return tf.add_n([tf.constant(0.0), *map(_scalar, getattr(model, "losses", []))])
 

@@ -1,7 +1,7 @@
 """The objective of a run: the loss that it minimises, and its metrics.
 
-They are those of the configuration, or of a model that says its own: by `compile`, by overriding
-`compute_loss` or `compute_metrics`, or by metrics that it keeps.
+The configuration names them, or the model brings its own: by `compile`, by overriding
+`compute_loss` or `compute_metrics`, or by metrics that it tracks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.graph.keras_measures import Losses, OfModel, Streaming, outputs_of
 from runner.graph.measures import Batch, Measure, PerExample, Totals, Values
 from runner.system.user_code import calling
 
-# What the runner does in the place of Keras's `fit` and `evaluate`.
+# The runner replaces these methods of Keras's `fit` and `evaluate`.
 _NOT_CALLED = ("train_step", "test_step", "make_train_function", "make_test_function")
 # Names that `keras.Model.compile` resolves by the shapes of labels and outputs.
 _BY_SHAPE = {"loss": ("crossentropy", "ce"), "metric": ("accuracy", "acc")}
@@ -36,11 +36,11 @@ class Objective:
       model: the model, as its `_target_` returned it.
 
     Attributes:
-      notes: what the configuration replaces of the model's own, a line each.
+      notes: lines on what the configuration replaces of a compiled model.
 
     Raises:
-      ConfigError: when a loss or a metric cannot be built, there is no loss, or the model has
-        methods of its own that the runner does not call.
+      ConfigError: when a loss or a metric cannot be built, there is no loss, or the model overrides
+        methods that the runner does not call.
     """
 
     def __init__(self, config: RunConfig, model: Any) -> None:
@@ -48,25 +48,25 @@ class Objective:
         self._config, self._model = config, model
         self._trainer = model if isinstance(model, keras.Model) else None
         self._replaced = _made_by_compile(self._trainer)
-        own = [each.name for each in self._trainer.metrics] if self._trainer else []
-        has_metrics = any(name != "loss" for name in own)
+        of_model = self._trainer.metrics if self._trainer else []
+        has_metrics = any(metric.name != "loss" for metric in of_model)
         self.notes = tuple(self._notes(has_metrics))
         metrics = list(self._metrics())
-        own_metrics = has_metrics and not metrics
-        loss = self._loss(own_metrics)
+        takes_metrics = has_metrics and not metrics
+        loss = self._loss(takes_metrics)
         self._measures = [loss, *metrics]
-        if self._trainer and own_metrics and not isinstance(loss, OfModel):
+        if self._trainer and takes_metrics and not isinstance(loss, OfModel):
             self._measures.append(OfModel(self._trainer, loss=False, metrics=True))
 
     def begin_batch(self) -> None:
-        """Resets what the model's call updates, before the call of a batch of training."""
-        for each in self._measures:
-            each.begin_batch()
+        """Resets the metrics that the model's call updates, before a batch of training."""
+        for measure in self._measures:
+            measure.begin_batch()
 
     def means(self, batch: Batch) -> Values:
         """Returns the loss and the metrics of a batch of training, by name: float32 scalars."""
         batch = self._by_class(batch)
-        values = _merged(self._called(each, each.of_batch, batch) for each in self._measures)
+        values = _merged(self._call(measure, measure.of_batch, batch) for measure in self._measures)
         # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
         return {
             name: value if name == "loss" else tf.stop_gradient(value)
@@ -74,37 +74,37 @@ class Objective:
         }
 
     def add(self, batch: Batch) -> Totals:
-        """Adds a batch to a pass; returns metric name -> sum and count, for those that have it."""
-        return _merged(self._called(each, each.add, batch) for each in self._measures)
+        """Adds a batch to a pass; returns metric name -> sum and count, for means."""
+        return _merged(self._call(measure, measure.add, batch) for measure in self._measures)
 
     def of_pass(self) -> Values:
         """Returns the other metrics of the pass, by name: float32 scalars."""
-        return _merged(self._called(each, each.of_pass) for each in self._measures)
+        return _merged(self._call(measure, measure.of_pass) for measure in self._measures)
 
     def begin(self) -> tf.Operation:
         """Returns the operation that begins a pass: initial values, then each metric's reset."""
 
         def reset() -> tf.Tensor:
-            for each in self._measures:
-                each.reset()
+            for measure in self._measures:
+                measure.reset()
             return tf.constant(True)
 
-        with tf.control_dependencies([each.initializer for each in self._state()]):
+        with tf.control_dependencies([variable.initializer for variable in self._state()]):
             return tf.function(reset, autograph=False)().op
 
     def keep_apart(self, graph: tf.Graph) -> None:
-        """Makes the metrics' state no variables of the graph: a pass initialises them itself.
+        """Removes the metrics' state from the graph's variables: a pass initialises it.
 
-        So no checkpoint has them, and other tasks of a cluster leave them alone.
+        So checkpoints do not hold it, and other tasks of a cluster do not share it.
         """
-        apart = {each.ref() for each in (*self._state(), *self._replaced)}
-        every = graph.get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-        every[:] = [each for each in every if each.ref() not in apart]
-        for each in self._state():
-            graph.add_to_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES, each)
+        apart = {variable.ref() for variable in (*self._state(), *self._replaced)}
+        variables = graph.get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        variables[:] = [variable for variable in variables if variable.ref() not in apart]
+        for variable in self._state():
+            graph.add_to_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES, variable)
 
     def _state(self) -> list[tf.Variable]:
-        return [variable.value for each in self._measures for variable in each.variables]
+        return [variable.value for measure in self._measures for variable in measure.variables]
 
     def _notes(self, has_metrics: bool) -> Iterator[str]:
         config, model = self._config, self._trainer
@@ -125,7 +125,7 @@ class Objective:
         for name in (name for name, is_set in settings.items() if is_set):
             yield f"{name}: that of compile has no effect, a run makes single steps of a graph"
 
-    def _loss(self, own_metrics: bool) -> Measure:
+    def _loss(self, takes_metrics: bool) -> Measure:
         config, model = self._config, self._trainer
         overrides = model is not None and _overrides(model, "compute_loss")
         loss = _resolved("loss", "loss", config.loss)
@@ -141,11 +141,11 @@ class Objective:
                         "name one, such as loss=sparse_categorical_crossentropy",
                     )
                 )
-            return OfModel(model, loss=True, metrics=own_metrics)
+            return OfModel(model, loss=True, metrics=takes_metrics)
         if overrides and model is not None:
             optimizer = model.optimizer if model.compiled else None
             model.compile(optimizer=optimizer, loss=loss, loss_weights=config.loss_weights or None)
-            return OfModel(model, loss=True, metrics=own_metrics)
+            return OfModel(model, loss=True, metrics=takes_metrics)
         if isinstance(loss, Mapping):
             return Losses(loss, config.loss_weights, self._model)
         if isinstance(loss, str | keras.losses.Loss):
@@ -172,21 +172,26 @@ class Objective:
                 if not isinstance(node, Mapping) or "_target_" in node:
                     yield _metric(name, key, node, weighted=weighted)
                     continue
-                for inner, each in node.items():
-                    metric = _metric(f"{name}_{inner}", f"{key}.{inner}", each, weighted=weighted)
+                for metric_name, metric_node in node.items():
+                    metric = _metric(
+                        f"{name}_{metric_name}",
+                        f"{key}.{metric_name}",
+                        metric_node,
+                        weighted=weighted,
+                    )
                     metric.output = name
                     yield metric
 
-    def _called(self, measure: Measure, function: Callable[..., Any], *batches: Batch) -> Any:
-        """Calls a method of a measure with batches, or with the parts of them that it measures."""
+    def _call(self, measure: Measure, function: Callable[..., Any], *batches: Batch) -> Any:
+        """Calls a method of a measure with batches, or with the output of them that it measures."""
         with calling(measure.key):
             if measure.output is not None:
                 order = outputs_of(self._model)
-                batches = tuple(each.only(measure.key, measure.output, order) for each in batches)
+                batches = tuple(batch.only(measure.key, measure.output, order) for batch in batches)
             return function(*batches)
 
     def _by_class(self, batch: Batch) -> Batch:
-        """Returns a batch with the weights of its examples' classes."""
+        """Weights the examples of a batch by their classes."""
         weights = self._config.class_weight
         if not weights:
             return batch
@@ -211,14 +216,14 @@ def class_weights(labels: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
       weights: class -> weight; other classes weigh 1.
     """
     if labels.shape.rank > 1:
-        one = labels.shape[-1] == 1
-        labels = tf.squeeze(labels, -1) if one else tf.argmax(labels, -1)
+        is_column = labels.shape[-1] == 1
+        labels = tf.squeeze(labels, -1) if is_column else tf.argmax(labels, -1)
     if labels.dtype.is_floating:
         labels = tf.round(labels)
     labels = tf.cast(labels, tf.int32)
-    known = [weights.get(index, 1.0) for index in range(max(weights) + 1)]
+    by_class = [weights.get(index, 1.0) for index in range(max(weights) + 1)]
     # The last entry is for all classes beyond.
-    return tf.gather(tf.constant([*known, 1.0]), tf.minimum(labels, len(known)))
+    return tf.gather(tf.constant([*by_class, 1.0]), tf.minimum(labels, len(by_class)))
 
 
 def _metric(name: str, key: str, node: Any, *, weighted: bool) -> Measure:
@@ -242,37 +247,27 @@ def _resolved(kind: str, key: str, node: Any) -> Any:
             raise ConfigError(
                 Problem(
                     f"{key}: {node['_target_']} is a class, and `_partial_` is true",
-                    "it would be constructed anew for each batch",
+                    "it would be constructed again for every batch",
                     "delete `_partial_`",
-                )
-            )
-        other = keras.metrics.Metric if kind == "loss" else keras.losses.Loss
-        if isinstance(built, other):
-            raise ConfigError(
-                Problem(
-                    f"{key}: {node['_target_']} is a {other.__module__.split('.')[0]} "
-                    f"{other.__name__.lower()}",
-                    f"a {kind} is asked for",
-                    f"name one of keras.{'losses' if kind == 'loss' else 'metrics'}",
                 )
             )
         return built
     if isinstance(node, Mapping):
-        return {name: _resolved(kind, f"{key}.{name}", each) for name, each in node.items()}
+        return {name: _resolved(kind, f"{key}.{name}", value) for name, value in node.items()}
     if isinstance(node, list):
-        return [_resolved(kind, f"{key}.{index}", each) for index, each in enumerate(node)]
+        return [_resolved(kind, f"{key}.{index}", value) for index, value in enumerate(node)]
     return node
 
 
 def _named(kind: str, key: str, name: str) -> Any:
-    """Returns what `keras.Model.compile` makes of a name, or the name where that needs shapes."""
+    """Resolves a name as `keras.Model.compile` does; a name that needs shapes stays."""
     if name.lower() in _BY_SHAPE[kind]:
         return name
     module: Any = keras.losses if kind == "loss" else keras.metrics
     try:
-        found = module.get(name)
+        measure = module.get(name)
     except (ValueError, TypeError) as error:
-        known = [each for each in dir(module) if not each.startswith("_")]
+        known = [name for name in dir(module) if not name.startswith("_")]
         raise ConfigError(
             Problem(
                 f"{key} is {name!r}",
@@ -281,8 +276,8 @@ def _named(kind: str, key: str, name: str) -> Any:
                 ranked(name, [*known, *_BY_SHAPE[kind]])[:5],
             )
         ) from error
-    # A function is wrapped by Keras only where it is given by name.
-    return name if kind == "loss" and not isinstance(found, keras.losses.Loss) else found
+    # Keras wraps a function only where it is given by name.
+    return name if kind == "loss" and not isinstance(measure, keras.losses.Loss) else measure
 
 
 def _overrides(model: keras.Model, method: str) -> bool:
@@ -290,7 +285,7 @@ def _overrides(model: keras.Model, method: str) -> bool:
 
 
 def _require_weighted(weights: Mapping[str, float], losses: Collection[str]) -> None:
-    """Raises a ConfigError for `loss_weights` of outputs that have no loss of their own."""
+    """Raises a ConfigError for `loss_weights` of outputs without a loss."""
     wrong = [name for name in weights if name not in losses]
     if wrong:
         raise ConfigError(
@@ -304,14 +299,14 @@ def _require_weighted(weights: Mapping[str, float], losses: Collection[str]) -> 
 
 
 def _require_called(config: RunConfig, model: Any) -> None:
-    """Raises a ConfigError for a model with methods of its own that the runner does not call."""
+    """Raises a ConfigError for a model that overrides methods that the runner does not call."""
     if not isinstance(model, keras.Model):
         return
-    own = [each for each in _NOT_CALLED if _overrides(model, each)]
-    if own:
+    overridden = [method for method in _NOT_CALLED if _overrides(model, method)]
+    if overridden:
         raise ConfigError(
             Problem(
-                f"model: {type(model).__name__} has a {' and a '.join(own)} of its own",
+                f"model: {type(model).__name__} has a {' and a '.join(overridden)} of its own",
                 "the runner makes the training step itself, so that it can freeze, clip, "
                 "accumulate and resume",
                 "move what differs to compute_loss and compute_metrics, which are called",
@@ -320,23 +315,23 @@ def _require_called(config: RunConfig, model: Any) -> None:
 
 
 def _made_by_compile(model: keras.Model | None) -> list[tf.Variable]:
-    """Returns the variables that are not the model's, when it is compiled and not called yet.
+    """Returns the variables that `compile` made: of the optimizer and the metrics.
 
-    They are its optimizer's and its metrics', and those of a second optimizer that
-    `keras.saving.load_model` makes on the way.
+    `keras.saving.load_model` makes a second optimizer on the way, whose variables are among them.
     """
     if model is None or not model.compiled:
         return []
-    kept = {each.value.ref() for each in model.variables}
-    kept.add(tf.compat.v1.train.get_or_create_global_step().ref())
-    return [each for each in tf.compat.v1.global_variables() if each.ref() not in kept]
+    others = {variable.value.ref() for variable in model.variables}
+    others.add(tf.compat.v1.train.get_or_create_global_step().ref())
+    variables = tf.compat.v1.global_variables()
+    return [variable for variable in variables if variable.ref() not in others]
 
 
 def _merged(groups: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the entries of all groups.
+    """Merges groups of entries.
 
     Raises:
-      ConfigError: when two have one name.
+      ConfigError: when two entries have one name.
     """
     merged: dict[str, Any] = {}
     for group in groups:

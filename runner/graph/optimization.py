@@ -57,43 +57,41 @@ def build_optimizers(
     node: Mapping[str, Any],
     schedules: Sequence[tuple[tf.Variable, Schedule]],
     global_step: tf.Variable,
+    *,
     rate: tf.Tensor | None,
     weights: Mapping[Any, keras.Variable],
 ) -> dict[Schedule, _Optimizer]:
     """Returns an optimizer for each schedule, in the order in which they first occur.
 
-    `rate` is the learning rate, a float32 scalar; None uses the optimizer's own. For `weights` see
-    `KerasOptimizer`.
+    `rate` is the learning rate, a float32 scalar; None uses the optimizer's own. `KerasOptimizer`
+    describes `weights`.
 
     Raises:
       ConfigError: when the optimizer cannot be built, or has no learning rate to multiply.
     """
-    found = dict.fromkeys(schedule for _, schedule in schedules)
-    built = {
-        each: build_optimizer(node, global_step, rate, each.learning_rate_multiplier)
-        for each in found
-    }
-    for optimizer in built.values():
+    distinct = dict.fromkeys(schedule for _, schedule in schedules)
+    optimizers: dict[Schedule, _Optimizer] = {}
+    for schedule in distinct:
+        multiplier = schedule.learning_rate_multiplier
+        optimizer = build_optimizer(node, global_step, rate, multiplier=multiplier)
         if isinstance(optimizer, keras.optimizers.Optimizer):
-            require_usable(optimizer, alone=len(found) == 1)
-    return {
-        each: optimizer
-        if isinstance(optimizer, tf.compat.v1.train.Optimizer)
-        else KerasOptimizer(optimizer, weights)
-        for each, optimizer in built.items()
-    }
+            require_usable(optimizer, alone=len(distinct) == 1)
+            optimizer = KerasOptimizer(optimizer, weights)
+        optimizers[schedule] = optimizer
+    return optimizers
 
 
 def apply_gradients(
     optimizers: Mapping[Schedule, _Optimizer],
     gradients: Gradients,
     schedules: Sequence[tuple[tf.Variable, Schedule]],
+    *,
     global_step: tf.Variable,
 ) -> tf.Operation:
     """Returns the operation that updates the variables and increments the global step.
 
-    Variables of one schedule share an optimizer of their own. While a schedule freezes them, it
-    changes neither them nor its slots.
+    The variables of one schedule share one optimizer. It changes neither them nor its slots while
+    the schedule freezes them.
     """
     if list(optimizers) == [Schedule()]:
         return optimizers[Schedule()].apply_gradients(gradients, global_step=global_step)
@@ -103,7 +101,7 @@ def apply_gradients(
         if gradient is not None:
             groups.setdefault(schedule_of[variable.ref()], []).append((gradient, variable))
     applied = [
-        _apply(optimizers[schedule], pairs, schedule, global_step)
+        _apply(optimizers[schedule], pairs, schedule, global_step=global_step)
         for schedule, pairs in groups.items()
     ]
     with tf.control_dependencies(applied):
@@ -113,14 +111,14 @@ def apply_gradients(
 def shared_state(
     optimizers: Mapping[Schedule, _Optimizer], schedules: Sequence[tuple[tf.Variable, Schedule]]
 ) -> dict[str, tuple[str, ...]]:
-    """Returns what each optimizer keeps once for all of its variables, such as Adam's powers.
+    """Returns the variables that optimizers share between weights, such as Adam's powers.
 
-    It maps the name of their operation to those of the variables that they are kept for. Call it
-    after `apply_gradients`.
+    The names of their operations are mapped to the names of the weights' operations. Call it after
+    `apply_gradients`.
     """
     shared = {}
     for schedule, optimizer in optimizers.items():
-        members = [variable for variable, each in schedules if each == schedule]
+        members = [variable for variable, other in schedules if other == schedule]
         slots = {
             slot.ref()
             for name in optimizer.get_slot_names()
@@ -137,6 +135,7 @@ def build_optimizer(
     node: Mapping[str, Any],
     global_step: tf.Variable,
     rate: tf.Tensor | None = None,
+    *,
     multiplier: float = 1.0,
 ) -> _Optimizer | keras.optimizers.Optimizer:
     """Builds the optimizer with its learning rate multiplied.
@@ -149,7 +148,7 @@ def build_optimizer(
     if rate is not None:
         node["learning_rate"] = "${graph:learning_rate}"
         multiplied = rate if multiplier == 1.0 else rate * multiplier
-        # Keras takes no tensor, but what returns one.
+        # Keras takes no tensor, but a function that returns one.
         of_keras = isinstance(target, type) and issubclass(target, keras.optimizers.Optimizer)
         names["learning_rate"] = (lambda: multiplied) if of_keras else multiplied
     elif multiplier != 1.0:
@@ -184,6 +183,7 @@ def _apply(
     optimizer: _Optimizer,
     pairs: Sequence[tuple[Any, tf.Variable]],
     schedule: Schedule,
+    *,
     global_step: tf.Variable,
 ) -> tf.Operation:
     if not schedule.freeze_until_step:
@@ -210,15 +210,15 @@ def _apply(
 
 def clip(gradients: Gradients, bounds: ClipConfig) -> Gradients:
     """Returns the gradients within the bounds: by value, then by norm, then by global norm."""
-    values = [(index, each) for index, (each, _) in enumerate(gradients) if each is not None]
-    clipped = [each for _, each in values]
+    indices = [index for index, (gradient, _) in enumerate(gradients) if gradient is not None]
+    clipped = [gradients[index][0] for index in indices]
     if bounds.value is not None:
-        clipped = [tf.clip_by_value(each, -bounds.value, bounds.value) for each in clipped]
+        clipped = [tf.clip_by_value(value, -bounds.value, bounds.value) for value in clipped]
     if bounds.norm is not None:
-        clipped = [tf.clip_by_norm(each, bounds.norm) for each in clipped]
+        clipped = [tf.clip_by_norm(value, bounds.norm) for value in clipped]
     if bounds.global_norm is not None:
         clipped, _ = tf.clip_by_global_norm(clipped, bounds.global_norm)
-    by_index = dict(zip((index for index, _ in values), clipped, strict=True))
+    by_index = dict(zip(indices, clipped, strict=True))
     return [(by_index.get(index), variable) for index, (_, variable) in enumerate(gradients)]
 
 
@@ -226,30 +226,31 @@ def accumulate(
     one_batch: Callable[[], Batch],
     names: Sequence[str],
     variables: Sequence[tf.Variable],
+    *,
     count: int,
 ) -> Batch:
-    """Returns means over `count` batches, taken one after another so that memory holds one.
+    """Returns means over `count` batches, which are read one by one so that memory holds one.
 
-    Each run of the train op is one update; sparse gradients become dense.
+    Every run of the train op makes one update; sparse gradients become dense.
     """
     used: set[int] = set()
 
     def add(index: Any, sums: Mapping[str, Any], totals: list[Any], waited: Any) -> Any:
         means, gradients, seconds = one_batch()
-        used.update(index for index, (each, _) in enumerate(gradients) if each is not None)
+        used.update(number for number, (value, _) in enumerate(gradients) if value is not None)
         return (
             index + 1,
             {name: sums[name] + means[name] for name in names},
             [
-                total if each is None else total + tf.convert_to_tensor(each)
-                for total, (each, _) in zip(totals, gradients, strict=True)
+                total if gradient is None else total + tf.convert_to_tensor(gradient)
+                for total, (gradient, _) in zip(totals, gradients, strict=True)
             ],
             waited + seconds,
         )
 
     def loop() -> Any:
         sums = {name: tf.constant(0.0) for name in names}
-        totals = [tf.zeros(each.shape, each.dtype) for each in variables]
+        totals = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
         start = (tf.constant(0), sums, totals, tf.constant(0.0, tf.float64))
         return tf.while_loop(lambda index, *_: index < count, add, start, parallel_iterations=1)
 
@@ -267,23 +268,25 @@ class AveragedWeights:
     """Moving averages of weights, which can change places with them.
 
     Args:
-      pairs: each weight with its average.
+      pairs: weights and their averages.
     """
 
     def __init__(self, pairs: Sequence[tuple[tf.Variable, tf.Variable]]) -> None:
-        # Apart from what the update waits for, which is the train op.
+        # Outside of the control dependencies of the update, which waits for the train op.
         with tf.control_dependencies(None), tf.name_scope("swap_averages"):
-            values = [(tf.identity(one), tf.identity(other)) for one, other in pairs]
+            values = [(tf.identity(weight), tf.identity(average)) for weight, average in pairs]
             with tf.control_dependencies(tf.nest.flatten(values)):
-                assigned = [
-                    (weight.assign(average), kept.assign(value))
-                    for (weight, kept), (value, average) in zip(pairs, values, strict=True)
+                assignments = [
+                    (weight.assign(average_value), average.assign(weight_value))
+                    for (weight, average), (weight_value, average_value) in zip(
+                        pairs, values, strict=True
+                    )
                 ]
-            self._swap = tf.group(*tf.nest.flatten(assigned))
+            self._swap = tf.group(*tf.nest.flatten(assignments))
 
     @contextmanager
     def in_place(self, session: tf.compat.v1.Session) -> Iterator[None]:
-        """Puts the averages in the weights' place for a while, and the weights in theirs."""
+        """Swaps the averages and the weights within the block."""
         session.run(self._swap)
         try:
             yield
@@ -294,13 +297,14 @@ class AveragedWeights:
 def average_weights(
     weights: Sequence[tf.Variable], decay: float, global_step: tf.Tensor
 ) -> tuple[AveragedWeights, tf.Operation]:
-    """Returns `tf.train.ExponentialMovingAverage`s of the weights, and what updates them.
+    """Returns `tf.train.ExponentialMovingAverage`s of the weights, and their update operation.
 
-    Each update keeps `decay` of an average, and at the start at most (1 + step) / (10 + step).
+    An update keeps the part `decay` of an average, and at the start at most
+    (1 + step) / (10 + step).
     """
     averages = tf.train.ExponentialMovingAverage(decay, num_updates=global_step)
     update = averages.apply(weights)
-    return AveragedWeights([(each, averages.average(each)) for each in weights]), update
+    return AveragedWeights([(weight, averages.average(weight)) for weight in weights]), update
 
 
 def averaged_names(variables: Mapping[str, tf.Variable], checkpoint: str) -> dict[str, tf.Variable]:

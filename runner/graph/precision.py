@@ -1,10 +1,9 @@
-"""How the graph computes: seeds, mixed precision, XLA, threads."""
+"""Settings of the whole graph: seeds, mixed precision, XLA, threads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import keras
@@ -16,15 +15,14 @@ from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Model
 from runner.graph.optimization import Schedule
 from runner.graph.replica import Replica
-from runner.internals.tensorflow import called_functions, compilable_operations
 
 
 def set_threads(config: RunConfig) -> None:
-    """Sets the numbers of threads, before anything of TensorFlow makes them.
+    """Sets the numbers of threads, before TensorFlow creates its thread pools.
 
-    A session's own configuration comes too late: building any function makes the pools of the
-    process, which are never changed. A later run in the same process keeps them, and logs a
-    warning where it asks for others.
+    The configuration of a session comes too late: building any function creates the pools of the
+    process for good. A later run in the same process keeps them, and logs a warning where it asks
+    for other numbers.
     """
     for kind in ("intra", "inter"):
         count = getattr(config.session, f"{kind}_op_threads")
@@ -55,7 +53,7 @@ def new_graph(config: RunConfig, replica: Replica) -> Iterator[tf.Graph]:
 
 
 def build_model(config: RunConfig) -> Model:
-    """Builds the model, without the keys that are for the runner among its arguments."""
+    """Builds the model; the keys for the runner are not among its arguments."""
     node = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
     model: Model = build_target("model", node)
     return model
@@ -66,46 +64,9 @@ def is_compiled(config: RunConfig) -> bool:
     return bool(config.model.get("jit_compile"))
 
 
-def check_compiled(config: RunConfig, graph: tf.Graph) -> None:
-    """Checks that XLA has a kernel for every operation that it is to compile.
-
-    Raises:
-      ConfigError: which names those that it has none for.
-    """
-    if not is_compiled(config):
-        return
-    definition = graph.as_graph_def()
-    functions = {each.signature.name: each.node_def for each in definition.library.function}
-    found = [node for node in chain(definition.node, *functions.values()) if _must_compile(node)]
-    compiled: dict[str, tf.compat.v1.NodeDef] = {}
-    seen: set[str] = set()
-    while found:
-        node = found.pop()
-        called = {*called_functions(node)} - seen
-        seen |= called
-        found += chain.from_iterable(functions[name] for name in called)
-        if not _must_compile(node):
-            compiled[node.name] = node
-    operations = {node.op for node in compiled.values()}
-    lacking = operations.difference(compilable_operations(operations), functions)
-    if lacking:
-        named = (f"{name} ({node.op})" for name, node in compiled.items() if node.op in lacking)
-        raise ConfigError(
-            Problem(
-                f"model.jit_compile is true, and XLA cannot compile {', '.join(sorted(named))}",
-                "it compiles the model, the loss, the metrics and the gradient as one",
-                "compute it in the data, or delete model.jit_compile",
-            )
-        )
-
-
-def _must_compile(node: tf.compat.v1.NodeDef) -> bool:
-    return "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
-
-
 @contextmanager
 def dtype_policy(config: RunConfig) -> Iterator[None]:
-    """Makes the configured policy that of every Keras layer made within."""
+    """Gives the configured policy to every Keras layer created within."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(config.model.get("dtype_policy", "float32"))
     try:
@@ -115,9 +76,11 @@ def dtype_policy(config: RunConfig) -> Iterator[None]:
 
 
 def full_precision(outputs: Any) -> Any:
-    """Returns the nested outputs with 16-bit floats as float32, in which losses are computed."""
+    """Converts 16-bit floats of nested outputs to float32, in which losses are computed."""
     return tf.nest.map_structure(
-        lambda each: tf.cast(each, tf.float32) if each.dtype in (tf.float16, tf.bfloat16) else each,
+        lambda tensor: (
+            tf.cast(tensor, tf.float32) if tensor.dtype in (tf.float16, tf.bfloat16) else tensor
+        ),
         outputs,
     )
 
@@ -125,12 +88,12 @@ def full_precision(outputs: Any) -> Any:
 def scaled_losses(
     config: RunConfig, optimizers: Mapping[Schedule, tf.compat.v1.train.Optimizer]
 ) -> dict[Schedule, tf.compat.v1.train.Optimizer]:
-    """Returns the optimizers, for float16 with a loss scale that keeps gradients from vanishing.
+    """Adds a loss scale to the optimizers for float16, which keeps gradients from vanishing.
 
     A step whose scaled gradients overflow changes nothing, not even the global step.
 
     Raises:
-      ConfigError: when there are several for float16: each would keep a scale of its own.
+      ConfigError: when there are several for float16, because each would have its own scale.
     """
     if config.model.get("dtype_policy") != "mixed_float16":
         return dict(optimizers)
@@ -143,4 +106,4 @@ def scaled_losses(
             )
         )
     scaled = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
-    return {each: scaled(optimizer, "dynamic") for each, optimizer in optimizers.items()}
+    return {schedule: scaled(optimizer, "dynamic") for schedule, optimizer in optimizers.items()}

@@ -52,10 +52,10 @@ class VariablePlacement:
 class Replica:
     """One copy of the training graph: where its parts are, and which batches it reads.
 
-    This one is the only copy and places nothing; `runner.cluster.replica` has the other kind.
+    This class is the only copy and places nothing; `runner.cluster.replica` has the other kind.
 
     Attributes:
-      count: how many copies there are; each reads batches of its own.
+      count: the number of copies, which share the batches.
     """
 
     count = 1
@@ -77,9 +77,10 @@ class Replica:
         optimizer: tf.compat.v1.train.Optimizer,
         gradients: Gradients,
         change: Callable[[Gradients], Gradients],
+        *,
         global_step: tf.Variable,
     ) -> tf.Operation | None:
-        """Adds one update for the gradients of all copies; None when each makes its own.
+        """Adds one update for the gradients of all copies; None when every copy makes its own.
 
         `change`, such as clipping, is applied to the averages of the gradients.
         """

@@ -14,7 +14,8 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.config.validation import KEY, no_rate
 from runner.errors import ConfigError, Problem
-from runner.graph.experiment import Model, Training
+from runner.graph.built_graph import Training
+from runner.graph.experiment import Model
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import KerasOptimizer
 from runner.graph.optimization import (
@@ -46,20 +47,21 @@ _TWO_AVERAGES = Problem(
 
 
 class TrainingStep:
-    """Builds a training step in two phases: the forward pass, then what updates the variables."""
+    """Builds a training step in two phases: the forward pass, then the update of the variables."""
 
     def __init__(
         self,
         config: RunConfig,
         source: TrainingInput,
         forward: Forward,
+        *,
         replica: Replica,
     ) -> None:
-        """Adds the forward pass, by which the model makes its variables.
+        """Adds the forward pass, in which the model creates its variables.
 
-        With several batches to a step it is part of a loop that needs the variables, and with
-        `model.jit_compile` XLA compiles it together with the gradient; the model then makes its
-        variables when it is called for evaluation.
+        With several batches to a step the forward pass is part of a loop that needs the variables,
+        and with `model.jit_compile` XLA compiles it together with the gradient. The model then
+        creates its variables when it is called for evaluation.
         """
         self._replica = replica
         self._config, self._source, self._forward = config, source, forward
@@ -82,12 +84,16 @@ class TrainingStep:
         if not schedules:
             raise ConfigError(_nothing_trains(config))
         rate, scale = self._learning_rate()
-        weights = {each.value.ref(): each for each in keras_variables(model).values()}
-        built = build_optimizers(config.optimizer, schedules, global_step, rate, weights)
+        weights = {weight.value.ref(): weight for weight in keras_variables(model).values()}
+        built = build_optimizers(
+            config.optimizer, schedules, global_step, rate=rate, weights=weights
+        )
         optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules, metrics)
-        keras_ones = [each for each in built.values() if isinstance(each, KerasOptimizer)]
-        averages, train_op = self._averages(keras_ones, schedules, train_op)
+        of_keras = [
+            optimizer for optimizer in built.values() if isinstance(optimizer, KerasOptimizer)
+        ]
+        averages, train_op = self._averages(of_keras, schedules, train_op)
         with tf.control_dependencies([train_op]):
             step = tf.identity(global_step.read_value())
         return Training(
@@ -100,10 +106,12 @@ class TrainingStep:
             averages=averages,
             input_initializer=self._source.initializer,
             input_seconds=waited,
-            input_state=self._source.state,
-            input_is_saved=config.train.save_input,
+            input_name="data.train()",
+            saved_input=self._source.state if config.train.save_input else None,
             shared_state=shared_state(optimizers, schedules),
-            state_names=dict(chain.from_iterable(each.names.items() for each in keras_ones)),
+            state_names=dict(
+                chain.from_iterable(optimizer.names.items() for optimizer in of_keras)
+            ),
         )
 
     def _averages(
@@ -112,8 +120,8 @@ class TrainingStep:
         schedules: Sequence[tuple[tf.Variable, Schedule]],
         train_op: tf.Operation,
     ) -> tuple[AveragedWeights | None, tf.Operation]:
-        """Returns the moving averages of the weights, and the train op that updates them, too."""
-        pairs = [pair for each in optimizers for pair in each.averages]
+        """Returns the moving averages of the weights, and a train op that updates them too."""
+        pairs = [pair for optimizer in optimizers for pair in optimizer.averages]
         decay = self._config.train.ema_decay
         if decay is None:
             return AveragedWeights(pairs) if pairs else None, train_op
@@ -130,7 +138,7 @@ class TrainingStep:
         schedules: Sequence[tuple[tf.Variable, Schedule]],
         metrics: Sequence[str],
     ) -> tuple[tuple[dict[str, tf.Tensor], tf.Tensor], tf.Operation]:
-        """Returns the step's metrics and its wait for input, and the operation that updates."""
+        """Returns the step's metrics and its wait for input, and the update operation."""
         config = self._config
         variables = [variable for variable, _ in schedules]
         optimizer = next(iter(optimizers.values()))
@@ -161,12 +169,13 @@ class TrainingStep:
             means, gradients, waited = (
                 one_batch()
                 if config.train.accumulate == 1
-                else accumulate(one_batch, metrics, variables, config.train.accumulate)
+                else accumulate(one_batch, metrics, variables, count=config.train.accumulate)
             )
             with calling("optimizer"):
+                step = self._global_step
                 train_op = self._replica.shared_update(
-                    optimizer, gradients, clipped, self._global_step
-                ) or apply_gradients(optimizers, clipped(gradients), schedules, self._global_step)
+                    optimizer, gradients, clipped, global_step=step
+                ) or apply_gradients(optimizers, clipped(gradients), schedules, global_step=step)
         return (means, waited), train_op
 
     def _next_means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -182,7 +191,7 @@ class TrainingStep:
 
 
 def rollback_count(config: RunConfig) -> tf.Variable | None:
-    """Returns the count that checkpoints keep, so that a resumed run counts on."""
+    """Returns the variable that counts rollbacks, also across resumed runs."""
     if config.train.non_finite.action is not NonFinite["rollback"]:
         return None
     return tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
@@ -191,7 +200,7 @@ def rollback_count(config: RunConfig) -> tf.Variable | None:
 def _nothing_trains(config: RunConfig) -> Problem:
     return Problem(
         "no variable is left to train",
-        "each belongs to a layer with `trainable = False` or a scaffold with `trainable: false`",
+        "all belong to layers with `trainable = False` or scaffolds with `trainable: false`",
         "let one of them train",
         tuple(config.scaffolds),
     )
@@ -201,8 +210,8 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
     """Returns the learning rate, a float32 scalar; None when the optimizer's target takes none.
 
     Args:
-      optimizer: the optimizer's configuration. Its `learning_rate`, by default that of the target,
-        is a number; or the `_target_` of a schedule: a class of `keras.optimizers.schedules`, any
+      optimizer: the optimizer's configuration. Its `learning_rate`, by default the target's own, is
+        a number or the `_target_` of a schedule: a class of `keras.optimizers.schedules`, any
         callable of the step, or a `tf.compat.v1.train` function such as `exponential_decay` with
         `global_step: ${graph:global_step}`.
       global_step: the global step before the train op has run.

@@ -1,4 +1,4 @@
-"""The variables of a graph: their names, and what the planner and checkpoints know of them."""
+"""The variables of a graph: their names, their specs for the planner, and their savers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.graph.experiment import Training
+from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.internals.tensorflow import slice_of
 from runner.restoration.model_variables import LEARNING_RATE
@@ -21,7 +21,7 @@ from runner.restoration.weights_layout import Slots
 
 def name_variables(
     variables: list[tf.Variable],
-    known: dict[str, tf.Variable],
+    known: Mapping[str, tf.Variable],
     training: Training | None = None,
 ) -> dict[str, tf.Variable]:
     """Returns name -> variable for all of `variables`.
@@ -44,7 +44,7 @@ def name_variables(
 
 
 def partition_of(variable: tf.Variable) -> Partition | None:
-    """Returns which part of a partitioned variable this is; None for a whole one."""
+    """Returns the place of a part in its partitioned variable; None for a whole variable."""
     part = slice_of(variable)
     if part is None:
         return None
@@ -53,16 +53,17 @@ def partition_of(variable: tf.Variable) -> Partition | None:
 
 def variable_specs(
     variables: Mapping[str, tf.Variable],
-    own: Mapping[str, bool],
+    trainable: Mapping[str, bool],
+    *,
     policies: Mapping[str, ScaffoldConfig],
     training: Training | None,
     initializers: Mapping[str, str] | None = None,
 ) -> tuple[VariableSpec, ...]:
-    """Returns what the planner knows of the variables.
+    """Describes the variables for the planner.
 
     Args:
       variables: name -> variable.
-      own: the names of the model's -> whether the model lets them train.
+      trainable: name of a variable of the model -> whether the model lets it train.
       policies: variable name -> the scaffold that owns it.
       training: the training graph, if there is one.
       initializers: variable name -> its initializer, where Keras knows it; else the graph does.
@@ -73,36 +74,36 @@ def variable_specs(
     for name, variable in variables.items():
         shape, dtype = variable.shape.as_list(), variable.dtype.base_dtype.name
         frozen = name in policies and not policies[name].trainable
-        kept_for = dict.fromkeys(wholes[each] for each in shared.get(variable.op.name, ()))
+        shared_by = dict.fromkeys(wholes[weight] for weight in shared.get(variable.op.name, ()))
         specs.append(
             VariableSpec(
-                TensorSpec(name, tuple(shape), dtype),
-                classify(wholes[variable.op.name], model=name in own),
-                own.get(name, False) and not frozen,
-                (initializers or {}).get(name) or _initializer(variable),
-                own.get(name, False) and frozen,
-                partition_of(variable),
-                tuple(kept_for),
+                tensor=TensorSpec(name, tuple(shape), dtype),
+                state=classify(wholes[variable.op.name], model=name in trainable),
+                trainable=trainable.get(name, False) and not frozen,
+                initializer=(initializers or {}).get(name) or _initializer(variable),
+                frozen=trainable.get(name, False) and frozen,
+                partition=partition_of(variable),
+                shared_by=tuple(shared_by),
             )
         )
     return tuple(specs)
 
 
 def keras_slots(variables: Mapping[str, tf.Variable], training: Training) -> Slots | None:
-    """Returns what the optimizer of a training step keeps; None when it is not one of Keras."""
-    kept = {
-        name: tuple(each.shape.as_list())
-        for name, each in variables.items()
-        if each.op.name in training.state_names and not name.endswith(f"/{LEARNING_RATE}")
+    """Returns the variables of a Keras optimizer; None when the optimizer is not Keras's."""
+    shapes = {
+        name: tuple(variable.shape.as_list())
+        for name, variable in variables.items()
+        if variable.op.name in training.state_names and not name.endswith(f"/{LEARNING_RATE}")
     }
-    kind = next((name.rpartition("/")[0] for name in kept if name.endswith("/iterations")), "")
-    return Slots(kind, kept) if kind else None
+    kind = next((name.rpartition("/")[0] for name in shapes if name.endswith("/iterations")), "")
+    return Slots(kind, shapes) if kind else None
 
 
 def saved_as(
     variables: Mapping[str, tf.Variable], averaged: AbstractSet[str] = frozenset()
 ) -> dict[str, Any]:
-    """Returns tensor name -> what is saved under it; of `averaged`, under their averages' names."""
+    """Returns tensor name -> variable to save; `averaged` go by the names of their averages."""
     saved: dict[str, Any] = {}
     for name, variable in variables.items():
         if partition_of(variable) is not None:
@@ -116,7 +117,7 @@ def saved_as(
 def checkpoint_saver(
     config: RunConfig, saved: Mapping[str, Any], source: TrainingInput | None
 ) -> tf.compat.v1.train.Saver:
-    """Returns the saver of a run's checkpoints, which keep the position in `source` if given."""
+    """Returns the saver of a run's checkpoints, which hold the position in `source` if given."""
     position = {} if source is None else {source.saveable.name: source.saveable}
     return tf.compat.v1.train.Saver(
         {**saved, **position},
@@ -126,12 +127,12 @@ def checkpoint_saver(
 
 
 def whole_name(name: str, variable: tf.Variable) -> str:
-    """Returns the name that patterns and checkpoints use: the whole's for a part of a variable."""
+    """Returns the name for patterns and checkpoints: for a part, the whole variable's."""
     partition = partition_of(variable)
     return partition.name if partition else name
 
 
-# What Keras calls the initializer in which these operations are.
+# Operation of an initializer -> Keras's name of the initializer.
 _INITIALIZERS = {
     "Qr": "Orthogonal",
     "RandomStandardNormal": "RandomNormal",
@@ -143,16 +144,17 @@ _PASSED, _COMPUTED = ("Identity", "Cast", "Reshape", "Transpose"), ("AddV2", "Mu
 
 
 def _initializer(variable: tf.Variable) -> str:
-    """Names the initializer in Keras's words where its operations tell, or the operation."""
+    """Names the initializer as Keras does where its operations tell, else its last operation."""
     assign = variable.initializer
     value = getattr(assign, "op", assign).inputs[1].op
     computed = False
     while value.type in (*_COMPUTED, *_PASSED) and value.inputs:
         computed |= value.type in _COMPUTED
         # A factor, an offset, a shape are constants.
-        value = next((each for each in value.inputs if each.op.type != "Const"), value.inputs[0]).op
+        computing = [tensor for tensor in value.inputs if tensor.op.type != "Const"]
+        value = [*computing, *value.inputs][0].op
     if value.type == "RestoreV2":  # tf.compat.v1.train.init_from_checkpoint
-        path, name = (tf.get_static_value(each).item().decode() for each in value.inputs[:2])
+        path, name = (tf.get_static_value(tensor).item().decode() for tensor in value.inputs[:2])
         return f"init_from_checkpoint {path}: {name}"
     if value.type in ("Const", "Fill"):
         filled = value.inputs[1].op if value.type == "Fill" else value
@@ -160,16 +162,12 @@ def _initializer(variable: tf.Variable) -> str:
     return _INITIALIZERS.get(value.type, str(value.type))
 
 
-# A greater constant is not read: it is made anew, and as large as the variable.
-_READ = 1_000_000
-
-
 def _constant(operation: tf.Operation) -> str:
     """Returns e.g. `Zeros` or `Constant(0.1)`, and `Constant` for several values."""
     count = operation.outputs[0].shape.num_elements()
-    if operation.type != "Const" or not count or count > _READ:
+    if operation.type != "Const" or not count:
         return "Constant"
-    # Not tf.get_static_value: what it has read may not be fed, and restoring feeds it.
+    # Restoring feeds the tensor, which tf.get_static_value would forbid.
     values = np.ravel(tf.make_ndarray(operation.get_attr("value")))
     if values.dtype.kind not in "biuf" or (values != values[0]).any():
         return "Constant"

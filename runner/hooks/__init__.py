@@ -10,7 +10,7 @@ has, and in which order, is decided in `runner.training`.
 """
 
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
-from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook, evaluate, evaluate_checkpoint
+from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook
 from runner.hooks.metrics import (
     MemoryHook,
     MetricsHook,
@@ -44,6 +44,4 @@ __all__ = [
     "StopWhenHook",
     "SummariesHook",
     "WallClockLimitHook",
-    "evaluate",
-    "evaluate_checkpoint",
 ]

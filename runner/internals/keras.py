@@ -13,6 +13,12 @@ import keras
 import tensorflow as tf
 from keras.src.saving import saving_lib
 
+from runner.errors import RunnerError
+
+# Keras raises errors of its calls again as new ones, built from their messages: a signal would no
+# longer be an `InterruptedRunError`. It leaves those alone that have this attribute.
+RunnerError._keras_call_info_injected = True  # type: ignore[attr-defined]
+
 
 class _Groups(saving_lib.H5IOStore):
     """Records the groups of a weights file instead of writing them."""

@@ -205,10 +205,10 @@ class PadOrSlice(Conversion):
 
     def __str__(self) -> str:
         common = self._common()
-        larger = [each for each in (self.old, self.new) if each != common] or [self.old]
-        wholes = " and ".join(str(list(each)) for each in larger)
-        kept = ", the rest keeps its initial value" if self.needs_initial else ""
-        return f"common part {list(common)} of {wholes}{kept}"
+        larger = [shape for shape in (self.old, self.new) if shape != common] or [self.old]
+        wholes = " and ".join(str(list(shape)) for shape in larger)
+        rest = ", the rest keeps its initial value" if self.needs_initial else ""
+        return f"common part {list(common)} of {wholes}{rest}"
 
     def _common(self) -> tuple[int, ...]:
         return tuple(
@@ -266,8 +266,8 @@ class VocabularyRemap(Conversion):
 
     def __str__(self) -> str:
         new = self.old_index.count(-1)
-        kept = f", {new:,} keep their initial value" if new else ""
-        return f"{len(self.old_index) - new:,} tokens moved along axis {self.axis}{kept}"
+        rest = f", {new:,} keep their initial value" if new else ""
+        return f"{len(self.old_index) - new:,} tokens moved along axis {self.axis}{rest}"
 
     def part(self, start: int, size: int) -> VocabularyRemap:
         """Returns the remapping of the block of `size` tokens that begins at `start`."""
@@ -279,8 +279,8 @@ def remap(
 ) -> VocabularyRemap:
     """Returns the remapping between two vocabularies.
 
-    Rows beyond a vocabulary's end, e.g. buckets for unknown tokens, belong to no token: those of
-    the checkpoint are left out and those of the variable keep their initial value.
+    Rows beyond a vocabulary's end, e.g. buckets for unknown tokens, belong to no token: the
+    checkpoint's are left out, and the variable's keep their initial value.
 
     `axis`, not negative, counts tokens: `old_size` in the tensor, `new_size` in the variable.
 
@@ -304,10 +304,12 @@ def read_vocabulary(path: str) -> tuple[str, ...]:
     """Returns the tokens of a UTF-8 file, one a line, in the order of their index.
 
     Raises:
-      OSError: when the file cannot be read.
-      UnicodeDecodeError: when it is not UTF-8.
+      ValueError: when the file cannot be read, or is not UTF-8.
     """
-    text = Path(path).read_text(encoding="utf-8")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the vocabulary {path} cannot be read: {error}") from error
     # Not splitlines(): a token may hold one of the separators that Unicode knows besides \n.
     return tuple(text.removesuffix("\n").split("\n")) if text else ()
 

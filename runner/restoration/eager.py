@@ -84,8 +84,9 @@ class WarmStartPlan(RestorationPlan):
 
         The keys are those of `json_report.provenance_document`.
         """
-        run = {"experiment": self.model, "run_dir": os.getcwd(), "tracking_uri": None}
-        return json_report.provenance_document(self, {**run, "run_id": None}, self.origins)
+        return json_report.provenance_document(
+            self, self.origins, experiment=self.model, run_dir=Path.cwd()
+        )
 
     def write_provenance(self, directory: str | Path) -> None:
         """Writes the provenance into a directory of the model's own checkpoints.
@@ -338,8 +339,8 @@ def _slot(name: str, variable: Any, trained: tuple[str, ...]) -> VariableSpec:
     if name.endswith("/average"):
         state = StateClass.MOVING_AVERAGE
     # What counts the steps is restored with the slots of all variables together, as Adam needs it.
-    kept_for = trained if name.startswith("optimizer/") else ()
-    return VariableSpec(_tensor(name, variable), state, False, "", kept_for=kept_for)
+    shared_by = trained if name.startswith("optimizer/") else ()
+    return VariableSpec(_tensor(name, variable), state, False, "", shared_by=shared_by)
 
 
 def _tensor(name: str, variable: Any) -> TensorSpec:

@@ -15,7 +15,7 @@ from runner.checkpoints.reader import TensorSpec, is_number
 from runner.config.choices import ShapePolicy
 from runner.config.schema import ScaffoldConfig, VocabularyConfig
 from runner.config.spelling import override
-from runner.errors import Problem
+from runner.errors import PlanError, Problem
 from runner.restoration.conversions import (
     Cast,
     Combination,
@@ -31,7 +31,6 @@ from runner.restoration.conversions import (
 )
 from runner.restoration.named_conversions import NAMED_CONVERSIONS, Target
 from runner.restoration.patterns import PATTERN_MAPS, FirstMatch
-from runner.restoration.problems import SAME_SHAPE
 from runner.restoration.variables import Partition, VariableSpec
 
 
@@ -56,7 +55,7 @@ class SourceTensor:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all its tensors, in the order in which `convert` takes their values."""
-        return tuple(each.name for each in (self.tensor, *self.others))
+        return tuple(tensor.name for tensor in (self.tensor, *self.others))
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -97,19 +96,6 @@ class Rules:
     vocabulary: VocabularyConfig | None
 
 
-class MisfitError(Exception):
-    """A tensor does not fit its variable.
-
-    Attributes:
-      kind: groups problems that are reported together, e.g. `shape`.
-      problem: why.
-    """
-
-    def __init__(self, kind: str, problem: Problem) -> None:
-        super().__init__(kind, problem)
-        self.kind, self.problem = kind, problem
-
-
 class Fitter:
     """Applies one scaffold's rules on shape, layout and dtype; reads each vocabulary file once.
 
@@ -129,14 +115,14 @@ class Fitter:
 
     def rules(self, name: str, *, linear: bool) -> Rules:
         """Returns the rules for the variable `name`, or for a slot or an average of it."""
-        found = {part: rules.find(name) for part, rules in self._rules.items()}
-        return Rules(name, linear, **found)
+        values = {part: rules.find(name) for part, rules in self._rules.items()}
+        return Rules(name, linear, **values)
 
     def names(self, rules: Rules, wanted: str) -> tuple[str, ...]:
         """Returns the names of the tensors needed for a variable whose renamed name is `wanted`.
 
         Raises:
-          MisfitError: when that name is not what the named conversion asks for.
+          PlanError: when that name is not what the named conversion asks for.
         """
         if rules.convert is None:
             return (wanted,)
@@ -148,7 +134,7 @@ class Fitter:
                 str(error),
                 f"map it in {self.key}.rename to the name that is asked for",
             )
-            raise MisfitError("name", problem) from error
+            raise PlanError(problem) from error
 
     def fit(
         self, variable: VariableSpec, tensors: Sequence[TensorSpec], rules: Rules
@@ -159,7 +145,7 @@ class Fitter:
         then sliced.
 
         Raises:
-          MisfitError: when the tensors do not fit.
+          PlanError: when the tensors do not fit.
         """
         try:
             combination, steps, shape = self._layout(variable, tensors, rules)
@@ -171,14 +157,14 @@ class Fitter:
                 str(error),
                 "fix the rule in convert, transpose or vocabulary, or exclude the variable",
             )
-            raise MisfitError("layout", problem) from error
+            raise PlanError(problem) from error
         after = shape if last is None else last.shape(shape)
         if after != variable.full_shape:
             if self._config.shape is ShapePolicy.init:
                 return None, (f"{tensors[0].name} has shape {list(after)}: initialised",)
             resize = self._resize(shape, variable.full_shape) if last is None else None
             if resize is None:
-                raise MisfitError("shape", self._shape(variable, tensors[0], after))
+                raise PlanError(self._shape(variable, tensors[0], after))
             if isinstance(resize, Reshape):
                 steps.append(resize)
             else:
@@ -225,15 +211,8 @@ class Fitter:
         if not -len(shape) <= config.axis < len(shape) or len(shape) != len(new):
             raise ValueError(f"{list(shape)} and {list(new)} have no common axis {config.axis}")
         axis = config.axis % len(shape)
-        old, new_tokens = self._tokens(config.old), self._tokens(config.new)
+        old, new_tokens = self._read(config.old), self._read(config.new)
         return remap(old, new_tokens, axis, shape[axis], new[axis])
-
-    def _tokens(self, path: str) -> Sequence[str]:
-        try:
-            return self._read(path)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ValueError(f"the vocabulary {path} cannot be read: {reason}") from error
 
     def _cast(
         self, variable: VariableSpec, tensors: Sequence[TensorSpec]
@@ -245,40 +224,33 @@ class Fitter:
         numbers = is_number(old) and is_number(new)
         if casts_freely(old, new) or (numbers and self._config.cast):
             return (Cast(new),), (f"{old} cast to {new}",)
-        why = (
-            f"a cast from {old} to {new} may lose values",
-            f"allow it by ++{self.key}.cast=true, or exclude the variables",
-        )
-        never = (
-            f"{old} and {new} do not convert into each other",
-            "exclude the variables, or rename them to other tensors",
-        )
-        state = f"{self.key}: {new} variables have {old} tensors"
-        raise MisfitError(f"dtype {old} to {new}", Problem(state, *(why if numbers else never)))
+        cause = f"{old} and {new} do not convert into each other"
+        remedy = "exclude the variables, or rename them to other tensors"
+        if numbers:
+            cause = f"a cast from {old} to {new} may lose values"
+            remedy = f"allow it by ++{self.key}.cast=true, or exclude the variables"
+        state = f"{self.key}: {variable.full_name} is {new}, but its tensor is {old}"
+        raise PlanError(Problem(state, cause, remedy))
 
     def _shape(self, variable: VariableSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> Problem:
         key, new, name = self.key, variable.full_shape, variable.full_name
-        fits: list[str | None] = []
+        choices: list[str | None] = []
         if len(shape) > 1 and len(shape) == len(new) and sorted(shape) == sorted(new):
             axes = _axes(shape, new)
-            fits.append(override(f"{key}.transpose", {name: axes}))
+            choices.append(override(f"{key}.transpose", {name: axes}))
         if math.prod(shape) == math.prod(new):
-            fits.append(override(f"{key}.shape", "reshape"))
+            choices.append(override(f"{key}.shape", "reshape"))
         if len(shape) == len(new):
-            fits.append(override(f"{key}.shape", "pad_or_slice"))
-        fits.append(override(f"{key}.shape", "init"))
+            choices.append(override(f"{key}.shape", "pad_or_slice"))
+        choices.append(override(f"{key}.shape", "init"))
         after = "" if shape == tensor.shape else f", after conversion {list(shape)}"
-        cause, how = SAME_SHAPE, "convert the tensor"
-        other = [at for at, sizes in enumerate(zip(shape, new, strict=False)) if len({*sizes}) > 1]
-        if len(shape) == len(new) and len(other) == 1:
-            cause += f"; axis {other[0]} alone differs, as with other tokens, classes or units"
-            how += f", move its tokens by {key}.vocabulary"
         return Problem(
             f"{key}: {name} has shape {list(new)}, but its tensor {tensor.name} has "
             f"{list(tensor.shape)}{after}",
-            cause,
-            f"change the model, {how}, or exclude it in {key}.variables.exclude",
-            tuple(each for each in fits if each),
+            "a tensor restores a variable of the same shape",
+            "change the model, convert the tensor by transpose, convert or vocabulary, or exclude "
+            f"it in {key}.variables.exclude",
+            tuple(filter(None, choices)),
         )
 
 

@@ -81,9 +81,9 @@ def html(
 ) -> str:
     """Returns the page: summary, problems, a bar of bytes by source, variables, what is unused.
 
-    It needs no other file and no network. The variables of each scaffold are a group, and so are
-    those of each class of state that is not the model's; these are folded. `divisions` are shown as
-    bars too: heading -> part, such as a device -> its variables.
+    It needs no other file and no network. The variables of each scaffold are a group, and so is
+    each class of state that is not the model's, which is folded. `divisions` are shown as bars too:
+    heading -> part, such as a device -> its variables.
     """
     count = len(plan.problems)
     page = _PAGE.substitute(
@@ -92,7 +92,8 @@ def html(
         verdict=f"{plural(count, 'problem')}: nothing would be restored"
         if count
         else "No problems: the plan can be carried out",
-        problems=_each("h2", ["Problems"] * bool(count)) + _each("pre", map(str, plan.problems)),
+        problems=_elements("h2", ["Problems"] * bool(count))
+        + _elements("pre", map(str, plan.problems)),
         sources=_sources(plan),
         divisions="\n".join(_division(title, parts) for title, parts in (divisions or {}).items()),
         groups="\n".join(_groups(report_rows(plan, full=True))),
@@ -101,7 +102,7 @@ def html(
             for scaffold, names in plan.unused.items()
             if names
         ),
-        summary=_each("li", [*summary(plan), *(f"note: {note}" for note in plan.notes)]),
+        summary=_elements("li", [*summary(plan), *(f"note: {note}" for note in plan.notes)]),
     )
     # ASCII is the same in every encoding, so that a redirected standard output keeps the page.
     return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
@@ -114,9 +115,9 @@ def _groups(rows: Sequence[Row]) -> Iterable[str]:
     """Yields the groups as HTML, the model's first."""
     groups: dict[tuple[bool, str], list[Row]] = {}
     for row in rows:
-        own = row.state in WARM_STARTED
-        name = row.scaffold or "no scaffold" if own else row.state.value
-        groups.setdefault((not own, name), []).append(row)
+        folded = row.state not in WARM_STARTED
+        name = row.state.value if folded else row.scaffold or "no scaffold"
+        groups.setdefault((folded, name), []).append(row)
     for (folded, name), group in sorted(groups.items(), key=lambda item: item[0][0]):
         title = plural(len(group), name) if folded else f"{name}: {plural(len(group), 'variable')}"
         size = sized(sum(row.bytes for row in group))
@@ -124,12 +125,12 @@ def _groups(rows: Sequence[Row]) -> Iterable[str]:
         for row in group:
             cells = (row.variable, row.shape, sized(row.bytes), row.origin, row.training, row.notes)
             dim = "" if row.source else ' class="dim"'
-            lines.append(f"<tr{dim}>{_each('td', cells)}</tr>")
+            lines.append(f"<tr{dim}>{_elements('td', cells)}</tr>")
         body = "\n".join(lines)
         yield (
             f'<details class="group"{" open" * (not folded)}>'
             f"<summary>{escape(title)}, {size}</summary>"
-            f'<div class="wide"><table>\n<thead><tr>{_each("th", _COLUMNS)}</tr></thead>\n'
+            f'<div class="wide"><table>\n<thead><tr>{_elements("th", _COLUMNS)}</tr></thead>\n'
             f"<tbody>\n{body}\n</tbody></table></div></details>"
         )
 
@@ -182,9 +183,9 @@ def _bar(sizes: Mapping[str, int], texts: Mapping[str, str], rest: str = "") -> 
 
 
 def _details(title: str, names: Iterable[str]) -> str:
-    items = _each("li", names)
+    items = _elements("li", names)
     return f"<details><summary>{escape(title)}</summary><ul>{items}</ul></details>"
 
 
-def _each(tag: str, texts: Iterable[str]) -> str:
+def _elements(tag: str, texts: Iterable[str]) -> str:
     return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)

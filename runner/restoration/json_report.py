@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec
@@ -60,19 +61,28 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
 
 
 def provenance_document(
-    plan: RestorationPlan, run: Mapping[str, Any], origins: Mapping[str, Sequence[Origin]]
+    plan: RestorationPlan,
+    origins: Mapping[str, Sequence[Origin]],
+    *,
+    experiment: str,
+    run_dir: str | Path,
+    tracking_uri: str | None = None,
+    run_id: str | None = None,
 ) -> dict[str, Any]:
     """Returns where the variables of a run came from at its start, as plain values.
 
     Args:
       plan: the plan that was carried out.
-      run: `experiment`, `run_dir`, `tracking_uri` and `run_id` of the run.
-      origins: scaffold -> what its checkpoint was resolved to, for each that has one.
+      origins: scaffold -> the checkpoints that its source was resolved to.
+      experiment: the name of the experiment or model.
+      run_dir: the run directory, or the directory that the model is trained in.
+      tracking_uri: MLflow's tracking URI, if the run is recorded there.
+      run_id: the id of the MLflow run, once it is known.
 
     The keys are:
 
     - `schema`: 1, the version of this layout.
-    - `run`: the run that trained from here, as given.
+    - `run`: the run that trained from here: {`experiment`, `run_dir`, `tracking_uri`, `run_id`}.
     - `sources`: scaffold -> a list, of several checkpoints where they were averaged, of
       {`checkpoint`, `path`, `step`, `digest`, `run`, `provenance`}, see `Origin`; `provenance` is
       the whole document that was beside the checkpoint, so that the chain outlives its files.
@@ -80,25 +90,32 @@ def provenance_document(
       averaged, of {`source` (scaffold), `path`, `tensors` (names), `step`, `digest`, `run_id` (of
       the MLflow run that wrote it, or null), `conversions` (in words, in order)}.
     """
+    identity = {"experiment": experiment, "run_dir": str(run_dir)}
     return {
         "schema": provenance.SCHEMA,
-        "run": dict(run),
+        "run": {**identity, "tracking_uri": tracking_uri, "run_id": run_id},
         "sources": {
-            name: [each.document() for each in origins[name]]
+            name: [origin.document() for origin in origins[name]]
             for name, spec in plan.sources.items()
             if spec is not None
         },
         "variables": {
-            assignment.variable.name: {
-                "pieces": [
-                    _origin(piece, plan.sources[piece.source], origins[piece.source])
-                    for piece in assignment.pieces
-                ]
-            }
-            if assignment.pieces
-            else {"initializer": assignment.variable.initializer}
+            assignment.variable.name: _provenance(assignment, plan, origins)
             for assignment in plan.assignments
         },
+    }
+
+
+def _provenance(
+    assignment: Assignment, plan: RestorationPlan, origins: Mapping[str, Sequence[Origin]]
+) -> dict[str, Any]:
+    if not assignment.pieces:
+        return {"initializer": assignment.variable.initializer}
+    return {
+        "pieces": [
+            _origin(piece, plan.sources[piece.source], origins[piece.source])
+            for piece in assignment.pieces
+        ]
     }
 
 
@@ -134,7 +151,7 @@ def _source(
         "unused": plan.unused[scaffold],
         "non_finite": "error" if scaffold in plan.finite else "warning",
         "restored": len(restored),
-        "restored_bytes": sum(each.variable.tensor.bytes for each in restored),
+        "restored_bytes": sum(assignment.variable.tensor.bytes for assignment in restored),
     }
 
 
@@ -151,7 +168,7 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
         "pieces": [
             {
                 "source": piece.source,
-                "tensors": [vars(each) for each in (piece.tensor, *piece.others)],
+                "tensors": [vars(tensor) for tensor in (piece.tensor, *piece.others)],
                 "conversions": piece.steps,
             }
             for piece in assignment.pieces

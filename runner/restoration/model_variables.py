@@ -25,7 +25,7 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
     Raises:
       ConfigError: when two variables have one path.
     """
-    return {name: each.value for name, each in keras_variables(model).items()}
+    return {name: variable.value for name, variable in keras_variables(model).items()}
 
 
 def keras_variables(model: Any) -> dict[str, Any]:
@@ -35,15 +35,15 @@ def keras_variables(model: Any) -> dict[str, Any]:
       ConfigError: when two variables have one path.
     """
     root = f"{getattr(model, 'name', '')}/"
-    named = [(each.path.removeprefix(root), each) for each in getattr(model, "variables", [])]
-    if _twice(named):
-        layers, again = layers_around(model), _twice(named)
-        named = [
-            ("/".join((*layers.get(id(each), ()), each.name)) if name in again else name, each)
-            for name, each in named
+    variables = getattr(model, "variables", [])
+    names = [variable.path.removeprefix(root) for variable in variables]
+    if twice := _twice(names):
+        layers = layers_around(model)
+        names = [
+            "/".join((*layers.get(id(variable), ()), variable.name)) if name in twice else name
+            for name, variable in zip(names, variables, strict=True)
         ]
-    twice = _twice(named)
-    if twice:
+    if twice := _twice(names):
         raise ConfigError(
             *(
                 Problem(
@@ -54,7 +54,7 @@ def keras_variables(model: Any) -> dict[str, Any]:
                 for name in twice
             )
         )
-    return dict(named)
+    return dict(zip(names, variables, strict=True))
 
 
 def which_train(model: Any, variables: Mapping[str, Any]) -> dict[str, bool]:
@@ -62,18 +62,17 @@ def which_train(model: Any, variables: Mapping[str, Any]) -> dict[str, bool]:
 
     A layer with `trainable = False` decides for its variables, of which TensorFlow's do not know.
     """
-    found = {name: bool(each.trainable) for name, each in variables.items()}
+    trains = {name: bool(variable.trainable) for name, variable in variables.items()}
     if isinstance(model, keras.Layer):
-        trained = {id(each.value) for each in model.trainable_variables}
-        known = {id(each.value) for each in model.variables}
-        values = {name: id(tensorflow_variable(each)) for name, each in variables.items()}
-        found |= {name: each in trained for name, each in values.items() if each in known}
-    return found
+        trained = {id(variable.value) for variable in model.trainable_variables}
+        known = {id(variable.value) for variable in model.variables}
+        values = {name: id(tensorflow_variable(variables[name])) for name in variables}
+        trains |= {name: value in trained for name, value in values.items() if value in known}
+    return trains
 
 
-def _twice(named: Sequence[tuple[str, Any]]) -> list[str]:
-    count = Counter(name for name, _ in named)
-    return sorted(name for name, times in count.items() if times > 1)
+def _twice(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def initializers(model: Any) -> dict[str, str]:
@@ -82,7 +81,7 @@ def initializers(model: Any) -> dict[str, str]:
     A layer keeps it under the name of the argument, such as `kernel_initializer`. A variable whose
     layer keeps none is left out.
     """
-    root, found = f"{getattr(model, 'name', '')}/", {}
+    root, names = f"{getattr(model, 'name', '')}/", {}
     for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
         for key, value in vars(layer).items():
             leaf = key.removesuffix("_initializer")
@@ -91,9 +90,9 @@ def initializers(model: Any) -> dict[str, str]:
             name = type(value).__name__
             if leaf == "bias" and getattr(layer, "unit_forget_bias", False):
                 name += ", forget gate 1"
-            for ending in ("", "_kernel"):  # `recurrent_initializer` is that of `recurrent_kernel`.
-                found[f"{layer.path}/{leaf}{ending}".removeprefix(root)] = name
-    return found
+            for ending in ("", "_kernel"):  # `recurrent_initializer` is for `recurrent_kernel`.
+                names[f"{layer.path}/{leaf}{ending}".removeprefix(root)] = name
+    return names
 
 
 def eager_variables(model: Any) -> dict[str, Any]:
@@ -108,19 +107,11 @@ def eager_variables(model: Any) -> dict[str, Any]:
       ConfigError: when it is not one of these, holds no variable, or two variables have one name.
     """
     if isinstance(model, Mapping):
-        found = dict(model)
-        wrong = [name for name, each in found.items() if not isinstance(each, _VARIABLES)]
-        if wrong:
-            raise ConfigError(
-                *(
-                    Problem(f"{name} is a {type(found[name]).__name__}", "it is not a tf.Variable")
-                    for name in wrong
-                )
-            )
+        variables = dict(model)
     elif isinstance(model, keras.Layer):
-        found = keras_variables(model)
+        variables = keras_variables(model)
     elif isinstance(model, tf.Module):
-        found = dict(_of_module(model))
+        variables = dict(_of_module(model))
     else:
         raise ConfigError(
             Problem(
@@ -128,7 +119,11 @@ def eager_variables(model: Any) -> dict[str, Any]:
                 "a Keras model, a tf.Module or a mapping name -> variable can be warm-started",
             )
         )
-    if not found:
+    for name, variable in variables.items():
+        if not isinstance(variable, _VARIABLES):
+            kind = type(variable).__name__
+            raise ConfigError(Problem(f"{name} is a {kind}", "it is not a tf.Variable"))
+    if not variables:
         raise ConfigError(
             Problem(
                 f"the model {getattr(model, 'name', '')} has no variables yet".replace("  ", " "),
@@ -136,7 +131,7 @@ def eager_variables(model: Any) -> dict[str, Any]:
                 "build it, call it once, or pass input_shape=(None, ...)",
             )
         )
-    return found
+    return variables
 
 
 _VARIABLES = (tf.Variable, keras.Variable)
@@ -156,7 +151,10 @@ def _of_module(module: tf.Module) -> Iterator[tuple[str, Any]]:
             if isinstance(child, _VARIABLES):
                 yield name, child
             elif isinstance(child, keras.Layer):
-                yield from ((f"{name}/{own}", each) for own, each in keras_variables(child).items())
+                yield from (
+                    (f"{name}/{path}", variable)
+                    for path, variable in keras_variables(child).items()
+                )
             else:
                 pending.append((f"{name}/", child))
 

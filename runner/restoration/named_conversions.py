@@ -1,8 +1,7 @@
 """The named conversions that `scaffolds.NAME.convert` accepts, between layouts people meet.
 
-Those from PyTorch make a variable's name PyTorch's where the renamed name still ends as Keras's
-does: the parts are joined by dots, and `kernel` is `weight`. A name that `rename` gives whole is
-taken as it is.
+Conversions from PyTorch make a variable's name PyTorch's if the renamed name still ends as Keras's
+does: the parts are joined by dots, and `kernel` is `weight`. Other names are taken as they are.
 """
 
 from __future__ import annotations
@@ -35,11 +34,6 @@ class Target:
     shape: Shape
     linear: bool = False
 
-    @property
-    def leaf(self) -> str:
-        """The last part of the name."""
-        return self.name.rpartition("/")[2]
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -59,11 +53,11 @@ class NamedConversion:
     Attributes:
       build: makes the steps for a variable and the shapes of its tensors; a ValueError reports
         what does not fit.
-      names: makes the tensors' names from the variable's name and the renamed name.
+      names: makes the tensors' names from the variable's name and its renamed name.
     """
 
     build: Build
-    names: Callable[[str, str], tuple[str, ...]] = lambda own, name: (name,)
+    names: Callable[[str, str], tuple[str, ...]] = lambda variable, name: (name,)
 
 
 # A layer's gates are blocks of the last axis, one letter each. Of an LSTM i: input, f: forget,
@@ -120,18 +114,18 @@ def _transposed(target: Target, shapes: Sequence[Shape]) -> Layout:
     return Layout((Transpose((1, 0)),))
 
 
-def _recurrent_leaf(target: Target) -> str:
-    if target.leaf not in _RECURRENT:
-        raise ValueError(
-            f"{target.leaf!r} is not a Keras LSTM's or GRU's kernel, recurrent_kernel or bias"
-        )
-    return target.leaf
+def _last(target: Target, ends: Mapping[str, str], parts: int = 1) -> str:
+    """Returns the last parts of the variable's name, which must be one of `ends`."""
+    last = "/".join(target.name.split("/")[-parts:])
+    if last not in ends:
+        raise ValueError(f"{last!r} is not a variable that it converts: {', '.join(ends)}")
+    return last
 
 
 def _tf1_lstm(forget_bias: float) -> Build:
     def build(target: Target, shapes: Sequence[Shape]) -> Layout:
         order = GateOrder(TF1, KERAS)
-        leaf = _recurrent_leaf(target)
+        leaf = _last(target, _RECURRENT)
         if leaf == "bias":
             plain = target.linear or not forget_bias
             return Layout((order,) if plain else (order, AddForgetBias(forget_bias)))
@@ -148,7 +142,7 @@ def _tf1_lstm(forget_bias: float) -> Build:
 GATE = "{gate}"
 
 
-def _join_names(own: str, name: str) -> tuple[str, ...]:
+def _join_names(variable: str, name: str) -> tuple[str, ...]:
     if GATE not in name:
         raise ValueError(f"{name!r} has no {GATE} in the place of the gate's letter")
     return tuple(name.replace(GATE, gate) for gate in KERAS)
@@ -164,10 +158,7 @@ def _take_gate(gate: str) -> Build:
 
 
 def _torch_conv(target: Target, shapes: Sequence[Shape]) -> Layout:
-    rank = len(shapes[0])
-    if rank < 3:
-        raise ValueError(f"{list(shapes[0])} is not a convolution kernel (out, in, spatial...)")
-    return Layout((Transpose((*range(2, rank), 1, 0)),))
+    return Layout((Transpose((*range(2, len(shapes[0])), 1, 0)),))
 
 
 def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> Layout:
@@ -184,16 +175,16 @@ def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> Layout:
 
 def _torch_lstm(target: Target, shapes: Sequence[Shape]) -> Layout:
     # The gates are i, f, g, o, which is Keras' order.
-    if _recurrent_leaf(target) != "bias":
+    if _last(target, _RECURRENT) != "bias":
         return _transposed(target, shapes)
     if target.linear:
-        raise ValueError("slots and averages of two biases do not add up to those of their sum")
+        raise ValueError("slots and averages of two biases do not add up to the sum's")
     return Layout((), Combination.SUM)
 
 
 def _torch_gru(target: Target, shapes: Sequence[Shape]) -> Layout:
     order = GateOrder(TORCH_GRU, KERAS_GRU)
-    if _recurrent_leaf(target) != "bias":
+    if _last(target, _RECURRENT) != "bias":
         return Layout((Transpose((1, 0)), order))
     if len(target.shape) != 2:
         raise ValueError("one bias cannot stand for PyTorch's two: make the GRU with reset_after")
@@ -201,27 +192,17 @@ def _torch_gru(target: Target, shapes: Sequence[Shape]) -> Layout:
 
 
 def _torch(target: Target, shapes: Sequence[Shape]) -> Layout:
-    if target.leaf not in _PLAIN:
-        known = ", ".join(_PLAIN)
-        raise ValueError(f"{target.leaf!r} is none of a plain layer's variables: {known}")
-    if target.leaf != "kernel":
-        return Layout(())
-    return (_transposed if len(shapes[0]) == 2 else _torch_conv)(target, shapes)
+    return _torch_conv(target, shapes) if _last(target, _PLAIN) == "kernel" else Layout(())
 
 
 def _torch_attention(target: Target, shapes: Sequence[Shape]) -> Layout:
-    last = "/".join(target.name.split("/")[-2:])
-    if last not in _ATTENTION:
-        raise ValueError(f"{last!r} is none of a MultiHeadAttention's: {', '.join(_ATTENTION)}")
-    part, leaf = last.split("/")
+    part, leaf = _last(target, _ATTENTION, parts=2).split("/")
     steps: list[Conversion] = []
-    rows = shapes[0][0] if shapes[0] else 0
-    own = math.prod(target.shape[1:] if leaf == "kernel" else target.shape)
-    if part in _PROJECTIONS and rows == 3 * own:
+    rows = math.prod(target.shape[1:] if leaf == "kernel" else target.shape)
+    if part in _PROJECTIONS and shapes[0][:1] == (3 * rows,):
         # Query, key and value are in one tensor, one after the other.
-        at = own * _PROJECTIONS.index(part)
-        others = shapes[0][1:]
-        steps.append(Slice((at, *(0 for _ in others)), (own, *others)))
+        offset, others = rows * _PROJECTIONS.index(part), shapes[0][1:]
+        steps.append(Slice((offset, *(0 for _ in others)), (rows, *others)))
     if leaf == "kernel":
         steps.append(Transpose((1, 0)))
     # PyTorch has one axis for all heads.
@@ -254,31 +235,31 @@ _ATTENTION = {
 _CELL = re.compile(r"(^|.*\.)(lstm|gru)_cell(_\d+)?\.")
 
 
-def _torch_name(own: str, name: str, ends: Mapping[str, str], parts: int = 1) -> str:
-    """Returns PyTorch's name where the renamed `name` still ends in as many parts as `own` does."""
-    last = "/".join(own.split("/")[-parts:])
+def _torch_name(variable: str, name: str, ends: Mapping[str, str], parts: int = 1) -> str:
+    """Returns PyTorch's name if the renamed `name` still ends in the last parts of `variable`."""
+    last = "/".join(variable.split("/")[-parts:])
     stem = name.removesuffix(last)
     if last not in ends or stem == name or (stem and stem[-1] not in "/."):
         return name
     return stem.replace("/", ".") + ends[last]
 
 
-def _recurrent_names(own: str, name: str) -> tuple[str, ...]:
-    named = _torch_name(own, name, _RECURRENT)
-    if named != name:
-        named = _CELL.sub(r"\1", named)
-    if not own.endswith("bias"):
-        return (named,)
-    if "bias_ih" not in named:
+def _recurrent_names(variable: str, name: str) -> tuple[str, ...]:
+    torch_name = _torch_name(variable, name, _RECURRENT)
+    if torch_name != name:
+        torch_name = _CELL.sub(r"\1", torch_name)
+    if not variable.endswith("bias"):
+        return (torch_name,)
+    if "bias_ih" not in torch_name:
         raise ValueError(
             f"{name!r} is not the name of a tensor bias_ih..., whose partner is bias_hh..."
         )
-    return (named, named.replace("bias_ih", "bias_hh"))
+    return (torch_name, torch_name.replace("bias_ih", "bias_hh"))
 
 
 NAMED_CONVERSIONS: dict[str, NamedConversion] = {
     # PyTorch's Linear, Conv, BatchNorm, LayerNorm and Embedding.
-    "torch": NamedConversion(_torch, lambda own, name: (_torch_name(own, name, _PLAIN),)),
+    "torch": NamedConversion(_torch, lambda variable, name: (_torch_name(variable, name, _PLAIN),)),
     # (out, in, spatial...) to (spatial..., in, out); also OIHW to HWIO.
     "torch_conv": NamedConversion(_torch_conv),
     # (channels * multiplier, 1, h, w) to (h, w, channels, multiplier).
@@ -291,7 +272,8 @@ NAMED_CONVERSIONS: dict[str, NamedConversion] = {
     "torch_gru": NamedConversion(_torch_gru, _recurrent_names),
     # in_proj and out_proj to query, key, value and attention_output.
     "torch_attention": NamedConversion(
-        _torch_attention, lambda own, name: (_torch_name(own, name, _ATTENTION, parts=2),)
+        _torch_attention,
+        lambda variable, name: (_torch_name(variable, name, _ATTENTION, parts=2),),
     ),
     # LSTMCell's kernel (inputs + units, 4 * units) and bias, with gates i, c, f, o.
     "tf1_lstm": NamedConversion(_tf1_lstm(forget_bias=1.0)),

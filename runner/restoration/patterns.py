@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -58,7 +58,7 @@ def select(names: Iterable[str], include: Sequence[str], exclude: Sequence[str])
         matched[pattern] = {name for name in candidates if compiled.fullmatch(name)}
     included = frozenset().union(*(matched[pattern] for pattern in include))
     excluded = frozenset().union(*(matched[pattern] for pattern in exclude))
-    unused = tuple(pattern for pattern, found in matched.items() if not found)
+    unused = tuple(pattern for pattern in matched if not matched[pattern])
     return Selected(included - excluded, excluded, unused)
 
 
@@ -70,25 +70,27 @@ class FirstMatch(Generic[T]):
     """
 
     def __init__(self, values: Mapping[str, T]) -> None:
-        self._rules = [(key, self._compile(key, value)) for key, value in values.items()]
+        self._rules = [(key, self._compile(key), value) for key, value in values.items()]
         self._used: set[str] = set()
 
     def find(self, name: str) -> T | None:
-        """Returns what the first pattern that matches the whole name gives, None when none does."""
-        for key, given in self._rules:
-            found = given(name)
-            if found is not None:
+        """Returns the value of the first pattern that matches the whole name; None if none does."""
+        for key, pattern, value in self._rules:
+            match = pattern.fullmatch(name)
+            if match:
                 self._used.add(key)
-                return found
+                return self._value(key, match, value)
         return None
 
     def unused(self) -> tuple[str, ...]:
         """Returns the patterns that no name has used so far."""
-        return tuple(key for key, _ in self._rules if key not in self._used)
+        return tuple(key for key, *_ in self._rules if key not in self._used)
 
-    def _compile(self, key: str, value: T) -> Callable[[str], T | None]:
-        pattern = compile_pattern(key)
-        return lambda name: value if pattern.fullmatch(name) else None
+    def _compile(self, key: str) -> re.Pattern[str]:
+        return compile_pattern(key)
+
+    def _value(self, key: str, match: re.Match[str], value: T) -> T:
+        return value
 
 
 class Renames(FirstMatch[str]):
@@ -103,11 +105,13 @@ class Renames(FirstMatch[str]):
 
     def __init__(self, rules: Mapping[str, str]) -> None:
         super().__init__(rules)
-        self._exact = {
-            key: value
-            for key, value in rules.items()
-            if not key.startswith(REGEX) and not key.endswith("/")
-        }
+        for key, pattern, target in self._rules:
+            try:
+                if key.startswith(REGEX):
+                    # Matches the empty string, so that the replacement is checked without a name.
+                    re.sub(f"{pattern.pattern}|", target, "")
+            except IndexError as error:  # Unlike an unknown number, an unknown name of a group.
+                raise re.error(str(error), target) from error
 
     def apply(self, name: str) -> str:
         """Returns the name in the checkpoint: by a rule, or else the same."""
@@ -115,26 +119,19 @@ class Renames(FirstMatch[str]):
         return name if target is None else target
 
     def exact(self, name: str) -> str | None:
-        """Returns what a rule for this whole name gives, None when there is no such rule."""
-        target = self._exact.get(name)
-        if target is not None:
-            self._used.add(name)
-        return target
+        """Returns the target of the rule for this whole name, None when there is no such rule."""
+        for key, _, target in self._rules:
+            if key == name:
+                self._used.add(key)
+                return target
+        return None
 
-    def _compile(self, key: str, value: str) -> Callable[[str], str | None]:
+    def _compile(self, key: str) -> re.Pattern[str]:
         if key.startswith(REGEX):
-            expression = re.compile(key.removeprefix(REGEX))
-            try:
-                # Matches the empty string, so that the replacement is checked before any name is.
-                re.sub(f"{expression.pattern}|", value, "")
-            except IndexError as error:  # Unlike an unknown number, an unknown name is no re.error.
-                raise re.error(str(error), value) from error
+            return compile_pattern(key)
+        return re.compile(re.escape(key) + ".*" * key.endswith("/"), re.DOTALL)
 
-            def by_expression(name: str) -> str | None:
-                match = expression.fullmatch(name)
-                return match.expand(value) if match else None
-
-            return by_expression
-        if key.endswith("/"):
-            return lambda name: value + name[len(key) :] if name.startswith(key) else None
-        return lambda name: value if name == key else None
+    def _value(self, key: str, match: re.Match[str], value: str) -> str:
+        if key.startswith(REGEX):
+            return match.expand(value)
+        return value + match.string[len(key) :]

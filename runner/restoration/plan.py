@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Collision, Expect, Missing, StateChoice
+from runner.config.choices import Collision, Expect, StateChoice
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem, nearest
 from runner.restoration.fitting import SourceTensor
-from runner.restoration.matching import Match, Matches, match
+from runner.restoration.matching import Matches, match
 from runner.restoration.patterns import compile_pattern
-from runner.restoration.problems import bad_expression, some
+from runner.restoration.problems import bad_expression, bad_rules, some
 from runner.restoration.variables import (
     WARM_STARTED,
     StateClass,
@@ -62,7 +62,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class LocatedSources:
-    """What the scaffolds' checkpoints were resolved to.
+    """The checkpoints of the scaffolds, or why they cannot be used.
 
     Attributes:
       specs: scaffold -> its checkpoint; None where it starts from initializers, or in `problems`.
@@ -134,8 +134,8 @@ def make_plan(
       expect: a scaffold, or a pattern over variables -> how many of them must be restored.
     """
     states = {spec.full_name: spec.state for spec in variables}
-    kept_for = {spec.full_name: spec.kept_for for spec in variables}
-    ownership = assign_owners(states, scaffolds, collision, kept_for)
+    shared_by = {spec.full_name: spec.shared_by for spec in variables}
+    ownership = assign_owners(states, scaffolds, collision, shared_by)
     claimants = {spec.name: ownership.claims.get(spec.full_name, ()) for spec in variables}
     owners = owners_of(states)
     matches: dict[str, Matches] = {}
@@ -150,7 +150,7 @@ def make_plan(
     return RestorationPlan(
         assignments,
         dict(located.specs),
-        {scaffold: found.unused for scaffold, found in matches.items()},
+        {scaffold: match.unused for scaffold, match in matches.items()},
         tuple(problems),
         tuple(_notes(assignments, scaffolds, located, owners)),
         frozenset(name for name, config in scaffolds.items() if config.finite),
@@ -167,10 +167,7 @@ def _match(
 ) -> Matches:
     source, unusable = located.specs[scaffold], located.problems.get(scaffold)
     if unusable:
-        # Reports what is wrong with the rules too, whatever the checkpoint holds.
-        config, source = replace(config, missing=Missing.init), CheckpointSpec("", None, {})
-        found = match(scaffold, config, source, claimed, owners)
-        return Matches({}, (*unusable, *found.problems))
+        return Matches({}, (*unusable, *bad_rules(scaffold, config)))
     if source is None:
         return Matches({}, ())
     return match(scaffold, config, source, claimed, owners)
@@ -184,20 +181,21 @@ def _assignment(
 ) -> Assignment:
     if not claimants:
         return Assignment(variable)
-    found = [matches[scaffold].by_variable.get(variable.name, Match()) for scaffold in claimants]
-    pieces = tuple(each.piece for each in found if each.piece)
-    notes = tuple(note for each in found for note in each.notes)
+    candidates = [matches[scaffold].by_variable.get(variable.name) for scaffold in claimants]
+    known = [match for match in candidates if match is not None]
+    pieces = tuple(match.piece for match in known if match.piece)
+    notes = [note for match in known for note in match.notes]
     if len(pieces) > 1:
-        notes = (f"mean of {len(pieces)} checkpoints", *notes)
+        notes.insert(0, f"mean of {len(pieces)} checkpoints")
     config = scaffolds[claimants[0]]
     trains = variable.trainable
     return Assignment(
         variable,
         claimants[0],
-        pieces,
-        tuple(dict.fromkeys(notes)),
-        config.freeze_until_step if trains else 0,
-        config.learning_rate_multiplier if trains else 1.0,
+        pieces=pieces,
+        notes=tuple(dict.fromkeys(notes)),
+        freeze_until_step=config.freeze_until_step if trains else 0,
+        learning_rate_multiplier=config.learning_rate_multiplier if trains else 1.0,
     )
 
 
@@ -214,11 +212,6 @@ def _notes(
         and located.specs[name] is None
         and name not in located.problems
     ]
-    with_slots = [
-        name
-        for name, config in scaffolds.items()
-        if StateChoice.optimizer_slots in config.state and located.specs[name] is not None
-    ]
     shared = [
         assignment.variable.name
         for assignment in assignments
@@ -226,20 +219,14 @@ def _notes(
         and assignment.variable.full_name not in owners
         and assignment.scaffold is None
     ]
-    if with_slots and shared:
-        notes.append(
-            f"{some(shared)}: the optimizer keeps this for more variables than one scaffold "
-            "selects, so it starts anew; include it by name in "
-            f"scaffolds.{with_slots[0]}.variables to restore it"
-        )
+    for name, config in scaffolds.items():
+        if shared and StateChoice.optimizer_slots in config.state and located.specs[name]:
+            notes.append(
+                f"{some(shared)}: the optimizer keeps this for more variables than one scaffold "
+                f"selects, so it is initialised; scaffolds.{name}.variables can include it by name"
+            )
+            break
     return notes
-
-
-_EXPECTED = {
-    Expect.all: "restoration.expect asks for all of them from a checkpoint",
-    Expect.some: "restoration.expect asks for at least one of them from a checkpoint",
-    Expect.scratch: "restoration.expect asks for all of them from their initializers",
-}
 
 
 def _unmet(
@@ -250,7 +237,7 @@ def _unmet(
 ) -> list[Problem]:
     """Returns a problem for each expectation that the assignments do not meet.
 
-    Nothing is known of the variables of the scaffolds whose checkpoint is `unusable`.
+    Variables of scaffolds whose checkpoint is `unusable` may meet any expectation.
     """
     problems = []
     for key, expected in expect.items():
@@ -268,29 +255,25 @@ def _unmet(
                     nearest(key, scaffolds),
                 )
             )
-        elif unmet := _unexpected(expected, concerned, unusable):
+            continue
+        known = [assignment for assignment in concerned if assignment.scaffold not in unusable]
+        restored = [assignment.variable.name for assignment in known if assignment.pieces]
+        initialised = [assignment.variable.name for assignment in known if not assignment.pieces]
+        unmet = ""
+        if expected is Expect.scratch:
+            unmet = f"{some(restored)} would be restored" if restored else ""
+        elif initialised and (expected is Expect.all or len(initialised) == len(concerned)):
+            unmet = f"{some(initialised)} would be initialised"
+        if unmet:
             problems.append(
                 Problem(
                     f"restoration.expect.{key} is `{expected.value}`, but {unmet}",
-                    _EXPECTED[expected],
+                    "`all` and `some` ask for values from a checkpoint, `scratch` for initial ones",
                     "fix the scaffold's checkpoint, rename or missing, or the expectation",
                     tuple(choice.value for choice in Expect if choice is not expected),
                 )
             )
     return problems
-
-
-def _unexpected(expected: Expect, concerned: Sequence[Assignment], unusable: Container[str]) -> str:
-    """Returns what would happen against the expectation; empty when it is met."""
-    known = [assignment for assignment in concerned if assignment.scaffold not in unusable]
-    restored = [each.variable.name for each in known if each.pieces]
-    initialised = [each.variable.name for each in known if not each.pieces]
-    if expected is Expect.scratch:
-        return f"{some(restored)} would be restored" if restored else ""
-    some_may_be = restored or len(known) < len(concerned)
-    if initialised and (expected is Expect.all or not some_may_be):
-        return f"{some(initialised)} would be initialised"
-    return ""
 
 
 def _concerned(

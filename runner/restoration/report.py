@@ -104,17 +104,20 @@ def model_counts(plan: RestorationPlan) -> dict[str, int]:
       `unknown`, as their scaffold's checkpoint cannot be used; `bytes` of all; `restored_bytes`;
       and from how many `checkpoints` they are restored.
     """
-    model = [each for each in plan.assignments if each.variable.state in WARM_STARTED]
-    restored = [each for each in model if each.pieces]
-    sources = {piece.source for each in restored for piece in each.pieces}
-    paths = {spec.path for name, spec in plan.sources.items() if spec and name in sources}
+    model = [
+        assignment for assignment in plan.assignments if assignment.variable.state in WARM_STARTED
+    ]
+    restored = [assignment for assignment in model if assignment.pieces]
+    sources = {piece.source for assignment in restored for piece in assignment.pieces}
     return {
         "variables": len(model),
         "restored": len(restored),
-        "unknown": sum(each.scaffold in plan.unusable for each in model),
-        "bytes": sum(each.variable.tensor.bytes for each in model),
-        "restored_bytes": sum(each.variable.tensor.bytes for each in restored),
-        "checkpoints": len(paths),
+        "unknown": sum(assignment.scaffold in plan.unusable for assignment in model),
+        "bytes": sum(assignment.variable.tensor.bytes for assignment in model),
+        "restored_bytes": sum(assignment.variable.tensor.bytes for assignment in restored),
+        "checkpoints": len(
+            {source.path for name, source in plan.sources.items() if source and name in sources}
+        ),
     }
 
 
@@ -274,20 +277,16 @@ def collapse(rows: Sequence[Row]) -> list[Row]:
     """Joins rows whose names differ in one number, repeatedly from the innermost number.
 
     Everything else must agree, except that numbers in the origin and the notes may differ from the
-    number in the name by a constant: `layer_{0..11}` from `block{1..12}`. Joined rows take the
-    place of the first of them.
+    number in the name by a constant: `layer_{0..11}` from `block{1..12}`. Rows that differ in a
+    number alone come one after the other.
     """
-    found = list(rows)
+    collapsed = list(rows)
     for turn in range(max((len(_NUMBER.findall(row.variable)) for row in rows), default=0)):
-        groups: dict[object, list[int]] = {}
-        for at, row in enumerate(found):
-            groups.setdefault(_but_for_a_number(row, turn) or at, []).append(at)
-        joined: dict[int, Row] = {}
-        for group in groups.values():
-            one = _joined([found[at] for at in group], turn) if len(group) > 1 else None
-            joined |= {group[0]: one} if one else {at: found[at] for at in group}
-        found = [joined[at] for at in sorted(joined)]
-    return found
+        groups: dict[object, list[Row]] = {}
+        for index, row in enumerate(collapsed):
+            groups.setdefault(_but_for_a_number(row, turn) or index, []).append(row)
+        collapsed = [row for group in groups.values() for row in _joined(group, turn)]
+    return collapsed
 
 
 def _but_for_a_number(row: Row, turn: int) -> object:
@@ -299,23 +298,25 @@ def _but_for_a_number(row: Row, turn: int) -> object:
     return (tuple(name[:place]), tuple(name[place + 1 :]), *same) if place > 0 else None
 
 
-def _joined(group: Sequence[Row], turn: int) -> Row | None:
-    """Returns the rows as one; None if other numbers do not change along with the name's."""
+def _joined(group: Sequence[Row], turn: int) -> Sequence[Row]:
+    """Returns the rows as one, or as they are if other numbers do not change with the name's."""
+    if len(group) == 1:
+        return group
     place = len(_NUMBER.split(group[0].variable)) - 2 - 2 * turn
     texts = [_NUMBER.split(f"{row.variable}\n{row.origin}\n{row.notes}") for row in group]
-    own = [text[place] for text in texts]
+    numbers = [text[place] for text in texts]
     parts = []
     for values in zip(*texts, strict=True):
-        pairs = zip(values, own, strict=True)
+        pairs = zip(values, numbers, strict=True)
         if len(set(values)) == 1:
             parts.append(values[0])
         elif all(map(str.isdigit, values)) and len({int(n) - int(m) for n, m in pairs}) == 1:
             parts.append(_ranges(values))
         else:
-            return None
+            return group
     variable, origin, notes = "".join(parts).split("\n", 2)
     size = sum(row.bytes for row in group)
-    return replace(group[0], variable=variable, origin=origin, notes=notes, bytes=size)
+    return [replace(group[0], variable=variable, origin=origin, notes=notes, bytes=size)]
 
 
 def _ranges(numbers: Sequence[str]) -> str:

@@ -73,8 +73,8 @@ class VariableSpec:
         variable, which has a value.
       frozen: whether it would train if its scaffold did not set `trainable: false`.
       partition: which part of a partitioned variable it is; None for a whole variable.
-      kept_for: the full names of the variables that an optimizer keeps it for, such as Adam's
-        powers; empty for all other variables.
+      shared_by: the full names of the variables for which an optimizer keeps it once, such as
+        Adam's powers; empty for all other variables.
     """
 
     tensor: TensorSpec
@@ -83,7 +83,7 @@ class VariableSpec:
     initializer: str
     frozen: bool = False
     partition: Partition | None = None
-    kept_for: tuple[str, ...] = ()
+    shared_by: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -92,12 +92,12 @@ class VariableSpec:
 
     @property
     def full_name(self) -> str:
-        """The name that patterns and checkpoints use: that of the whole for a part."""
+        """The name that patterns and checkpoints use: the whole's for a part."""
         return self.partition.name if self.partition else self.name
 
     @property
     def full_shape(self) -> tuple[int, ...]:
-        """The shape that checkpoints use: that of the whole for a part."""
+        """The shape that checkpoints use: the whole's for a part."""
         return self.partition.shape if self.partition else self.tensor.shape
 
 
@@ -122,9 +122,9 @@ def owner_of(name: str, variables: Container[str]) -> str | None:
 
 
 def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
-    """Returns what slots and averages belong to: the longest name of a model variable above each.
+    """Returns slot or average -> the model's variable that it belongs to, by their names.
 
-    What an optimizer keeps for all variables at once, such as `beta1_power`, has no owner.
+    State that an optimizer keeps once for all variables, such as `beta1_power`, has no owner.
     """
     model = {name for name, state in states.items() if state in WARM_STARTED}
     return {
@@ -158,13 +158,13 @@ class MovingAverages:
         """
         if name + EMA_SUFFIX in self._tensors:
             return name + EMA_SUFFIX
-        found = self._keras.get(re.sub("[/.]", "_", name), [])
-        return found[0] if len(found) == 1 else None
+        averages = self._keras.get(re.sub("[/.]", "_", name), [])
+        return averages[0] if len(averages) == 1 else None
 
 
 @dataclass(frozen=True)
 class Ownership:
-    """Which scaffolds claim which variables.
+    """The claims of the scaffolds on the variables.
 
     Attributes:
       claims: variable name -> the scaffolds whose checkpoints give its value, more than one only
@@ -182,12 +182,12 @@ def assign_owners(
     states: Mapping[str, StateClass],
     scaffolds: Mapping[str, ScaffoldConfig],
     collision: Collision,
-    kept_for: Mapping[str, Sequence[str]] | None = None,
+    shared_by: Mapping[str, Sequence[str]] | None = None,
 ) -> Ownership:
     """Matches the scaffolds' patterns, in order, over the variables.
 
-    `states` is variable -> class of state; `kept_for`, what an optimizer keeps for several
-    variables -> those variables.
+    `states` is variable -> class of state; `shared_by`, state that an optimizer keeps once ->
+    the variables that it is for.
     """
     owners = owners_of(states)
     claims: dict[str, list[str]] = {}
@@ -198,20 +198,17 @@ def assign_owners(
         except re.error as error:
             problems.append(bad_expression(f"scaffolds.{scaffold}.variables", error))
             continue
-        claimed = _claimed(config, matched, states, owners, kept_for or {})
+        claimed = _claimed(config, matched, states, owners, shared_by or {})
         for name in claimed:
             claims.setdefault(name, []).append(scaffold)
         if matched.unused:
             problems += [_unmatched(scaffold, pattern, states) for pattern in matched.unused]
         else:
-            found = [states[name] for name in claimed]
-            problems += _empty_classes(scaffold, config, matched, found)
-    several = {name: claimants for name, claimants in claims.items() if len(claimants) > 1}
+            problems += _empty_classes(scaffold, config, [states[name] for name in claimed])
     if collision is Collision.mean:
-        problems += _disagreements(several, scaffolds)
         return Ownership({name: tuple(claims[name]) for name in claims}, tuple(problems))
     if collision is Collision.error:
-        problems += _collisions(several)
+        problems += _collisions(claims)
     chosen = -1 if collision is Collision.last else 0
     return Ownership({name: (claims[name][chosen],) for name in claims}, tuple(problems))
 
@@ -221,7 +218,7 @@ def _claimed(
     matched: Selected,
     states: Mapping[str, StateClass],
     owners: Mapping[str, str],
-    kept_for: Mapping[str, Sequence[str]],
+    shared_by: Mapping[str, Sequence[str]],
 ) -> list[str]:
     """Returns the variables that a scaffold claims, all of the classes in its `state`.
 
@@ -236,7 +233,7 @@ def _claimed(
         if (
             name in matched.selected
             or owners.get(name) in matched.selected
-            or (bool(kept_for.get(name)) and matched.selected.issuperset(kept_for[name]))
+            or (bool(shared_by.get(name)) and matched.selected.issuperset(shared_by[name]))
             or state is StateClass.GLOBAL_STEP
         )
         and state in classes
@@ -248,7 +245,7 @@ def _claimed(
 def _unmatched(scaffold: str, pattern: str, states: Mapping[str, StateClass]) -> Problem:
     names = [name for name, state in states.items() if CHOICES.get(state) in _BY_DEFAULT]
     names = names or list(states)
-    parts = {f"{name[:at]}/*" for name in names for at, each in enumerate(name) if each == "/"}
+    parts = {f"{name[: slash.start()]}/*" for name in names for slash in re.finditer("/", name)}
     return Problem(
         f"scaffolds.{scaffold}.variables: {pattern!r} matches no variable of the model",
         "patterns match whole names",
@@ -258,59 +255,35 @@ def _unmatched(scaffold: str, pattern: str, states: Mapping[str, StateClass]) ->
 
 
 def _empty_classes(
-    scaffold: str, config: ScaffoldConfig, matched: Selected, claimed: Sequence[StateClass]
+    scaffold: str, config: ScaffoldConfig, claimed: Sequence[StateClass]
 ) -> list[Problem]:
     present = {CHOICES[state] for state in claimed}
-    key = f"scaffolds.{scaffold}"
-    if not present:
-        state, remedy = f"{key} owns no variable", f"fix {key}.variables, or "
-        cause = "nothing is included, or all of it is excluded again"
-        if not matched.selected:
-            return [Problem(state, cause, f"{remedy}delete the scaffold: ~{key}")]
-        classes = ", ".join(each.value for each in config.state)
-        cause = f"its patterns match only variables of other classes than {classes}"
-        choices = tuple(choice.value for choice in StateChoice)
-        return [Problem(state, cause, f"{remedy}add the class to its `state`", choices)]
+    optional = _BY_DEFAULT if present else ()
+    empty = [choice for choice in config.state if choice not in (*present, *optional)]
+    if present and not empty:
+        return []
+    key, classes = f"scaffolds.{scaffold}", ", ".join(choice.value for choice in empty)
     return [
         Problem(
-            f"{key}.state: no selected variable is of the class {choice.value}",
-            "the graph keeps no such state for the variables that the patterns match",
-            "delete it from `state`, or fix the patterns",
-            tuple(choice.value for choice in StateChoice if choice in present),
+            f"{key} owns no variable of the class {classes}",
+            "its patterns include none, or exclude all again, or the graph keeps no such state",
+            f"fix {key}.variables, change its `state`, or delete the scaffold: ~{key}",
+            tuple(choice.value for choice in StateChoice if choice not in empty),
         )
-        for choice in config.state
-        if choice not in present and choice not in _BY_DEFAULT
     ]
 
 
-def _collisions(several: Mapping[str, Sequence[str]]) -> list[Problem]:
+def _collisions(claims: Mapping[str, Sequence[str]]) -> list[Problem]:
     by_scaffolds: dict[tuple[str, ...], list[str]] = {}
-    for name, scaffolds in several.items():
+    for name, scaffolds in claims.items():
         by_scaffolds.setdefault(tuple(scaffolds), []).append(name)
     return [
         Problem(
             f"scaffolds {' and '.join(scaffolds)} claim the same variables: {some(names)}",
             "a variable's value comes from one place",
             "exclude it from one, or set restoration.collision",
-            tuple(f"restoration.collision={each}" for each in ("first", "last", "mean")),
+            tuple(f"restoration.collision={choice}" for choice in ("first", "last", "mean")),
         )
         for scaffolds, names in by_scaffolds.items()
+        if len(scaffolds) > 1
     ]
-
-
-def _disagreements(
-    several: Mapping[str, Sequence[str]], scaffolds: Mapping[str, ScaffoldConfig]
-) -> list[Problem]:
-    problems = {}
-    for name, claimants in several.items():
-        for key in ("trainable", "freeze_until_step", "learning_rate_multiplier"):
-            values = {each: getattr(scaffolds[each], key) for each in claimants}
-            if len(set(values.values())) > 1 and (key, *claimants) not in problems:
-                given = ", ".join(f"{each} has {value}" for each, value in values.items())
-                problems[(key, *claimants)] = Problem(
-                    f"scaffolds {' and '.join(claimants)} share {name}, but not `{key}`: {given}",
-                    "with restoration.collision=mean they own the variable together",
-                    f"give both the same `{key}`, or set another restoration.collision",
-                    ("restoration.collision=first", "restoration.collision=last"),
-                )
-    return list(problems.values())

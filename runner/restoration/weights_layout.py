@@ -1,7 +1,7 @@
-"""Where Keras saves the variables of a model, which names the tensors in a weights file.
+"""Names the tensors in a Keras weights file by the places where Keras saves a model's variables.
 
 A weights file numbers the variables of a layer: `layers/conv2d/vars/0`. It has the names of layers,
-but neither those of variables nor their scopes, so these come from the model; those of an
+but neither the names of variables nor their scopes, so these come from the model; the names of an
 optimizer's numbered variables come from the model's optimizer.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +28,7 @@ _OPTIMIZER = "optimizer"
 
 @dataclass(frozen=True)
 class WeightsLayout:
-    """The groups of a weights file, without those of its optimizer.
+    """The groups of a weights file, without its optimizer's.
 
     Attributes:
       layers: group of a layer, e.g. `cnn/layers/conv2d` -> the layer's name, e.g. `conv1`; without
@@ -48,58 +49,56 @@ class WeightsLayout:
         """
         file = _of_file(spec)
         aliases = {**spec.aliases, **self._of_parts(file), **self._in(file)}
-        known = {name: each for name, each in aliases.items() if name not in spec.tensors}
-        return replace(spec, aliases=known)
+        return replace(
+            spec, aliases={name: aliases[name] for name in aliases if name not in spec.tensors}
+        )
 
     def _in(self, file: WeightsLayout) -> dict[str, str]:
         """Returns variable -> tensor for a file of the model that has this layout."""
-        by_name = file._by_name()
+        by_path = file._by_path()
         pairs = {
-            group: found
-            for group in self.variables
-            if (found := by_name.get(self.path(group))) is not None
-            and self.variables[group].keys() == file.variables[found].keys()
+            group: by_path[self.path(group)]
+            for group, variables in self.variables.items()
+            if self.path(group) in by_path
+            and variables.keys() == file.variables[by_path[self.path(group)]].keys()
         }
         if len(pairs) < len(self.variables) and self._is_like(file):
             pairs = {group: group for group in self.variables}
         return {
-            name: file.variables[found][number]
-            for group, found in pairs.items()
+            name: file.variables[pairs[group]][number]
+            for group in pairs
             for number, name in self.variables[group].items()
         }
 
     def _of_parts(self, file: WeightsLayout) -> dict[str, str]:
-        """Returns `_in` for each part of the model, where parts agree."""
-        found: dict[str, set[str]] = {}
-        around = {each for group in self.variables for each in _prefixes(group) if each != group}
-        for part in around & self.layers.keys():
+        """Returns variable -> tensor for a file of a part of the model, where parts agree."""
+        tensors: dict[str, set[str]] = {}
+        groups = {prefix for group in self.variables for prefix in _prefixes(group)[:-1]}
+        for part in groups & self.layers.keys():
             for name, tensor in self._part(part)._in(file).items():
-                found.setdefault(name, set()).add(tensor)
-        return {name: tensors.pop() for name, tensors in found.items() if len(tensors) == 1}
+                tensors.setdefault(name, set()).add(tensor)
+        return {name: several.pop() for name, several in tensors.items() if len(several) == 1}
 
-    def _by_name(self) -> dict[tuple[str, ...], str]:
-        """Returns the names of a group's layers -> the group, where no other has the same."""
-        groups: dict[tuple[str, ...], list[str]] = {}
-        for group in self.variables:
-            groups.setdefault(self.path(group), []).append(group)
-        return {path: found[0] for path, found in groups.items() if len(found) == 1}
+    def _by_path(self) -> dict[tuple[str, ...], str]:
+        """Returns the names of the layers around a group -> the group, if no other has the same."""
+        paths = Counter(map(self.path, self.variables))
+        return {self.path(group): group for group in self.variables if paths[self.path(group)] == 1}
 
     def _is_like(self, file: WeightsLayout) -> bool:
         """Whether both have the same layers in the same places, but for numbers in their names."""
-        numbers = {group: each.keys() for group, each in self.variables.items()}
-        if numbers != {group: each.keys() for group, each in file.variables.items()}:
+        numbers = {group: variables.keys() for group, variables in self.variables.items()}
+        if numbers != {group: held.keys() for group, held in file.variables.items()}:
             return False
-        return all(
-            _alike(each, self.layers, file.layers) for group in numbers for each in _prefixes(group)
-        )
+        places = {prefix for group in numbers for prefix in _prefixes(group)}
+        return all(_alike(place, self.layers, file.layers) for place in places)
 
     def path(self, group: str) -> tuple[str, ...]:
         """Returns the names of the layers around a group, outermost first."""
-        return tuple(self.layers[each] for each in _prefixes(group) if each in self.layers)
+        return tuple(self.layers[prefix] for prefix in _prefixes(group) if prefix in self.layers)
 
     def _part(self, part: str) -> WeightsLayout:
         """Returns the layout of a file of one layer alone, whose name is left out of the others."""
-        prefix, scope = f"{part}/", "".join(f"{each}/" for each in self.path(part))
+        prefix, scope = f"{part}/", "".join(f"{layer}/" for layer in self.path(part))
         return WeightsLayout(
             {
                 group.removeprefix(prefix): name
@@ -172,24 +171,26 @@ def named_sources(
 
 def weights_layout(model: Any, variables: Mapping[str, Any]) -> WeightsLayout:
     """Returns the layout of the weights file of a Keras model with these variables, by name."""
-    names = {id(each): name for name, each in variables.items()}
-    layers, held = _groups(model)
+    names = {id(variable): name for name, variable in variables.items()}
+    layers, groups = _groups(model)
     return WeightsLayout(
         layers,
         {
-            group: {number: names[id(each)] for number, each in found.items()}
-            for group, found in held.items()
-            if found and all(id(each) in names for each in found.values())
+            group: {number: names[id(variable)] for number, variable in held.items()}
+            for group, held in groups.items()
+            if held and all(id(variable) in names for variable in held.values())
         },
     )
 
 
 def layers_around(model: Any) -> dict[int, tuple[str, ...]]:
     """Returns the `id` of a Keras variable of a model -> the names of the layers that it is in."""
-    layers, held = _groups(model)
+    layers, groups = _groups(model)
     layout = WeightsLayout(layers, {})
     return {
-        id(each): layout.path(group) for group, found in held.items() for each in found.values()
+        id(variable): layout.path(group)
+        for group, held in groups.items()
+        for variable in held.values()
     }
 
 
@@ -215,22 +216,21 @@ def _of_file(spec: CheckpointSpec) -> WeightsLayout:
     return WeightsLayout({group: name for group, name in spec.layers.items() if group}, variables)
 
 
-def _prefixes(group: str) -> Iterator[str]:
-    """Yields `a`, `a/b` and `a/b/c` for `a/b/c`."""
-    return itertools.accumulate(group.split("/"), "{}/{}".format)
-
-
-def _kind(group: str) -> str:
-    """Returns the class of a layer in a list, or the name of an attribute."""
-    return _COUNTED.sub("", group.rpartition("/")[2])
+def _prefixes(group: str) -> list[str]:
+    """Returns `a`, `a/b` and `a/b/c` for `a/b/c`."""
+    return list(itertools.accumulate(group.split("/"), "{}/{}".format))
 
 
 def _alike(group: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
+    """Whether a place has layers of one name, or of names that Keras has counted up.
+
+    A layer in a list has a counted name if it is named after its class, as the group is.
+    """
     if ours.get(group) == theirs.get(group):
         return True
     if group not in ours or group not in theirs:
         return False
-    parent = group.rpartition("/")[0]
+    parent, _, last = group.rpartition("/")
     is_attribute = not parent or parent in ours
     kinds = {_COUNTED.sub("", ours[group]), _COUNTED.sub("", theirs[group])}
-    return len(kinds) == 1 and (is_attribute or kinds == {_kind(group)})
+    return len(kinds) == 1 and (is_attribute or kinds == {_COUNTED.sub("", last)})

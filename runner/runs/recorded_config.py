@@ -12,12 +12,13 @@ from yaml import YAMLError
 
 from runner.checkpoints import contents
 from runner.config.choices import SCAFFOLDS
-from runner.config.fingerprint import ELSEWHERE
+from runner.config.fingerprint import NOT_IN_FINGERPRINT
 from runner.config.masking import MASKED, flatten
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory
-from runner.tracking.tracking_directory import TENSORBOARD, TrackingDirectory
+from runner.tracking.backends import recorded_settings
+from runner.tracking.tracking_directory import TrackingDirectory
 
 # What is built to evaluate or export, and so has to have its secrets.
 _BUILT = ("data", "model", "loss", "metrics")
@@ -55,7 +56,7 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
         raise ConfigError(*problems)
     merged = OmegaConf.merge(OmegaConf.structured(RunConfig(scaffolds=None)), recorded)
     OmegaConf.set_struct(merged, False)
-    for key in ELSEWHERE:
+    for key in NOT_IN_FINGERPRINT:
         if key != "tracking":
             OmegaConf.update(merged, key, command[key], merge=False)
     for key, value in _tracking(directory).items():
@@ -100,7 +101,7 @@ def _of_the_result(
     directory: RunDirectory, given: Sequence[str], masked: Collection[str]
 ) -> Iterator[Problem]:
     for key in given:
-        if key.partition(".")[0] not in ELSEWHERE and key not in masked:
+        if key.partition(".")[0] not in NOT_IN_FINGERPRINT and key not in masked:
             yield Problem(
                 f"{key} is given, and {directory.path} has a recorded value",
                 "a run that is named by its folder is taken as it is",
@@ -125,10 +126,6 @@ def _override(key: str) -> str:
 
 
 def _tracking(directory: RunDirectory) -> Mapping[str, Any]:
-    """Returns where the run was recorded: passwords and whole paths are in its opening alone."""
+    """Returns the settings of the run's stores: only its opening has passwords and whole paths."""
     opening = TrackingDirectory(directory.path).opening()
-    stores = opening.stores if opening else ()
-    return {
-        "tracking.uri": next((each for each in stores if each != TENSORBOARD), None),
-        "tracking.tensorboard": TENSORBOARD in stores,
-    }
+    return recorded_settings(opening.stores if opening else ())

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
 from runner.errors import Problem, RunDirectoryError, RunInUseError
-from runner.system.atomic_files import write_text
+from runner.system.atomic_files import numbered_folders, write_text
 from runner.system.locks import OwnerFile
 from runner.system.status import Status
 
 PROVENANCE = "provenance.json"
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -195,17 +197,23 @@ class RunDirectory:
 
 def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:
     """Returns the runs in `container`, newest first; or the run that `container` itself is."""
-    own = RunDirectory(container).read()
-    if own is not None:
-        return [(RunDirectory(container), own)]
-    numbered = [each for each in container.glob("*") if each.name.isdecimal()]
-    found = []
-    for path in sorted(numbered, key=lambda each: int(each.name), reverse=True):
-        directory = RunDirectory(path)
-        record = directory.read()
-        if record is not None:
-            found.append((directory, record))
-    return found
+    record = RunDirectory(container).read()
+    if record is not None:
+        return [(RunDirectory(container), record)]
+    directories = map(RunDirectory, numbered_folders(container))
+    return [
+        (directory, record) for directory in directories if (record := directory.read()) is not None
+    ]
+
+
+def when_free(train: Callable[[], _T], say: Callable[[str], object]) -> _T:
+    """Calls `train`, again after a wait whenever another process owns the run that it needs."""
+    while True:
+        try:
+            return train()
+        except RunInUseError as error:
+            say(f"{error.path} is in use; waiting for it")
+            RunDirectory(error.path).wait()
 
 
 def mark_killed_runs(container: Path) -> list[RunDirectory]:

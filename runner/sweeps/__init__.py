@@ -12,11 +12,13 @@ A sweep in the order of its life:
                    grid, each batch of a search
   sweep_directory  the files: what identifies the sweep, and one record for each attempt at a trial
   parent_run       the run in MLflow whose children the trials are
-  execution        launches attempts by Hydra's launchers, and retries failures
-  job              one attempt, in whatever process the launcher has chosen; its `Trial` is what
-                   the run in that process knows of its sweep
-  objectives       what decides which trial is better: objectives and constraints
-  results          tables, learning curves and tags at the end
+  launchers        Hydra's launchers, as far as a sweep treats them differently
+  execution        launches attempts, and retries failures
+  job              one attempt, in whatever process the launcher has chosen; its `Trial` is the
+                   sweep as the run in that process sees it
+  objectives       rank trials: objectives and constraints
+  bands            learning curves of trials that repeat each other
+  results          tables, files and tags at the end
   figures          drawn by Matplotlib and Optuna
 A search also has:
   search_space     the distributions that trials are drawn from
@@ -24,6 +26,6 @@ A search also has:
                    trials of other processes
   search           the loop that asks for trials, runs and records them
 
-Doors: `job.job_of`, `job.carry_out` and `job.Trial` for the command line; `grid_sweeper` and
+Doors: `job.job_of`, `job.run_attempt` and `job.Trial` for the command line; `grid_sweeper` and
 `optuna_sweeper` for the plugins. Training, tracking formats and Hydra's errors are not here.
 """

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.text import Text
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from runner.config.schema import SweepConfig
+from runner.sweeps.bands import Band
 from runner.sweeps.objectives import Objective
-from runner.sweeps.results import Band
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
 
@@ -36,31 +34,15 @@ Plot = Callable[[], object]
 
 # Okabe and Ito's colours, which colour-blind readers distinguish; yellow is too pale for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_STYLES = ("-", "--", "-.", ":")
 _MARKERS = "osD^vPX"
 MOST = len(_COLOURS)
-"""More bands than these cannot be distinguished."""
-
-
-def show_literally(figure: Figure) -> None:
-    """Shows a figure's texts as they are: Matplotlib takes what is between two `$` for a formula.
-
-    They contain users' names and values. The numbers along logarithmic axes are Matplotlib's own
-    formulas, and remain so.
-    """
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            if isinstance(axis.get_major_formatter(), LogFormatter):
-                for label in axis.get_ticklabels(which="both"):
-                    label.set_parse_math(True)
+"""The number of bands that readers can still distinguish."""
 
 
 def draw(plots: Mapping[str, Plot], folder: Path) -> list[Path]:
     """Draws figures, by name, and returns their files.
 
-    One that cannot be drawn is left out, with a warning: the trials are worth more.
+    A figure that cannot be drawn is left out, with a warning: the trials are worth more.
     """
     matplotlib.use("Agg")
     files = []
@@ -73,9 +55,7 @@ def draw(plots: Mapping[str, Plot], folder: Path) -> list[Path]:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 plot()
-                figure = pyplot.gcf()
-                show_literally(figure)
-                figure.savefig(path, bbox_inches="tight", dpi=120)
+                pyplot.gcf().savefig(path, bbox_inches="tight", dpi=120)
             except Exception as error:  # noqa: BLE001 - of whatever library draws
                 logger.warning("The figure %s is left out: %s", name, error)
                 continue
@@ -86,57 +66,40 @@ def draw(plots: Mapping[str, Plot], folder: Path) -> list[Path]:
 
 
 def band_plots(
-    found: Sequence[Band], objective: Objective, settings: SweepConfig
+    bands: Sequence[Band], objective: Objective, settings: SweepConfig
 ) -> dict[str, Plot]:
-    """Returns the figure of the bands; none where there are no curves, or too many."""
-    drawn = [band for band in found if band.steps]
-    if not 1 <= len(drawn) <= MOST:
+    """Returns the figure of the bands, unless there are no curves, or too many."""
+    curves = [band for band in bands if band.steps]
+    if not 1 <= len(curves) <= MOST:
         return {}
-    return {"learning_curves": partial(plot_bands, drawn, objective, settings)}
+    return {"learning_curves": partial(plot_bands, curves, objective, settings)}
 
 
-def plot_bands(drawn: Sequence[Band], objective: Objective, settings: SweepConfig) -> Axes:
+def plot_bands(bands: Sequence[Band], objective: Objective, settings: SweepConfig) -> Axes:
     """Plots at most `MOST` bands in a new figure of Pyplot's."""
     figure, axes = pyplot.subplots(figsize=(8.0, 4.8), layout="constrained")
-    for index, band in enumerate(drawn):
-        colour = _COLOURS[index]
-        axes.plot(
-            band.steps,
-            band.mean,
-            color=colour,
-            linestyle=_STYLES[index % len(_STYLES)],
-            marker=_MARKERS[index],
-            markersize=4,
-            label=band.label or "all trials",
-        )
+    for band, colour, marker in zip(bands, _COLOURS, _MARKERS, strict=False):
+        label = band.label or "all trials"
+        axes.plot(band.steps, band.mean, color=colour, marker=marker, markersize=4, label=label)
         if len(band.curves) > 1:
             axes.fill_between(band.steps, band.low, band.high, color=colour, alpha=0.18, lw=0)
     if settings.threshold is not None:
-        axes.axhline(settings.threshold, color="0.4", linewidth=0.9, linestyle="--", zorder=0)
-        axes.annotate(
-            f"{settings.threshold:g}",
-            (0.0, settings.threshold),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 3),
-            textcoords="offset points",
-            color="0.4",
-            fontsize="small",
-        )
+        label = f"threshold {settings.threshold:g}"
+        axes.axhline(settings.threshold, color="0.4", linewidth=0.9, linestyle="--", label=label)
     axes.set_xlabel("global step")
     axes.set_ylabel(objective.name)
     axes.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True))
-    axes.set_title(_title(drawn, objective, settings.bands), fontsize="medium", loc="left")
+    axes.set_title(_title(bands, objective, settings.bands), fontsize="medium", loc="left")
     axes.grid(color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     # Below the axes, where it hides no curve.
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
     return axes
 
 
-def _title(drawn: Sequence[Band], objective: Objective, repeated_over: Sequence[str]) -> str:
-    counts = sorted({len(band.curves) for band in drawn})
+def _title(bands: Sequence[Band], objective: Objective, repeated_over: Sequence[str]) -> str:
+    counts = sorted({len(band.curves) for band in bands})
     if counts == [1]:
         return f"{objective.name} of each trial"
     trials = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -144,7 +107,7 @@ def _title(drawn: Sequence[Band], objective: Objective, repeated_over: Sequence[
 
 
 def study_of(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> optuna.Study:
-    """Returns a study in memory of trials that have none, such as those of a grid.
+    """Builds a study in memory from trials that have none, as in a grid.
 
     Raises:
       ImportError: Optuna is not installed.
@@ -160,7 +123,9 @@ def study_of(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> optu
     for trial in trials:
         for key, value in trial.values.items():
             choices.setdefault(key, {})[_value(value)] = None
-    distributions = {key: CategoricalDistribution(_ordered(each)) for key, each in choices.items()}
+    distributions = {
+        key: CategoricalDistribution(_numbers_first(values)) for key, values in choices.items()
+    }
     for trial in trials:
         values = [objective.of(trial) for objective in objectives]
         known = [value for value in values if value is not None and not math.isnan(value)]
@@ -188,15 +153,14 @@ def importances(
 
     if not _comparable(study):
         return {}
-    found = {}
-    for index, objective in enumerate(objectives):
-        with warnings.catch_warnings():
-            # It warns to mind the sign, which `_loss` does.
-            warnings.simplefilter("ignore")
-            found[objective.name] = dict(
-                optuna.importance.get_param_importances(study, target=_loss(index, objective))
-            )
-    return found
+    with warnings.catch_warnings():
+        # It warns to mind the sign, which `_loss` does.
+        warnings.simplefilter("ignore")
+        importance = optuna.importance.get_param_importances
+        return {
+            objective.name: dict(importance(study, target=_loss(index, objective)))
+            for index, objective in enumerate(objectives)
+        }
 
 
 def study_plots(study: optuna.Study, objectives: Sequence[Objective]) -> dict[str, Plot]:
@@ -208,23 +172,23 @@ def study_plots(study: optuna.Study, objectives: Sequence[Objective]) -> dict[st
     several = len(objectives) > 1
     figures: dict[str, Plot] = {}
     for index, objective in enumerate(objectives):
-        given: dict[str, Any] = {"study": study, "target_name": objective.name}
+        arguments: dict[str, Any] = {"study": study, "target_name": objective.name}
         # Optuna draws best values so far, and pruned trials, only without a target.
         if several:
-            given["target"] = _target(index)
+            arguments["target"] = _target(index)
         end = f"_{objective.name.rpartition('/')[2]}" if several else ""
-        history = partial(plots.plot_optimization_history, **given)
+        history = partial(plots.plot_optimization_history, **arguments)
         figures[f"objective_over_trials{end}"] = history
         if _comparable(study):
-            figures[f"slices{end}"] = partial(plots.plot_slice, **given)
-            parallel = partial(plots.plot_parallel_coordinate, **given)
+            figures[f"slices{end}"] = partial(plots.plot_slice, **arguments)
+            parallel = partial(plots.plot_parallel_coordinate, **arguments)
             figures[f"parallel_coordinates{end}"] = parallel
-            given["target"] = _loss(index, objective)
-            figures[f"importances{end}"] = partial(plots.plot_param_importances, **given)
+            arguments["target"] = _loss(index, objective)
+            figures[f"importances{end}"] = partial(plots.plot_param_importances, **arguments)
     if any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
         figures["learning_curves"] = partial(plots.plot_intermediate_values, study)
     if len(objectives) in (2, 3):
-        names = [each.name for each in objectives]
+        names = [objective.name for objective in objectives]
         figures["pareto_front"] = partial(plots.plot_pareto_front, study, target_names=names)
     return figures
 
@@ -248,22 +212,20 @@ def _comparable(study: optuna.Study) -> bool:
     """Whether two trials that finished differ in a value and in an objective."""
     trials = _complete(study)
     return all(
-        len({str(each) for each in column}) > 1
+        len(set(map(str, column))) > 1
         for column in ([trial.params for trial in trials], [trial.values for trial in trials])
     )
 
 
-def _ordered(values: Collection[_Value]) -> list[_Value]:
-    """Returns numbers in ascending order, and anything else as it comes."""
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return sorted(values, key=float)
-    return list(values)
+def _numbers_first(values: Collection[_Value]) -> list[_Value]:
+    """Returns numbers in ascending order, and then other values in their order."""
+    return sorted(values, key=lambda value: math.inf if isinstance(value, str) else value)
 
 
-def _value(text: str) -> _Value:
+def _value(string: str) -> _Value:
     """Returns a swept value with its type, so that numbers are drawn in ascending order."""
     for kind in (int, float):
         with contextlib.suppress(ValueError):
-            number = kind(text)
-            return number if math.isfinite(number) else text
-    return {"true": True, "false": False}.get(text.lower(), text)
+            number = kind(string)
+            return number if math.isfinite(number) else string
+    return {"true": True, "false": False}.get(string.lower(), string)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override, RangeSweep
@@ -42,30 +42,34 @@ class GridSweeper(RunnerSweeper):
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
         """Runs the trials that have not finished."""
-        before = [file.settle(say=self.screen.line) for file in directory.attempts()]
-        numbers = _numbers([each.point for each in composed], before)
-        finished = {
-            (each.trial, each.fingerprint): each
-            for each in before
-            if each.status is Status.FINISHED
+        before = [file.finalize(say=self.screen.line) for file in directory.attempts()]
+        numbers = _numbers([trial.point for trial in composed], before)
+        attempts = [
+            Attempt(
+                number,
+                overrides=trial.point.overrides,
+                values=trial.point.values,
+                fingerprint=trial.fingerprint,
+                metric=trial.config.train.objective,
+            )
+            for number, trial in zip(numbers, composed, strict=True)
+        ]
+        fingerprints = {attempt.trial: attempt.fingerprint for attempt in attempts}
+        last = {
+            attempt.trial: attempt
+            for attempt in before
+            if attempt.status is Status.FINISHED
+            and attempt.fingerprint == fingerprints.get(attempt.trial)
         }
-        done: dict[int, Attempt] = {}
-        left: list[Attempt] = []
-        for number, each in zip(numbers, composed, strict=True):
-            if (number, each.fingerprint) in finished:
-                done[number] = finished[number, each.fingerprint]
-                continue
-            overrides, values = each.point.overrides, each.point.values
-            metric = each.config.train.objective
-            left.append(Attempt(number, 1, overrides, values, each.fingerprint, metric))
-        if done:
-            self.screen.line(f"{len(done)} of {len(composed)} trials have finished before")
+        if last:
+            self.screen.line(f"{len(last)} of {len(composed)} trials have finished before")
         # A trial whose process died may end this one too: it runs after all others, and of several
         # the one that died longest ago runs first.
         deaths = {a.trial: place for place, a in enumerate(before) if a.message.startswith(DIED)}
-        left.sort(key=lambda each: deaths.get(each.trial, -1))
-        done |= {attempt.trial: attempt for attempt in execution.run(left)}
-        return [done[number] for number in numbers]
+        unfinished = [attempt for attempt in attempts if attempt.trial not in last]
+        unfinished.sort(key=lambda attempt: deaths.get(attempt.trial, -1))
+        last |= {attempt.trial: attempt for attempt in execution.run(unfinished)}
+        return [last[number] for number in numbers]
 
 
 def grid(overrides: Sequence[Override]) -> list[Point]:
@@ -73,46 +77,55 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
 
     Raises:
       ConfigError: for an interval, for a sweep without values or with a repeated value, and for a
-        swept key that is given twice.
+        swept key that is set twice.
     """
-    swept = [each for each in overrides if each.is_sweep_override()]
-    problems = [
-        Problem(
-            f"{each.input_line} is an interval",
-            "a grid needs a list of values",
-            f"search it, hydra/sweeper=optuna, or list values: {name_of(each)}=1,2",
-        )
-        for each in swept
-        if each.is_interval_sweep()
-    ]
-    problems += [
-        Problem(
-            f"{each.input_line} has no values",
-            "a trial needs one",
-            "correct its ends, its step or its pattern",
-        )
-        for each in swept
-        if not each.is_interval_sweep() and not _values(each)
-    ]
-    problems += [*_given_twice(overrides), *_same_value_twice(swept)]
+    swept = [override for override in overrides if override.is_sweep_override()]
+    problems = [problem for override in swept for problem in _value_problems(override)]
+    problems += _repeated_keys(overrides)
     if problems:
         raise ConfigError(*problems)
-    dimensions = [
-        [
-            (f"{each.get_key_element()}={value}", name_of(each), plain(value))
-            for value in _values(each)
-        ]
-        if each.is_sweep_override()
-        else [(str(each.input_line), "", "")]
-        for each in overrides
+    choices = [
+        [(f"{override.get_key_element()}={value}", plain(value)) for value in _values(override)]
+        if override in swept
+        else [(str(override.input_line), "")]
+        for override in overrides
     ]
     return [
         Point(
-            tuple(override for override, _, _ in chosen),
-            {name: value for _, name, value in chosen if name},
+            tuple(override for override, _ in combination),
+            {
+                name_of(override): value
+                for override, (_, value) in zip(overrides, combination, strict=True)
+                if override in swept
+            },
         )
-        for chosen in itertools.product(*dimensions)
+        for combination in itertools.product(*choices)
     ]
+
+
+def _value_problems(override: Override) -> Iterator[Problem]:
+    """Yields what is wrong with the values of a swept override."""
+    if override.is_interval_sweep():
+        yield Problem(
+            f"{override.input_line} is an interval",
+            "a grid needs a list of values",
+            f"search it, hydra/sweeper=optuna, or list values: {name_of(override)}=1,2",
+        )
+        return
+    values = _values(override)
+    if not values:
+        yield Problem(
+            f"{override.input_line} has no values",
+            "a trial needs one",
+            "correct its ends, its step or its pattern",
+        )
+    for value, count in Counter(plain(value) for value in values).items():
+        if count > 1:
+            yield Problem(
+                f"{override.input_line} lists {value!r} {count} times",
+                "trials of the same values give the same result",
+                "list it once; to repeat a trial, give it several seeds: seed=1,2",
+            )
 
 
 def _values(override: Override) -> list[str]:
@@ -122,44 +135,20 @@ def _values(override: Override) -> list[str]:
     return list(override.sweep_string_iterator())
 
 
-def _given_twice(overrides: Sequence[Override]) -> list[Problem]:
-    """Returns a problem for each swept key that another override replaces in every trial."""
-    found: dict[str, list[Override]] = {}
+def _repeated_keys(overrides: Sequence[Override]) -> Iterator[Problem]:
+    """Yields a problem for each swept key that another override replaces in every trial."""
+    by_name: dict[str, list[Override]] = {}
     for override in overrides:
         if not override.is_delete():
-            found.setdefault(name_of(override), []).append(override)
-    return [
-        Problem(
-            f"{name} is given {len(same)} times: {' '.join(str(each.input_line) for each in same)}",
-            "the last one would hold in every trial",
-            "give all its values in one override",
-        )
-        for name, same in found.items()
-        if len(same) > 1 and any(each.is_sweep_override() for each in same)
-    ]
-
-
-def _same_value_twice(swept: Sequence[Override]) -> list[Problem]:
-    """Returns a problem for each value that several trials would share."""
-    return [
-        Problem(
-            f"{each.input_line} lists {value!r} {count} times",
-            "trials of the same values give the same result",
-            "list it once; to repeat a trial, give it several seeds: seed=1,2",
-        )
-        for each in swept
-        if not each.is_interval_sweep()
-        for value, count in Counter(_spelled_once(plain(one)) for one in _values(each)).items()
-        if count > 1
-    ]
-
-
-def _spelled_once(value: str) -> str:
-    """Returns a number in one spelling, so that 1 and 1.0 are equal; any other value as it is."""
-    try:
-        return str(float(value)).removesuffix(".0")
-    except ValueError:
-        return value
+            by_name.setdefault(name_of(override), []).append(override)
+    for name, same in by_name.items():
+        if len(same) > 1 and any(override.is_sweep_override() for override in same):
+            lines = " ".join(str(override.input_line) for override in same)
+            yield Problem(
+                f"{name} is set {len(same)} times: {lines}",
+                "the last one would hold in every trial",
+                "give all its values in one override",
+            )
 
 
 def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:
@@ -167,4 +156,4 @@ def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:
     known = {frozenset(attempt.values.items()): attempt.trial for attempt in attempts}
     unused = itertools.count(max(known.values(), default=-1) + 1)
     values = [frozenset(point.values.items()) for point in points]
-    return [known[each] if each in known else next(unused) for each in values]
+    return [known[key] if key in known else next(unused) for key in values]

@@ -23,13 +23,12 @@ from runner.errors import (
     InterruptedRunError,
     Problem,
     PrunedRunError,
-    RunInUseError,
     RunnerError,
     SweepError,
     UserCodeError,
 )
-from runner.runs.run_directory import RunDirectory
-from runner.sweeps.execution import may_be_requeued, requeue_signals
+from runner.runs.run_directory import RunDirectory, when_free
+from runner.sweeps.launchers import may_be_requeued, requeue_signals
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.lifeline import at_work
 from runner.system.locks import this_process
@@ -42,24 +41,23 @@ logger = logging.getLogger(__name__)
 PLUGINS = "hydra_plugins.runner_sweepers."
 """Package of the sweepers that write attempts for their jobs."""
 
-_NAN = "the objective is nan"
 # What a launcher may start. RUNNING with a free lock died, and KILLED was interrupted.
 _STARTABLE = (Status.WAITING, Status.RUNNING, Status.KILLED)
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 # Takes the metrics of an evaluation and its step; returns whether the trial is to be pruned.
 Report = Callable[[Mapping[str, float], int], bool]
 
 
 class Trial(TrialWatch):
-    """What a run knows of the sweep that it is a part of.
+    """The sweep as the run of one of its trials sees it.
 
     Args:
       parent: directory of the tracked run of the sweep.
       values: swept key -> value.
       report: called with each evaluation; None for no reports.
       number: of the trial in its sweep.
-      starting: called with the run directory; None for no call.
+      on_start: called with the run directory.
 
     Attributes:
       tags: the values as tags.
@@ -73,8 +71,9 @@ class Trial(TrialWatch):
         parent: str,
         values: Mapping[str, str],
         report: Report | None = None,
+        *,
         number: int = 0,
-        starting: Callable[[Path], object] | None = None,
+        on_start: Callable[[Path], object] = lambda run_dir: None,
     ) -> None:
         self.parent: str = parent
         self.number = number
@@ -84,7 +83,7 @@ class Trial(TrialWatch):
         self.run_dir: Path | None = None
         self.curve: dict[int, Mapping[str, float]] = {}
         self.pruned = False
-        self._starting = starting
+        self._on_start = on_start
         self._step = 0
 
     def name(self, container: Path) -> str:
@@ -92,11 +91,10 @@ class Trial(TrialWatch):
         return f"{os.path.relpath(self.parent, container)}:{self.number}"
 
     def started(self, run_dir: Path) -> None:
-        """Takes the run directory, which holds the evaluations of a run that is resumed."""
+        """Takes the run directory, and reads the evaluations of a run that is resumed."""
         self.run_dir = run_dir
         self.curve = _read_curve(RunDirectory(run_dir).evaluations)
-        if self._starting is not None:
-            self._starting(run_dir)
+        self._on_start(run_dir)
 
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Reports an evaluation, after which the trial may be pruned."""
@@ -114,7 +112,7 @@ class Trial(TrialWatch):
     def fail_if_nan(self, objective: float) -> None:
         """Raises `SweepError` if the objective of the trial, trained to its end, is NaN."""
         if math.isnan(objective):
-            raise SweepError(Problem(_NAN))
+            raise SweepError(Problem("the objective is nan"))
 
 
 def _append(file: Path, step: int, metrics: Mapping[str, float]) -> None:
@@ -128,7 +126,7 @@ def _append(file: Path, step: int, metrics: Mapping[str, float]) -> None:
 
 
 def _read_curve(file: Path) -> dict[int, Mapping[str, float]]:
-    """Returns step -> metrics; of several evaluations of one step, those of the last."""
+    """Returns step -> metrics; the last of several evaluations of a step counts."""
     curve: dict[int, Mapping[str, float]] = {}
     for line in file.read_text().splitlines() if file.is_file() else ():
         try:
@@ -146,8 +144,11 @@ Train = Callable[[Trial], float | None]
 class Job:
     """A Hydra job that is an attempt at a trial.
 
-    `storage` is the study's, as the sweeper's configuration has it. It may contain a password,
-    which the attempt's file must not.
+    Attributes:
+      directory: the sweep's.
+      file: the attempt's.
+      storage: the study's, as the sweeper's configuration has it. It may contain a password, which
+        the attempt's file must not.
     """
 
     directory: SweepDirectory
@@ -167,21 +168,25 @@ def job_of(config: Any) -> Job | None:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How an attempt ended, as in its file; the signal, if one ended it; details to print."""
+    """How an attempt ended.
+
+    Attributes:
+      status, message, exit_code, objective: as in the attempt's file.
+      ended_by: the error of the signal that ended it; None for no signal.
+    """
 
     status: Status
     message: str = ""
     exit_code: int = 0
     objective: float | None = None
     ended_by: InterruptedRunError | None = None
-    details: str = ""
 
 
-def carry_out(job: Job, train: Train) -> float | None:
+def run_attempt(job: Job, train: Train) -> float | None:
     """Runs an attempt, in which `train` returns the objective, and records how it ended.
 
     Returns:
-      The objective; None where there is none, or the attempt must not be started any more.
+      The objective; None without one, or if the attempt must not be started any more.
 
     Raises:
       SweepError: with the message of whatever went wrong, which every launcher can pass on.
@@ -193,7 +198,7 @@ def carry_out(job: Job, train: Train) -> float | None:
     with interruption.handled(), interruption.deferred(), job.file.lock:
         attempt = job.file.read()
         with at_work(attempt.sweeper):
-            outcome = _outcome(job, attempt, train, interruption)
+            outcome = _run(job, attempt, train, interruption)
     if attempt.sweeper == this_process():
         _end_with_sweep(outcome, interruption)
     requeueable = outcome.ended_by is not None and not job.file.cancelled()
@@ -201,8 +206,7 @@ def carry_out(job: Job, train: Train) -> float | None:
         outcome = _requeued(job.file, outcome, number)
     if not outcome.exit_code:
         return outcome.objective
-    details = f"\n{outcome.details}" if outcome.details else ""
-    print(f"runner: {attempt} failed: {outcome.message}{details}", file=sys.stderr)
+    print(f"runner: {attempt} failed: {outcome.message}", file=sys.stderr)
     if outcome.ended_by is None:
         job.directory.failed(last=attempt.last)
     elif requeueable and may_be_requeued(os.environ):
@@ -211,7 +215,7 @@ def carry_out(job: Job, train: Train) -> float | None:
     raise SweepError(Problem(outcome.message), outcome.exit_code)
 
 
-def _outcome(job: Job, attempt: Attempt, train: Train, interruption: Interruption) -> _Outcome:
+def _run(job: Job, attempt: Attempt, train: Train, interruption: Interruption) -> _Outcome:
     """Trains, unless the attempt is over or the sweep has stopped, and records how it ended."""
     if attempt.over or attempt.status not in _STARTABLE:
         return _Outcome(attempt.status)
@@ -226,9 +230,9 @@ def _outcome(job: Job, attempt: Attempt, train: Train, interruption: Interruptio
         str(job.directory.path),
         attempt.values,
         number=attempt.trial,
-        starting=lambda run_dir: job.file.update(run_dir=str(run_dir.absolute())),
+        on_start=lambda run_dir: job.file.update(run_dir=str(run_dir.absolute())),
     )
-    with ended_when_cancelled(job.file, attempt, interruption):
+    with terminate_on_cancel(job.file, attempt, interruption):
         outcome = _trained(job, attempt, trial, train, interruption)
     job.file.update(
         status=outcome.status,
@@ -245,11 +249,12 @@ def _trained(
     job: Job, attempt: Attempt, trial: Trial, train: Train, interruption: Interruption
 ) -> _Outcome:
     try:
-        with interruption.prompt():
+        with interruption.interruptible():
             trial.report = _report(job, attempt)
-            objective = _train_when_free(trial, train)
-        if objective is not None and math.isnan(objective):
-            return _Outcome(Status.FAILED, _NAN, 1, objective)
+            # A trial with the same fingerprint may run at the same time.
+            objective = when_free(lambda: train(trial), print)
+            if objective is not None:
+                trial.fail_if_nan(objective)
         return _Outcome(Status.FINISHED, objective=objective)
     except PrunedRunError as error:
         outcome = _Outcome(Status.PRUNED, str(error))
@@ -257,27 +262,14 @@ def _trained(
         state = error.problems[0].state
         outcome = _Outcome(Status.KILLED, state, error.exit_code, ended_by=error)
     except RunnerError as error:
-        details = error.details if isinstance(error, UserCodeError) else ""
-        outcome = _Outcome(Status.FAILED, str(error), error.exit_code, details=details)
+        outcome = _Outcome(Status.FAILED, str(error), error.exit_code)
+        if isinstance(error, UserCodeError):
+            print(error.details, file=sys.stderr)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded; the sweep continues
         outcome = _Outcome(Status.FAILED, f"{type(error).__name__}: {error}", 1)
         traceback.print_exc()
     record = RunDirectory(trial.run_dir).read() if trial.run_dir is not None else None
-    objective = None if record is None else record.objective
-    if outcome.status is Status.FAILED and objective is not None and math.isnan(objective):
-        # Of a cluster's chief, the error holds no more than the exit code.
-        outcome = replace(outcome, message=_NAN)
-    return replace(outcome, objective=objective)
-
-
-def _train_when_free(trial: Trial, train: Train) -> float | None:
-    """Trains, after any trial with the same fingerprint that runs at the same time."""
-    while True:
-        try:
-            return train(trial)
-        except RunInUseError as error:
-            print(f"{error.path} is in use; waiting for it")
-            RunDirectory(error.path).wait()
+    return replace(outcome, objective=None if record is None else record.objective)
 
 
 def _curve(attempt: Attempt, trial: Trial) -> list[tuple[int, float]]:
@@ -318,7 +310,7 @@ def _end_with_sweep(outcome: _Outcome, interruption: Interruption) -> None:
 
 
 @contextmanager
-def ended_when_cancelled(
+def terminate_on_cancel(
     file: AttemptFile, attempt: Attempt, interruption: Interruption
 ) -> Iterator[None]:
     """Inside the block, ends this process as SIGTERM does once the sweep cancels the attempt.
@@ -329,11 +321,10 @@ def ended_when_cancelled(
     if attempt.sweeper == this_process():
         yield
         return
-    file.await_orders()
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(_LOOK_SECONDS):
+        while not ended.wait(_POLL_SECONDS):
             if file.cancelled():
                 if not interruption.noticed():
                     os.kill(os.getpid(), signal.SIGTERM)
@@ -349,7 +340,7 @@ def ended_when_cancelled(
 
 
 def _requeued(file: AttemptFile, outcome: _Outcome, number: signal.Signals) -> _Outcome:
-    """Has submitit start the job again; returns the outcome where it does not.
+    """Has submitit requeue the job; returns the outcome where it does not.
 
     Raises:
       SystemExit: submitit's; another process resumes the same attempt.

@@ -1,4 +1,4 @@
-"""What decides which trial is better: objectives, and a search's constraints on metrics."""
+"""Objectives, which rank trials, and a search's constraints on metrics."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Any
 from runner.config.choices import Goal
 from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem, ranked
-from runner.sweeps.points import given_mapping
+from runner.sweeps.points import mapping_setting
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
 
 Constraint = Callable[[Mapping[str, float]], float]
-
-_BOUNDS = ("min", "max")
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Objective:
     goal: Goal
 
     def of(self, attempt: Attempt) -> float | None:
-        """Returns the trial's value, that of its best step; None without an evaluation."""
+        """Returns the value at the trial's best step; None without an evaluation."""
         return attempt.metrics.get(self.name.removeprefix("validation/"), attempt.objective)
 
     def on(self, split: str) -> Objective:
@@ -41,25 +39,25 @@ class Objective:
         return -value if self.goal is Goal.maximize else value
 
 
-def judged(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
+def fail_if_nan(attempt: Attempt, objectives: Sequence[Objective]) -> Attempt:
     """Returns the attempt, as a failure if it finished and an objective is NaN or missing."""
     if attempt.status is not Status.FINISHED:
         return attempt
     values = {objective.name: objective.of(attempt) for objective in objectives}
-    lacking = [
+    unusable = [
         f"{name} is {'missing' if value is None else value}"
         for name, value in values.items()
         if value is None or math.isnan(value)
     ]
-    if not lacking:
+    if not unusable:
         return attempt
-    return replace(attempt, status=Status.FAILED, message="; ".join(lacking), exit_code=1)
+    return replace(attempt, status=Status.FAILED, message="; ".join(unusable), exit_code=1)
 
 
 def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
     """Returns the trials by the first objective, the best first.
 
-    Then come those without a value, those that violate a constraint, and failures.
+    Then come trials without a value, trials that violate a constraint, and failures.
     """
     first = objectives[0]
 
@@ -74,74 +72,71 @@ def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) ->
 def objectives_of(
     settings: Mapping[str, Any], default: Objective, metrics: Sequence[str]
 ) -> list[Objective]:
-    """Returns `hydra.sweeper.objectives`, or the experiment's own.
+    """Returns `hydra.sweeper.objectives`, by default the experiment's objective.
 
-    `metrics` are those of an evaluation, such as `validation/loss`.
+    `metrics` are the names in an evaluation, such as `validation/loss`.
 
     Raises:
       ConfigError: with every mistake: they are not a mapping, a goal does not exist, nor does a
         metric, or a pruner is to compare several objectives.
     """
     example = "{validation/loss: minimize}"
-    given = given_mapping("objectives", settings.get("objectives"), example)
+    goals = mapping_setting("objectives", settings.get("objectives"), example)
     problems = [
         Problem(
             f"hydra.sweeper.objectives.{name} is {goal!r}",
             "it must be a goal",
             choices=tuple(Goal.__members__),
         )
-        for name, goal in given.items()
+        for name, goal in goals.items()
         if str(goal) not in Goal.__members__
     ]
     problems += [
         _unknown_metric("objectives", name, metrics)
-        for name in given or [default.name]
+        for name in goals or [default.name]
         if name not in metrics
     ]
     pruner = str(settings["pruner"].get("_target_", ""))
-    if len(given) > 1 and not pruner.endswith(".NopPruner"):
+    if len(goals) > 1 and not pruner.endswith(".NopPruner"):
         problems.append(
             Problem(
                 f"hydra.sweeper.pruner is {pruner}",
-                f"there are {len(given)} objectives, and trials are pruned by one",
+                f"there are {len(goals)} objectives, and trials are pruned by one",
                 "hydra/sweeper/pruner=none",
             )
         )
     if problems:
         raise ConfigError(*problems)
-    return [Objective(name, Goal[goal]) for name, goal in given.items()] or [default]
+    return [Objective(name, Goal[goal]) for name, goal in goals.items()] or [default]
 
 
 def constraints(settings: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Constraint]:
     """Returns name -> function of a trial's metrics; at most 0 is feasible.
 
-    `metrics` are those of an evaluation, such as `validation/loss`.
+    `metrics` are the names in an evaluation, such as `validation/loss`.
 
     Raises:
-      ConfigError: with every mistake: an entry has neither bounds nor a `_target_`, a bound is not
-        a number, no value is within two of them, or there is no such metric or target. Also from a
-        constraint that is a function, when that raises or returns no number.
+      ConfigError: with every mistake: an entry has neither valid bounds nor a `_target_`, or there
+        is no such metric or target. A constraint that is a function raises it too, when the
+        function raises or returns no number.
     """
     example = "{validation/loss: {max: 0.5}}"
-    given = given_mapping("constraints", settings.get("constraints"), example)
-    found: dict[str, Constraint] = {}
+    functions: dict[str, Constraint] = {}
     problems: list[Problem] = []
-    for name, node in given.items():
+    nodes = mapping_setting("constraints", settings.get("constraints"), example)
+    for name, node in nodes.items():
         key = f"hydra.sweeper.constraints.{name}"
-        if isinstance(node, Mapping) and "_target_" in node:
-            try:
-                found[name] = _function(key, node)
-            except ConfigError as error:
-                problems += error.problems
-            continue
+        is_function = isinstance(node, Mapping) and "_target_" in node
         metric = name.removeprefix("validation/")
-        if f"validation/{metric}" not in metrics:
+        if not is_function and f"validation/{metric}" not in metrics:
             problems.append(_unknown_metric("constraints", name, metrics))
-        problems += _bound_problems(key, name, node)
-        found[name] = _bounds(metric, node)
+        try:
+            functions[name] = _function(key, node) if is_function else _bounds(key, metric, node)
+        except ConfigError as error:
+            problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    return found
+    return functions
 
 
 def violation(constraint: Constraint, metrics: Mapping[str, float]) -> float:
@@ -150,8 +145,8 @@ def violation(constraint: Constraint, metrics: Mapping[str, float]) -> float:
     Infinite where that is unknown: the trial was never evaluated, or its metric is NaN or missing.
     Optuna accepts no NaN.
     """
-    found = constraint(metrics) if metrics else math.nan
-    return math.inf if math.isnan(found) else found
+    excess = constraint(metrics) if metrics else math.nan
+    return math.inf if math.isnan(excess) else excess
 
 
 def _unknown_metric(setting: str, name: str, metrics: Sequence[str]) -> Problem:
@@ -159,32 +154,24 @@ def _unknown_metric(setting: str, name: str, metrics: Sequence[str]) -> Problem:
     return Problem(state, "no evaluation gives it", choices=ranked(name, metrics))
 
 
-def _bound_problems(key: str, name: str, node: Any) -> list[Problem]:
-    if not isinstance(node, Mapping) or not node or set(node) - set(_BOUNDS):
-        return [
+def _bounds(key: str, metric: str, node: Any) -> Constraint:
+    bounds = node if isinstance(node, Mapping) else {}
+    numbers = all(type(bound) in (int, float) for bound in bounds.values())
+    low: float = bounds.get("min", -math.inf)
+    high: float = bounds.get("max", math.inf)
+    # A comparison with NaN is false.
+    if not bounds or set(bounds) - {"min", "max"} or not numbers or not low <= high:
+        raise ConfigError(
             Problem(
                 f"{key} is {node!r}",
-                "it must be a mapping with `min`, `max` or a `_target_`",
-                f"for example {{{name}: {{max: 0.5}}}} or {{{name}: {{_target_: my.constraint}}}}",
+                "it must be a mapping with a number `min`, a `max` not below it, or a `_target_`",
+                f"for example {{{metric}: {{max: 0.5}}}} or {{{metric}: {{_target_: my.fn}}}}",
             )
-        ]
-    problems = [
-        Problem(f"{key}.{bound} is {value!r}", "it must be a number")
-        for bound, value in node.items()
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value)
-    ]
-    if not problems and node.get("min", -math.inf) > node.get("max", math.inf):
-        cause = "min is above max, so that no trial meets it"
-        problems.append(Problem(f"{key} is {node!r}", cause))
-    return problems
+        )
 
-
-def _bounds(metric: str, node: Mapping[str, float]) -> Constraint:
     def violated(metrics: Mapping[str, float]) -> float:
         value = metrics.get(metric, math.nan)
-        beyond = [value - node["max"]] if "max" in node else []
-        beyond += [node["min"] - value] if "min" in node else []
-        return max(beyond)
+        return max(value - high, low - value)
 
     return violated
 
@@ -200,7 +187,7 @@ def _function(key: str, node: Mapping[str, Any]) -> Constraint:
                 Problem(
                     f"{key}: {node['_target_']} gives no number",
                     f"{type(error).__name__}: {error}",
-                    f"fix the function; it is given the metrics {', '.join(sorted(metrics))}",
+                    f"fix the function; it gets the metrics {', '.join(sorted(metrics))}",
                 )
             ) from error
 

@@ -22,7 +22,7 @@ from runner.sweeps.objectives import (
     Constraint,
     Objective,
     constraints,
-    judged,
+    fail_if_nan,
     objectives_of,
     ranked_trials,
 )
@@ -40,17 +40,15 @@ from runner.sweeps.study import (
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
 
-# Settings with a `_target_`, with an example of each.
-_NODES = {
-    "sampler": "hydra/sweeper/sampler=tpe",
-    "pruner": "hydra/sweeper/pruner=median",
-    "custom_search_space": "'hydra.sweeper.custom_search_space={_target_: my.space}'",
-    "storage": "hydra.sweeper.storage=sqlite:///study.db",
-}
-# What else they may be.
-_OTHERWISE: dict[str, tuple[type, ...]] = {
-    "custom_search_space": (NoneType,),
-    "storage": (str, NoneType),
+# Settings with a `_target_`: an example, and the types of other values that they may have.
+_NODES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "sampler": ("hydra/sweeper/sampler=tpe", ()),
+    "pruner": ("hydra/sweeper/pruner=median", ()),
+    "custom_search_space": (
+        "'hydra.sweeper.custom_search_space={_target_: my.space}'",
+        (NoneType,),
+    ),
+    "storage": ("hydra.sweeper.storage=sqlite:///study.db", (str, NoneType)),
 }
 
 
@@ -67,14 +65,14 @@ class OptunaSweeper(RunnerSweeper):
       objectives: metric -> goal; by default `train.objective` and `train.goal`.
       constraints: name -> bounds of the metric of that name, `{max: 0.5}`, or `{_target_: ...}` of
         a function (metrics) -> number that is at most 0 where it is met.
-      params: key -> what is searched, in the grammar of the command line, which wins over it.
+      params: key -> range or choices, in the grammar of the command line, which wins over it.
       custom_search_space: the `_target_` of a function (optuna.Trial) -> further overrides or None.
     """
 
-    joins = True
-    again = (
-        "the same command resumes those that were killed or not started, and tries others in"
-        " place of those that failed"
+    several_processes = True
+    rerun = (
+        "the same command resumes trials that were killed or not started, and replaces trials"
+        " that failed by others"
     )
 
     def __init__(self, **sweeper: Any) -> None:
@@ -103,22 +101,22 @@ class OptunaSweeper(RunnerSweeper):
         return self._space.samples()
 
     def objectives(self, config: RunConfig) -> list[Objective]:
-        """Returns those of the sweeper's configuration, or the experiment's.
+        """Returns the objectives of the sweeper's configuration, or else the experiment's.
 
         Raises:
-          ConfigError: with every mistake that can be found in the sweeper's configuration.
+          ConfigError: with every mistake in the sweeper's configuration.
         """
         settings = self._settings
-        (own,) = super().objectives(config)
+        (default,) = super().objectives(config)
         metrics = [f"validation/{name}" for name in ("loss", *config.metrics)]
         require_all(
-            lambda: objectives_of(settings, own, metrics),
+            lambda: objectives_of(settings, default, metrics),
             lambda: build_sampler(settings),
             lambda: build_pruner(settings["pruner"]),
             lambda: constraints(settings, metrics),
             lambda: settings.get("storage") and open_storage(Path(), settings["storage"]),
         )
-        self._objectives = objectives_of(settings, own, metrics)
+        self._objectives = objectives_of(settings, default, metrics)
         self._constraints = constraints(settings, metrics)
         drawn = try_search(settings, self._space, self._objectives)
         if self._space.custom is not None:
@@ -126,30 +124,30 @@ class OptunaSweeper(RunnerSweeper):
         return self._objectives
 
     def swept(self, points: Sequence[Point]) -> Collection[str] | None:
-        """Returns the keys that are searched; None with a space of the user's own."""
+        """Returns the keys that are searched; None with a custom search space."""
         if self._settings.get("custom_search_space") is not None:
             return None
         return super().swept(points)
 
     def identity(self) -> str:
         """Returns the space and the study, in which trials are numbered."""
-        named = ("params", "custom_search_space", "study_name", "objectives", "constraints")
-        found = {key: self._settings.get(key) for key in named}
+        keys = ("params", "custom_search_space", "study_name", "objectives", "constraints")
+        settings = {key: self._settings.get(key) for key in keys}
         if self._settings.get("storage") is not None:
-            found["storage"] = self._settings["storage"]
-        return json.dumps(found, sort_keys=True)
+            settings["storage"] = self._settings["storage"]
+        return json.dumps(settings, sort_keys=True)
 
     def trials(
         self, composed: Sequence[ComposedPoint], execution: Execution, directory: SweepDirectory
     ) -> list[Attempt]:
         """Searches, and returns the last attempts of all processes at this sweep.
 
-        A mistake that shows only now, for example in a constraint, ends the search. It is raised
+        An error that occurs only now, for example in a constraint, ends the search. It is raised
         once the results have been reported.
 
         Raises:
-          ConfigError: for such a mistake before any trial has ended.
-          SweepError: for a mistake of the launcher or the sampler before any trial has ended.
+          ConfigError: for such an error before any trial has ended.
+          SweepError: for an error of the launcher or the sampler before any trial has ended.
         """
         wanted = self._settings["n_trials"]
         self.study = study = open_study(
@@ -159,7 +157,7 @@ class OptunaSweeper(RunnerSweeper):
             self._objectives,
             self._constraints,
         )
-        before = study.finished()
+        before = len(study.finished())
         if before > wanted:
             self.screen.line(f"{before} trials have finished before, and n_trials is {wanted}")
         elif before:
@@ -170,26 +168,23 @@ class OptunaSweeper(RunnerSweeper):
         except (ConfigError, SweepError) as error:
             if not any(file.read().status in DECIDED for file in directory.attempts()):
                 raise
-            self.cut_short = error
-        self._complete = study.finished() >= wanted
-        if study.exhausted():
-            self.again = (
-                "the same command resumes those that were killed or not started; the sampler"
-                " has nothing else to try, and resume=never begins another study"
-            )
-        # Of trials from other folders, only the study knows.
-        attempts = [judged(file.read(), self._objectives) for file in directory.attempts()]
+            self.late_error = error
+        self._complete = len(study.finished()) >= wanted
+        # Only the study has the trials of processes in other folders.
+        last = {attempt.trial: attempt for attempt in study.ended()}
+        for file in directory.attempts():
+            attempt = fail_if_nan(file.read(), self._objectives)
+            last[attempt.trial] = attempt
         infeasible = study.infeasible()
         return [
-            replace(each, infeasible=each.trial in infeasible)
-            for each in {each.trial: each for each in [*study.ended(), *attempts]}.values()
+            replace(attempt, infeasible=number in infeasible) for number, attempt in last.items()
         ]
 
     def _study_name(self, config: RunConfig, directory: SweepDirectory) -> str:
         """Returns the name of the study, the same whenever this sweep is resumed."""
-        given: str | None = self._settings.get("study_name")
-        if given:
-            return given
+        name: str | None = self._settings.get("study_name")
+        if name:
+            return name
         with FileLock(directory.path / "study.lock"):
             record = directory.read() or {}
             if "study" not in record:
@@ -200,11 +195,11 @@ class OptunaSweeper(RunnerSweeper):
             return str(record["study"])
 
     def failures(self, trials: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the failures; none if other trials have taken their place.
+        """Returns the failures, unless other trials have replaced them.
 
-        None too if a mistake has ended the search, which is raised instead.
+        There are none either if an error has ended the search, which is raised instead.
         """
-        ended = self._complete or self.cut_short is not None
+        ended = self._complete or self.late_error is not None
         return [] if ended else super().failures(trials)
 
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
@@ -212,9 +207,9 @@ class OptunaSweeper(RunnerSweeper):
 
         None of them violates a constraint.
         """
-        numbers = {each.number for each in self.study.best_trials} if self.study else set()
-        found = [each for each in ranked_trials(trials, objectives) if each.trial in numbers]
-        return found if len(objectives) > 1 else found[:1]
+        numbers = {trial.number for trial in self.study.best_trials} if self.study else set()
+        best = [trial for trial in ranked_trials(trials, objectives) if trial.trial in numbers]
+        return best if len(objectives) > 1 else best[:1]
 
 
 def _has_target(value: Any) -> bool:
@@ -235,9 +230,8 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
             "it must be a mapping that has one",
             f"for example {example}",
         )
-        for key, example in _NODES.items()
-        if not _has_target(settings.get(key))
-        and not isinstance(settings.get(key), _OTHERWISE.get(key, ()))
+        for key, (example, types) in _NODES.items()
+        if not isinstance(settings.get(key), types) and not _has_target(settings.get(key))
     ]
     if problems:
         raise ConfigError(*problems)

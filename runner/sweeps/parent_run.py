@@ -12,23 +12,22 @@ from runner.runs.provenance import environment_tags, name_tracked_run
 from runner.runs.run_directory import RunDirectory, mark_killed_runs
 from runner.sweeps.points import ComposedPoint
 from runner.sweeps.sweep_directory import FAILURES, Attempt, AttemptFile, SweepDirectory
-from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker, is_tracked, open_store
 from runner.training.watch import SWEEP_TAG
 
-_UNOPENED, _RECORDED = "unopened", "attempt"
+_UNOPENED = "unopened"
 
 
 class ParentRun:
     """The parent run of a sweep.
 
-    Trials, also those in other processes, name the sweep's directory as their parent.
+    Trials, also in other processes, name the sweep's directory as their parent.
 
     Args:
       directory: the sweep's.
       config: of one of the trials, for where runs are recorded.
-      mask: knows the secrets of all trials; by default, those of `config`.
+      mask: knows the secrets of all trials; by default, only the secrets of `config`.
 
     Attributes:
       tracker: records the run.
@@ -41,12 +40,11 @@ class ParentRun:
         self._mask = mask or Mask(config.tracking.mask, asdict(config))
 
     def open(self, names: Collection[str], overrides: Sequence[str]) -> None:
-        """Opens the run, or the one recorded from the sweep's directory before.
+        """Opens the run, or continues a run that was recorded from the sweep's directory before.
 
-        Delivers what trials have recorded that ended before, and whose sweep was killed before it
-        was delivered.
+        Delivers records that a sweep which was killed has left undelivered.
 
-        `names` are those of the experiments; if there are several, the run is called `sweep`.
+        `names` are the experiments'; if there are several, the run is called `sweep`.
 
         Raises:
           TrackingError: another process records from the directory.
@@ -59,16 +57,16 @@ class ParentRun:
         if len(names) == 1:
             (name,) = names
             run_name = f"{name} sweep"
-        self.tracker = store.open(self._directory.path, name, run_name, tags)
+        self.tracker = store.open(self._directory.path, name, run_name, tags=tags)
         for run_directory in (*self._run_directories(), *self.unopened()):
             store.deliver_rest(run_directory)
 
     def close(self, status: Status, tags: Mapping[str, str], seconds: float | None = None) -> None:
         """Sets the last tags and closes the run, once its trials are delivered.
 
-        Adds the store's names of the trials to the provenance of those that ended without.
+        Adds the store's names of the trials to provenances that lack them.
 
-        The delivery may take so many `seconds`; None sets no limit of its own.
+        The delivery may take so many `seconds`; None sets no further limit.
         """
         self.tracker.set_tags(tags)
         self.tracker.close(status, seconds)
@@ -80,19 +78,19 @@ class ParentRun:
         """Records which runs were killed, also where their own process could not."""
         containers = {Path(config.run_dir) for config in configs}
         killed = {
-            each.path
+            run.path
             for container in containers
             if container.is_dir()
-            for each in mark_killed_runs(container)
+            for run in mark_killed_runs(container)
         }
         # A launcher may have ended, with a trial's process, also what delivers its records.
         killed |= {
-            Path(each.run_dir)
-            for each in map(AttemptFile.read, self._directory.attempts())
-            if each.status is Status.KILLED and each.run_dir is not None
+            Path(attempt.run_dir)
+            for attempt in map(AttemptFile.read, self._directory.attempts())
+            if attempt.status is Status.KILLED and attempt.run_dir is not None
         }
         store = open_store(self._config.tracking, asdict(self._config))
-        for path in sorted({each.absolute() for each in killed}):
+        for path in sorted({path.absolute() for path in killed}):
             store.deliver_rest(path)
 
     def record_unopened(self, composed: Sequence[ComposedPoint]) -> None:
@@ -100,28 +98,24 @@ class ParentRun:
 
         A trial that fails so again, when its sweep is resumed, has one run.
         """
-        configs = {each.fingerprint: each.config for each in composed}
-        last = {}
-        for file in self._directory.attempts():
-            attempt = file.read()
-            if attempt.status is not Status.SKIPPED:
-                last[attempt.trial] = (file.path.stem, attempt)
-        for name, attempt in last.values():
+        configs = {trial.fingerprint: trial.config for trial in composed}
+        attempts = map(AttemptFile.read, self._directory.attempts())
+        last = {
+            attempt.trial: attempt for attempt in attempts if attempt.status is not Status.SKIPPED
+        }
+        for attempt in last.values():
             config = configs.get(attempt.fingerprint, composed[0].config)
             failed = attempt.status in FAILURES and attempt.run_dir is None
             if failed and is_tracked(config.tracking):
-                self._record(name, attempt, config)
+                self._record(attempt, config)
 
     def unopened(self) -> list[Path]:
         """Returns the folders of the runs that `record_unopened` has recorded."""
         folders = (self._directory.path / _UNOPENED).glob("*")
         return sorted(folder for folder in folders if folder.is_dir())
 
-    def _record(self, name: str, attempt: Attempt, config: RunConfig) -> None:
+    def _record(self, attempt: Attempt, config: RunConfig) -> None:
         folder = self._directory.path / _UNOPENED / f"{attempt.trial:04d}"
-        recorded = folder / _RECORDED
-        if recorded.is_file() and recorded.read_text() == name:
-            return
         settings = asdict(config)
         mask = Mask(config.tracking.mask, settings)
         store = open_store(config.tracking, settings)
@@ -129,8 +123,8 @@ class ParentRun:
             folder,
             config.name,
             f"{config.name} trial {attempt.trial}",
-            {"runner.overrides": " ".join(mask.overrides(attempt.overrides))},
-            str(self._directory.path),
+            tags={"runner.overrides": " ".join(mask.overrides(attempt.overrides))},
+            parent=str(self._directory.path),
         )
         values = {key: str(mask.value(key, value)) for key, value in attempt.values.items()}
         tracker.set_tags(
@@ -140,7 +134,6 @@ class ParentRun:
             }
         )
         tracker.close(attempt.status)
-        write_text(recorded, name)
 
     def _run_directories(self) -> list[Path]:
         """Returns the run directories of the trials that have ended."""

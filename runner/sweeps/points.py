@@ -38,7 +38,7 @@ from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import spelled
-from runner.config.validation import is_own_graph, validate
+from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
 from runner.runs.run_directory import runs
 from runner.system.imports import import_tensorflow, without_collections
@@ -79,27 +79,30 @@ class _Problems:
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], tuple[Problem, list[Point]]] = {}
+        self._reported: dict[tuple[str, str], tuple[Problem, list[Point]]] = {}
 
     def add(self, problems: Sequence[Problem], point: Point) -> None:
         for problem in problems:
-            self._found.setdefault((problem.state, problem.cause), (problem, []))[1].append(point)
+            entry = self._reported.setdefault((problem.state, problem.cause), (problem, []))
+            entry[1].append(point)
 
     def require_none(self, count: int) -> None:
         """Raises ConfigError with the problems, if there are any, of `count` points."""
-        if self._found:
-            found = self._found.values()
-            raise ConfigError(*(_placed(problem, where, count) for problem, where in found))
+        reported = self._reported.values()
+        if reported:
+            raise ConfigError(
+                *(_with_trials(problem, points, count) for problem, points in reported)
+            )
 
 
-def _placed(problem: Problem, where: Sequence[Point], count: int) -> Problem:
+def _with_trials(problem: Problem, points: Sequence[Point], count: int) -> Problem:
     """Adds to a problem which trials have it, unless all have."""
-    if len(where) == count:
+    if len(points) == count:
         return problem
-    shown = "; ".join(str(point) for point in where[:_NAMED])
-    more = f"; and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
-    place = f"in {len(where)} of {count} trials: {shown}{more}"
-    return replace(problem, cause=f"{problem.cause} ({place})" if problem.cause else place)
+    trials = "; ".join(str(point) for point in points[:_NAMED])
+    more = f"; and {len(points) - _NAMED} more" if len(points) > _NAMED else ""
+    where = f"in {len(points)} of {count} trials: {trials}{more}"
+    return replace(problem, cause=f"{problem.cause} ({where})" if problem.cause else where)
 
 
 def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPoint]:
@@ -130,7 +133,7 @@ def _validated(point: Point, config: DictConfig) -> ComposedPoint:
 
 
 def check_targets(composed: Sequence[ComposedPoint]) -> None:
-    """Checks that the targets of all trials exist and take the arguments they are given.
+    """Checks that the targets of all trials exist and accept their arguments.
 
     Imports them, and with them TensorFlow. Calls none of them.
 
@@ -141,94 +144,85 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
     import_tensorflow()
     problems = _Problems()
     with without_collections() if first else nullcontext():
-        for each in composed:
-            for key, node in _targets(each.config):
+        for trial in composed:
+            for key, node in _targets(trial.config):
                 try:
                     check_signature(key, node)
                 except ConfigError as error:
-                    problems.add(error.problems, each.point)
+                    problems.add(error.problems, trial.point)
     problems.require_none(len(composed))
 
 
-def _targets(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if is_own_graph(config):
-        own = {"graph": config.graph, "model_fn": config.model_fn}
-        own |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
-        # More arguments are given where they are called.
-        yield from ((key, {**node, "_partial_": True}) for key, node in own.items() if node)
-        yield from ((f"hooks.{name}", node) for name, node in config.hooks.items())
-        return
-    yield "data", config.data
-    yield "model", {key: each for key, each in config.model.items() if key not in MODEL_SWITCHES}
-    yield "loss", config.loss
-    yield "optimizer", config.optimizer
+def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
+    """Yields the key and the node of whatever has targets."""
+    model = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
+    yield "model", model
+    for key in ("data", "loss", "optimizer"):
+        yield key, getattr(config, key)
     for group in ("metrics", "weighted_metrics", "hooks"):
         yield from ((f"{group}.{name}", node) for name, node in getattr(config, group).items())
+    called = {"graph": config.graph, "model_fn": config.model_fn}
+    called |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
+    # The call passes further arguments.
+    yield from ((key, {**node, "_partial_": True}) for key, node in called.items() if node)
 
 
 def check_sources(composed: Sequence[ComposedPoint]) -> None:
     """Checks that checkpoints are where trials look for them, as a run does before it starts.
 
-    Looks only at paths of this machine, and not into the checkpoints. Not looked for is what is
-    below a folder that one of the trials writes to, which may come to exist, and what a run has
-    read that is to be resumed.
+    Checks only paths of this machine. Skips paths in folders that a trial writes to, which may not
+    exist yet, and sources of runs that are to be resumed.
 
     Raises:
       ConfigError: with every problem of every trial.
     """
-    written = {folder for each in composed for folder in _written(each.config)}
+    written = {folder for trial in composed for folder in _written(trial.config)}
     begun = {
         (run_dir, record.fingerprint)
-        for run_dir in {each.config.run_dir for each in composed}
+        for run_dir in {trial.config.run_dir for trial in composed}
         for _, record in runs(Path(run_dir).absolute())
     }
-    known: dict[str, Sequence[Problem]] = {}
     problems = _Problems()
-    for each in composed:
-        config = each.config
-        if config.resume is not Resume.never and (config.run_dir, each.fingerprint) in begun:
-            continue  # A run that has found its sources.
+    for trial in composed:
+        config = trial.config
+        if config.resume is not Resume.never and (config.run_dir, trial.fingerprint) in begun:
+            continue  # The run has read its sources.
         for name, scaffold in config.scaffolds.items():
-            place = (scaffold.checkpoint, scaffold.which, scaffold.average, scaffold.optional)
-            asked = repr((name, place))
-            if asked not in known:
-                known[asked] = _source_problems(name, scaffold, written)
-            problems.add(known[asked], each.point)
+            problems.add(_source_problems(name, scaffold, written), trial.point)
     problems.require_none(len(composed))
 
 
 def _written(config: RunConfig) -> Iterator[Path]:
-    """Yields the folders in which a run, and those that train its sources, save checkpoints."""
-    own = Path(config.run_dir).absolute()
-    yield own
+    """Yields the folders in which a run, and the runs of its sources, save checkpoints."""
+    folder = Path(config.run_dir).absolute()
+    yield folder
     for scaffold in config.scaffolds.values():
         if (scaffold.checkpoint or "").startswith(EXPERIMENT):
-            yield own.parent / str(scaffold.checkpoint).removeprefix(EXPERIMENT)
+            yield folder.parent / str(scaffold.checkpoint).removeprefix(EXPERIMENT)
 
 
 def _source_problems(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> Sequence[Problem]:
-    place = scaffold.checkpoint
     averaged = scaffold.average if isinstance(scaffold.average, list) else []
-    places = [str(place), *(each for each in averaged if isinstance(each, str))]
-    if place is None or any(_is_elsewhere(each, written) for each in places):
+    sources = [source for source in (scaffold.checkpoint, *averaged) if isinstance(source, str)]
+    if scaffold.checkpoint is None or any(_is_elsewhere(source, written) for source in sources):
         return ()
     try:
-        for path in resolve(place, scaffold.which or LATEST, scaffold.average):
+        for path in resolve(scaffold.checkpoint, scaffold.which or LATEST, scaffold.average):
             recognise(path)
     except NoCheckpointError as error:
-        found = () if scaffold.optional else error.or_else(OPTIONAL).problems
+        problems = () if scaffold.optional else error.or_else(OPTIONAL).problems
     except CheckpointError as error:
-        found = error.problems
+        problems = error.problems
     else:
         return ()
-    return [in_scaffold(name, each) for each in found]
+    return [in_scaffold(name, problem) for problem in problems]
 
 
-def _is_elsewhere(place: str, written: set[Path]) -> bool:
-    """Whether only a network, or an earlier trial, can provide what is at a place."""
-    if place.startswith((EXPERIMENT, *MLFLOW_SCHEMES)) or files.is_remote(place):
+def _is_elsewhere(source: str, written: set[Path]) -> bool:
+    """Whether only a network or an earlier trial can provide a source."""
+    if source.startswith((EXPERIMENT, *MLFLOW_SCHEMES)) or files.is_remote(source):
         return True
-    path = Path(os.path.abspath(os.path.expanduser(place)))
+    path = Path(os.path.abspath(os.path.expanduser(source)))
     return any(path.is_relative_to(folder) for folder in written)
 
 
@@ -237,7 +231,7 @@ def name_of(override: Override) -> str:
     return override.get_key_element().lstrip("+~")
 
 
-def given_mapping(name: str, value: Any, example: str) -> dict[str, Any]:
+def mapping_setting(name: str, value: Any, example: str) -> dict[str, Any]:
     """Returns `hydra.sweeper.NAME`, its keys as strings; an empty mapping where it is null.
 
     Raises:
@@ -253,11 +247,11 @@ def given_mapping(name: str, value: Any, example: str) -> dict[str, Any]:
                 f"for example 'hydra.sweeper.{name}={example}'",
             )
         )
-    return {str(key): each for key, each in value.items()}
+    return {str(key): setting for key, setting in value.items()}
 
 
 def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
-    """Returns `hydra.sweeper.params` as overrides, without keys that the command line gives.
+    """Returns `hydra.sweeper.params` as overrides, without keys that the command line sets.
 
     Args:
       params: key -> values, as a string in the grammar of the command line or as a list; or None.
@@ -267,11 +261,11 @@ def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
     Raises:
       ConfigError: they are not a mapping, or a list is empty.
     """
-    given = {name_of(override) for override in overrides}
-    left = {
+    names = {name_of(override) for override in overrides}
+    settings = {
         key: value
-        for key, value in given_mapping("params", params, "{seed: [1,2]}").items()
-        if key.lstrip("+~") not in given
+        for key, value in mapping_setting("params", params, "{seed: [1,2]}").items()
+        if key.lstrip("+~") not in names
     }
     problems = [
         Problem(
@@ -279,12 +273,12 @@ def params_as_typed(params: Any, overrides: Sequence[Override]) -> list[str]:
             "a list holds values, and a trial needs one",
             f"give it values, such as {key}: [1,2], or delete it",
         )
-        for key, value in left.items()
+        for key, value in settings.items()
         if isinstance(value, list) and not value
     ]
     if problems:
         raise ConfigError(*problems)
-    return [with_plus_plus(f"{key}={_as_typed(value)}") for key, value in left.items()]
+    return [with_plus_plus(f"{key}={_as_typed(value)}") for key, value in settings.items()]
 
 
 def _as_typed(values: Any) -> str:
@@ -293,11 +287,11 @@ def _as_typed(values: Any) -> str:
     return values if isinstance(values, str) else spelled(values, _one_string)
 
 
-def _one_string(text: str) -> str:
+def _one_string(string: str) -> str:
     """Returns a string of a list: as typed where the grammar reads one value, otherwise quoted."""
     try:
-        values = OverridesParser.create().parse_override(f"key={text}").value()
-        quoted = not text or (isinstance(values, ChoiceSweep) and values.simple_form)
+        values = OverridesParser.create().parse_override(f"key={string}").value()
+        quoted = not string or (isinstance(values, ChoiceSweep) and values.simple_form)
     except HydraException:
         quoted = True
-    return QuotedString(text, Quote.single).with_quotes() if quoted else text
+    return QuotedString(string, Quote.single).with_quotes() if quoted else string

@@ -2,7 +2,7 @@
 
 The study is what processes at one search share: a trial belongs to the process that its attribute
 `runner.sweeper` names, for as long as that process holds its lock in `processes/`. Trials that a
-process left unfinished are claimed by the next one that comes to the search.
+process left unfinished are claimed by the next process that joins the search.
 """
 
 from __future__ import annotations
@@ -66,30 +66,30 @@ class Search:
                     claimed = self._claim(living)
                     attempts = [] if claimed else self._ask(living, compose)
                 for file in claimed:
-                    attempt = file.settle(say=self._screen.line)
+                    attempt = file.finalize(say=self._screen.line)
                     if attempt.status in DECIDED:
                         self._record(attempt)
                     else:
-                        attempts.append(_again(attempt))
+                        attempts.append(_resumed(attempt))
                 if not claimed and not attempts:
-                    left = self._settings["n_trials"] - self._study.finished()
-                    if left > 0 and self._study.exhausted():
+                    missing = self._settings["n_trials"] - len(self._study.finished())
+                    if missing > 0 and self._study.exhausted():
                         self._screen.line("the sampler has nothing more to try")
                     return
                 for attempt in execution.run(attempts):
                     self._record(attempt)
 
     def _begin(self) -> None:
-        """Notes which trials had failed when this process came to the study."""
+        """Remembers which trials had failed before this process joined the search."""
         self._study.reseed()
         failed = (trial for trial in self._trials() if trial.state is TrialState.FAIL)
         self._replaced = {trial.number for trial in failed}
 
     def _ask(self, living: Collection[str], compose: Compose) -> list[Attempt]:
-        """Draws as many trials as are launched at once, and are missing; none if none are."""
-        counted = len([each for each in self._trials() if self._counts(each, living)])
-        missing = int(self._settings["n_trials"]) - counted
-        count = 0 if self._study.exhausted() else min(int(self._settings["n_jobs"]), missing)
+        """Draws the trials that are missing, at most as many as are launched at once."""
+        counted = [trial for trial in self._trials() if self._counts(trial, living)]
+        missing = self._settings["n_trials"] - len(counted)
+        count = 0 if self._study.exhausted() else min(self._settings["n_jobs"], missing)
         drawn: list[optuna.Trial] = []
         points: list[Point] = []
         try:
@@ -99,8 +99,8 @@ class Search:
             if points:
                 check_targets(compose_points(points, compose))
         except BaseException:
-            for each in drawn:
-                self._study.tell(each.number, state=TrialState.FAIL)
+            for trial in drawn:
+                self._study.tell(trial.number, state=TrialState.FAIL)
             raise
         return [self._attempt(trial, point) for trial, point in zip(drawn, points, strict=True)]
 
@@ -114,9 +114,8 @@ class Search:
         }
         return Attempt(
             trial.number,
-            1,
-            point.overrides,
-            point.values,
+            overrides=point.overrides,
+            values=point.values,
             metric=metric,
             study=reference if len(self._study.objectives) == 1 else None,
         )
@@ -138,13 +137,13 @@ class Search:
         Returns:
           The files of their last attempts.
         """
-        left = [
+        abandoned = [
             trial.number
             for trial in self._trials()
             if trial.state is TrialState.RUNNING and not self._counts(trial, living)
         ]
-        last = {file.read().trial: file for file in self._directory.attempts()} if left else {}
-        claimed = [number for number in left if number in last][: int(self._settings["n_jobs"])]
+        last = {file.read().trial: file for file in self._directory.attempts()} if abandoned else {}
+        claimed = [number for number in abandoned if number in last][: self._settings["n_jobs"]]
         for number in claimed:
             self._study.claim(number, self._name)
         return [last[number] for number in claimed]
@@ -170,16 +169,10 @@ class Search:
             yield
 
 
-def _again(attempt: Attempt) -> Attempt:
-    """Returns an attempt that resumes a trial."""
-    return Attempt(
-        attempt.trial,
-        1,
-        attempt.overrides,
-        attempt.values,
-        metric=attempt.metric,
-        study=attempt.study,
-    )
+def _resumed(attempt: Attempt) -> Attempt:
+    """Returns the attempt that resumes a trial."""
+    names = ("overrides", "values", "metric", "study")
+    return Attempt(attempt.trial, **{name: getattr(attempt, name) for name in names})
 
 
 def try_search(

@@ -1,4 +1,4 @@
-"""What a search draws its trials from: distributions of overrides, or a function of the user's."""
+"""The search space: distributions of overrides, or a function of the user's that draws them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 class Dimension:
     """One key that is searched.
 
-    `key` is as it stands before the equals sign, such as `++train.steps`; `name` is the key alone.
+    Attributes:
+      key: the key as in an override, such as `++train.steps`.
+      name: the key alone.
+      distribution: the values to draw from.
     """
 
     key: str
@@ -40,7 +43,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What is searched, and what is the same in every trial.
+    """The keys that are searched, and the overrides that all trials share.
 
     Attributes:
       fixed: overrides of every trial.
@@ -69,8 +72,8 @@ class SearchSpace:
         """Returns the trial with some values of the dimensions, and of further keys."""
         chosen = {dimension.name: values[dimension.name] for dimension in self.dimensions}
         others = {**{k: v for k, v in values.items() if k not in chosen}, **(more or {})}
-        overrides = [f"{each.key}={chosen[each.name]}" for each in self.dimensions]
-        # Hydra knows no key of a scaffold; on the command line they are marked likewise.
+        overrides = [f"{dimension.key}={chosen[dimension.name]}" for dimension in self.dimensions]
+        # As on the command line: Hydra knows no key of a scaffold.
         overrides += [with_plus_plus(f"{key}={spelled(value)}") for key, value in others.items()]
         named = {name: as_shown(value) for name, value in {**chosen, **others}.items()}
         return Point((*self.fixed, *overrides), {k.lstrip("+~"): v for k, v in named.items()})
@@ -79,11 +82,11 @@ class SearchSpace:
         """Returns points among which every choice and every end of a range occurs."""
         samples: dict[str, Sequence[object]] = {}
         for dimension in self.dimensions:
-            found = dimension.distribution
-            if isinstance(found, CategoricalDistribution):
-                samples[dimension.name] = found.choices
-            else:
-                samples[dimension.name] = (found.low, found.high)
+            match dimension.distribution:
+                case CategoricalDistribution(choices=choices):
+                    samples[dimension.name] = choices
+                case distribution:
+                    samples[dimension.name] = (distribution.low, distribution.high)
         first = {name: values[0] for name, values in samples.items()}
         points = [self.point(first)]
         for name, values in samples.items():
@@ -92,7 +95,7 @@ class SearchSpace:
 
 
 def as_shown(value: object) -> str:
-    """Returns a value as tables show it: a string as it is."""
+    """Returns a value as tables show it: strings without quotes."""
     return value if isinstance(value, str) else spelled(value)
 
 
@@ -172,11 +175,11 @@ def _custom(node: Mapping[str, Any] | None) -> CustomSpace | None:
     if node is None:
         return None
     key = "hydra.sweeper.custom_search_space"
-    found = build_target(key, {**node, "_partial_": True})
+    function = build_target(key, {**node, "_partial_": True})
 
     def draw(trial: optuna.Trial) -> Mapping[str, Any] | None:
         try:
-            more = found(trial)
+            more = function(trial)
         except Exception as error:  # It is the user's, and may raise anything.
             state = f"{key}: {node['_target_']} raises {type(error).__name__}"
             raise ConfigError(Problem(state, str(error), "fix the function")) from error

@@ -1,16 +1,18 @@
-"""A search's study in Optuna: opened from the configuration, and kept up to date with attempts.
+"""A search's study in Optuna: opened from the configuration, and updated with attempts.
 
 Optuna's own retries and heartbeats work inside `Study.optimize`, which calls the objective in its
 own process. Trials here run wherever a launcher puts them, so `ask` and `tell` are used. All that
 leans on Optuna's internals is in this module: `Study.stop`, which samplers call outside
-`optimize`; ids of trials from the storage; `optuna.Trial` made of an id.
+`optimize`; ids of trials from the storage; an `optuna.Trial` built from an id.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runner.config.instantiation import build_target, locate_target
 from runner.errors import ConfigError, Problem, SweepError
-from runner.sweeps.objectives import Constraint, Objective, judged, violation
+from runner.sweeps.objectives import Constraint, Objective, fail_if_nan, violation
 from runner.sweeps.search_space import SearchSpace, as_shown
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
@@ -36,7 +38,7 @@ OWNER = "runner.sweeper"
 """User attribute of a trial: the name of the process that sweeps it."""
 
 _EXHAUSTED = "runner.exhausted"
-"""User attribute of a study: the sampler that has nothing more to try, as it is configured."""
+"""User attribute of a study: the configuration of a sampler that has nothing more to try."""
 
 _OBJECTIVES = "runner.objectives"
 """User attribute of a study: the names of its objectives."""
@@ -80,13 +82,13 @@ def open_storage(directory: Path, storage: Any) -> Any:
             (directory / _DATABASE).touch(mode=0o600)
             return _database(f"sqlite:///{directory / _DATABASE}")
     if isinstance(storage, Mapping):
-        named, opened = storage["_target_"], build_target("hydra.sweeper.storage", storage)
+        name, opened = storage["_target_"], build_target("hydra.sweeper.storage", storage)
     else:
-        named, opened = storage, _of_url(storage)
-    if isinstance(opened, InMemoryStorage) or ":memory:" in named:
+        name, opened = storage, _of_url(storage)
+    if isinstance(opened, InMemoryStorage) or ":memory:" in name:
         raise ConfigError(
             Problem(
-                f"hydra.sweeper.storage is {named}, which is in the memory of one process",
+                f"hydra.sweeper.storage is {name}, which is in the memory of one process",
                 "each trial opens the storage for itself, and so does the same command again",
                 "leave it out, for SQLite in the sweep's folder, or give a database's URL such as"
                 " sqlite:///study.db",
@@ -96,10 +98,8 @@ def open_storage(directory: Path, storage: Any) -> Any:
 
 
 def _of_url(url: str) -> RDBStorage:
-    try:
+    with suppress(Exception):
         return _database(url)
-    except Exception as first:  # noqa: BLE001 - the second attempt's is reported
-        logger.info("opening the study's database again: %s", first)
     try:
         return _database(url)  # By now, another process may have created the tables.
     except Exception as error:
@@ -131,12 +131,12 @@ def build_sampler(settings: Mapping[str, Any], drawn: int = 0) -> BaseSampler:
       ConfigError: there is no such sampler, or its arguments do not fit.
     """
     node = dict(settings["sampler"])
-    found = locate_target(_SAMPLER, node)
-    ordered = isinstance(found, type) and issubclass(found, GridSampler | QMCSampler)
+    target = locate_target(_SAMPLER, node)
+    ordered = isinstance(target, type) and issubclass(target, GridSampler | QMCSampler)
     if drawn and not ordered and isinstance(node.get("seed"), int):
         node["seed"] += drawn
-    built: BaseSampler = build_target(_SAMPLER, node)
-    return built
+    sampler: BaseSampler = build_target(_SAMPLER, node)
+    return sampler
 
 
 def build_pruner(node: Mapping[str, Any]) -> optuna.pruners.BasePruner:
@@ -150,7 +150,7 @@ def build_pruner(node: Mapping[str, Any]) -> optuna.pruners.BasePruner:
 
 
 class SearchStudy(optuna.Study):
-    """A study that exists in the storage, as one process of a sweep sees it."""
+    """An existing study, as one process of a search sees it."""
 
     def __init__(
         self,
@@ -163,11 +163,11 @@ class SearchStudy(optuna.Study):
         sampler, pruner = build_sampler(settings), build_pruner(settings["pruner"])
         super().__init__(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
         self.objectives = objectives
-        self._settings, self._constraints, self._kept = settings, constraints, storage
+        self._settings, self._constraints, self._database = settings, constraints, storage
         self._sampler_setting = json.dumps(settings["sampler"], sort_keys=True, default=str)
 
     def stop(self) -> None:
-        """Notes that the sampler, as it is configured, has nothing more to try.
+        """Records that the sampler, with its arguments, has nothing more to try.
 
         Samplers call this; Optuna itself supports it only inside `optimize`.
         """
@@ -178,7 +178,7 @@ class SearchStudy(optuna.Study):
         return bool(self.user_attrs.get(_EXHAUSTED) == self._sampler_setting)
 
     def reseed(self) -> None:
-        """Gives the sampler another seed than it had when the present trials were drawn."""
+        """Rebuilds the sampler with a seed that has drawn none of the present trials."""
         self.sampler = build_sampler(self._settings, len(self.get_trials(deepcopy=False)))
 
     def check_objectives(self) -> None:
@@ -187,25 +187,22 @@ class SearchStudy(optuna.Study):
         Raises:
           ConfigError: it has others.
         """
-        found = [direction.name.lower() for direction in self.directions]
-        wanted = [objective.name for objective in self.objectives]
+        stored_goals = [direction.name.lower() for direction in self.directions]
+        stored_names = self.user_attrs.get(_OBJECTIVES)
+        names = [objective.name for objective in self.objectives]
         goals = [objective.goal.value for objective in self.objectives]
-        names = self.user_attrs.get(_OBJECTIVES)
-        if found != goals or names not in (None, wanted):
+        if stored_goals != goals or stored_names not in (None, names):
             raise ConfigError(
                 Problem(
-                    f"the study {self.study_name!r} exists, with the objectives {names or ''}"
-                    f" {found}",
-                    f"this sweep has {wanted} {goals}",
+                    f"the study {self.study_name!r} exists, with the objectives"
+                    f" {stored_names or ''} {stored_goals}",
+                    f"this sweep has {names} {goals}",
                     "give hydra.sweeper.study_name another name, or repeat its objectives",
                 )
             )
 
-    def finished(self) -> int:
-        """Returns how many trials have finished or were pruned."""
-        return len(self._finished())
-
-    def _finished(self) -> list[FrozenTrial]:
+    def finished(self) -> list[FrozenTrial]:
+        """Returns the trials that have finished or were pruned."""
         states = (TrialState.COMPLETE, TrialState.PRUNED)
         return self.get_trials(deepcopy=False, states=states)
 
@@ -236,11 +233,11 @@ class SearchStudy(optuna.Study):
         self._trial(number).set_user_attr(OWNER, owner)
 
     def record(self, attempt: Attempt) -> Attempt:
-        """Brings the study up to date with a trial's last attempt, and returns it as judged.
+        """Updates the study with a trial's last attempt, and returns it as `fail_if_nan` does.
 
         A trial that was killed or skipped remains RUNNING in the study, and can be resumed.
         """
-        attempt = judged(attempt, self.objectives)
+        attempt = fail_if_nan(attempt, self.objectives)
         if attempt.status not in DECIDED:
             return attempt
         trial = self._trial(attempt.trial)
@@ -259,17 +256,20 @@ class SearchStudy(optuna.Study):
         return attempt
 
     def ended(self) -> list[Attempt]:
-        """Returns the trials that have ended, as far as the study knows them."""
+        """Returns the trials that have ended, with what the study stores of them."""
         stored = self.get_trials(deepcopy=False, states=tuple(_STATUSES))
         return [attempt_of(trial, self.objectives) for trial in stored]
 
     def infeasible(self) -> set[int]:
         """Returns the numbers of the trials that violate a constraint."""
-        found = self._finished()
-        return {trial.number for trial in found if max(trial.constraints.values(), default=0) > 0}
+        return {
+            trial.number
+            for trial in self.finished()
+            if max(trial.constraints.values(), default=0) > 0
+        }
 
     def _trial(self, number: int) -> optuna.Trial:
-        return optuna.Trial(self, _trial_id(self._kept, self.study_name, number))
+        return optuna.Trial(self, _trial_id(self._database, self.study_name, number))
 
 
 def open_study(
@@ -279,7 +279,7 @@ def open_study(
     objectives: Sequence[Objective],
     constraints: Mapping[str, Constraint],
 ) -> SearchStudy:
-    """Creates a study, or opens the one of this name.
+    """Opens the study of this name, and creates it if necessary.
 
     Raises:
       ConfigError: the sampler or pruner cannot be built, or the study has other objectives.
@@ -295,21 +295,19 @@ def open_study(
 
 def _trial_id(storage: Any, study: str, number: int) -> int:
     """Returns the storage's id of a trial."""
-    found = storage.get_study_id_from_name(study)
-    identifier: int = storage.get_trial_id_from_study_id_trial_number(found, number)
-    return identifier
+    study_id = storage.get_study_id_from_name(study)
+    trial_id: int = storage.get_trial_id_from_study_id_trial_number(study_id, number)
+    return trial_id
 
 
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
-    """Returns what the study knows of a trial that has ended, whose files are elsewhere."""
+    """Builds the attempt at a trial that has ended in another folder from what the study stores."""
     names = [objective.name.removeprefix("validation/") for objective in objectives]
     metrics = dict(zip(names, trial.values or (), strict=False))
     status = _STATUSES[trial.state]
     return Attempt(
         trial.number,
-        1,
-        (),
-        {key.lstrip("+~"): as_shown(value) for key, value in trial.params.items()},
+        values={key.lstrip("+~"): as_shown(value) for key, value in trial.params.items()},
         metric=objectives[0].name,
         status=status,
         objective=metrics.get(names[0]),
@@ -333,23 +331,18 @@ class Reporter:
     def __init__(self, directory: Path, storage: Any, reference: Mapping[str, Any]) -> None:
         self._directory, self._storage, self._reference = directory, storage, reference
         self._trial: optuna.Trial | None = None
-        self._known: Collection[int] = ()
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> bool:
         """Reports an evaluation."""
         try:
             trial = self._opened()
-            if step not in self._known:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # A resumed trial reports some steps again.
                 trial.report(metrics[self._reference["metric"]], step)
             return trial.should_prune()
         except _UNREACHABLE as error:
-            number = self._reference["trial"]
-            logger.warning(
-                "Trial %d continues, though step %d cannot be reported to its study: %s",
-                number,
-                step,
-                error,
-            )
+            message = "Trial %d continues, though step %d cannot be reported to its study: %s"
+            logger.warning(message, self._reference["trial"], step, error)
             return False
 
     def _opened(self) -> optuna.Trial:
@@ -357,8 +350,5 @@ class Reporter:
             storage, name = open_storage(self._directory, self._storage), self._reference["name"]
             pruner = build_pruner(self._reference["pruner"])
             study = optuna.load_study(study_name=name, storage=storage, pruner=pruner)
-            identifier = _trial_id(storage, name, self._reference["trial"])
-            # A resumed trial evaluates some steps again.
-            self._known = set(storage.get_trial(identifier).intermediate_values)
-            self._trial = optuna.Trial(study, identifier)
+            self._trial = optuna.Trial(study, _trial_id(storage, name, self._reference["trial"]))
         return self._trial

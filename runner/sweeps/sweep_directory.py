@@ -13,14 +13,21 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from runner.errors import Problem, RunDirectoryError, RunInUseError
-from runner.system.atomic_files import make_container, moved, way_to, write_json
+from runner.system.atomic_files import (
+    make_container,
+    next_numbered_folder,
+    numbered_folders,
+    relative_path,
+    resolve_moved,
+    write_json,
+)
 from runner.system.locks import is_held, this_process
 from runner.system.status import Status
 
@@ -35,8 +42,8 @@ class Attempt:
 
     Attributes:
       trial: number of the trial in its sweep, from 0.
-      number: which attempt at the trial this is, from 1.
-      overrides: all of the trial's.
+      number: number of the attempt at the trial, from 1.
+      overrides: all overrides of the trial.
       values: swept key -> value.
       fingerprint: of the trial's configuration; empty in a search.
       metric: the name of `train.objective`.
@@ -50,16 +57,16 @@ class Attempt:
       message: why it failed.
       exit_code: the exit code that its error alone would have had.
       run_dir: the run directory; None before there is one.
-      over: of a killed one, whether the sweep has recorded it, after which no launcher starts it
-        again.
+      over: recorded as killed; never relaunched.
       infeasible: whether it violates a constraint of its search.
       study: where its evaluations are reported for pruning; None for no reports.
     """
 
     trial: int
-    number: int
-    overrides: tuple[str, ...]
-    values: Mapping[str, str]
+    _: KW_ONLY
+    number: int = 1
+    overrides: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     metric: str = ""
     last: bool = True
@@ -87,15 +94,15 @@ class AttemptFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = FileLock(path.with_suffix(".lock"))
-        self._order = path.with_suffix(".order")
+        self._cancellation = path.with_suffix(".order")
 
     def read(self) -> Attempt:
         """Returns the attempt."""
         content: dict[str, Any] = json.loads(self.path.read_text())
         way = content.get("way_to_run")
-        known = {each.name for each in fields(Attempt)}
-        content = {key: value for key, value in content.items() if key in known}
-        content["run_dir"] = moved(content.get("run_dir"), way, self.path.parent)
+        names = {attribute.name for attribute in fields(Attempt)}
+        content = {key: value for key, value in content.items() if key in names}
+        content["run_dir"] = resolve_moved(content.get("run_dir"), way, self.path.parent)
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
         content["curve"] = tuple((step, value) for step, value in content["curve"])
@@ -106,7 +113,7 @@ class AttemptFile:
         """Writes the attempt atomically."""
         # As pairs: the keys of a mapping would be sorted.
         values = list(attempt.values.items())
-        way = way_to(attempt.run_dir, self.path.parent)
+        way = relative_path(attempt.run_dir, self.path.parent)
         write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": way})
 
     def update(self, **changes: Any) -> Attempt:
@@ -117,19 +124,15 @@ class AttemptFile:
 
     def cancel(self) -> None:
         """Asks the attempt's process, on whatever host, to end it or never to start it."""
-        self._order.write_text("end")
-
-    def await_orders(self) -> None:
-        """Makes the file that `cancel` writes, so that another host's write is soon visible."""
-        self._order.touch()
+        self._cancellation.write_text("end")
 
     def cancelled(self) -> bool:
         """Whether `cancel` has been called in any process."""
-        try:
-            # Opened, because a network file system answers `stat` from its cache.
-            return self._order.read_text() != ""
-        except FileNotFoundError:
-            return False
+        # On a network file system, only a file that exists already and is opened shows another
+        # host's write soon.
+        with self._cancellation.open("a+") as file:
+            file.seek(0)
+            return file.read() != ""
 
     def runs_elsewhere(self) -> bool:
         """Whether a living process other than this one runs the attempt."""
@@ -137,7 +140,7 @@ class AttemptFile:
         lock = Path(self.lock.lock_file)
         return lock.exists() and self.read().process != this_process() and is_held(lock)
 
-    def settle(self, cause: str = "", say: Callable[[str], object] | None = None) -> Attempt:
+    def finalize(self, cause: str = "", say: Callable[[str], object] | None = None) -> Attempt:
         """Waits for the attempt's process, if one lives, and records how the attempt ended.
 
         An attempt that is RUNNING without a process was killed, and one that is still WAITING is
@@ -162,25 +165,19 @@ class AttemptFile:
 
 
 _RECORD = "sweep.json"
+# Contents of the file `stopped`.
+_NEVER, _ON_FAILURE, _HELD, _STOPPED = "never", "on failure", "held", "stopped"
 
 
-@dataclass(frozen=True)
-class SweepIdentity:
-    """What makes two commands the same sweep.
+def sweep_fingerprint(overrides: Sequence[str], settings: str = "") -> str:
+    """Returns 16 hexadecimal digits that two commands share if they are the same sweep.
 
-    Attributes:
-      overrides: of the command line, without those that change no trial's result.
-      search: what is searched and how, where the overrides do not contain it.
+    Args:
+      overrides: of the command line, in any order, without those that change no trial's result.
+      settings: of the sweeper, where the overrides do not contain them.
     """
-
-    overrides: tuple[str, ...]
-    search: str = ""
-
-    @property
-    def fingerprint(self) -> str:
-        """16 hexadecimal digits; the order of the overrides does not count."""
-        text = json.dumps([sorted(self.overrides), self.search])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    content = json.dumps([sorted(overrides), settings])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 class SweepDirectory:
@@ -196,8 +193,7 @@ class SweepDirectory:
         self.path = path
         self.lock = FileLock(path / "lock")
         self.joined = False
-        self._stop = path / "stopped"
-        self._held = path / "held"
+        self._state = path / "stopped"
 
     def attempt(self, number: int) -> AttemptFile:
         """Returns the file of an attempt."""
@@ -209,7 +205,7 @@ class SweepDirectory:
         return [AttemptFile(path) for path in sorted(paths) if path.stem.isdecimal()]
 
     def add(self, attempts: Sequence[Attempt]) -> range:
-        """Makes files for attempts and returns their numbers."""
+        """Writes files for attempts and returns their numbers."""
         # Only its owner may read it: the overrides are complete, secrets included.
         (self.path / "trials").mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(self.path / "trials.lock"):
@@ -227,36 +223,31 @@ class SweepDirectory:
         if self.joined:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        self._stop.write_text("on failure" if stop else "never")
-        self.release_held()
-
-    def stops_on_failure(self) -> bool:
-        """Whether the next failure will stop the sweep."""
-        return self._stop.exists() and self._stop.read_text() == "on failure"
+        self._state.write_text(_ON_FAILURE if stop else _NEVER)
 
     def failed(self, *, last: bool = True) -> None:
         """Where failures stop the sweep: stops it, or holds it while the trial is to be retried."""
-        if not self.stops_on_failure():
-            return
-        if last:
-            self._stop.write_text("stopped")
-        else:
-            self._held.touch()
+        if self._read_state() in (_ON_FAILURE, _HELD):
+            self._state.write_text(_STOPPED if last else _HELD)
 
     def stopped(self) -> bool:
         """Whether no further trial is to be started."""
-        return self._stop.exists() and self._stop.read_text() == "stopped"
+        return self._read_state() == _STOPPED
 
     def held(self) -> bool:
         """Whether no trial is to be started before a failed one has been retried."""
-        return self._held.exists()
+        return self._read_state() == _HELD
 
-    def release_held(self) -> None:
+    def release_hold(self) -> None:
         """Lets trials start again after they were held."""
-        self._held.unlink(missing_ok=True)
+        if self.held():
+            self._state.write_text(_ON_FAILURE)
+
+    def _read_state(self) -> str:
+        return self._state.read_text() if self._state.exists() else _NEVER
 
     def read(self) -> dict[str, Any] | None:
-        """Returns the sweep's record; None where there is no sweep."""
+        """Returns the sweep's record; None if there is no sweep."""
         file = self.path / _RECORD
         if not file.is_file():
             return None
@@ -269,23 +260,23 @@ class SweepDirectory:
 
 
 @contextmanager
-def unrecorded_sweep(*, shared: bool) -> Iterator[SweepDirectory]:
+def temporary_sweep(*, shared: bool) -> Iterator[SweepDirectory]:
     """Yields the directory of a sweep that is deleted at the end.
 
     If `shared`, other machines must see it: it is then in the current directory.
     """
-    place = Path.cwd() if shared else None
-    with tempfile.TemporaryDirectory(prefix=".sweep-", dir=place) as folder:
+    parent = Path.cwd() if shared else None
+    with tempfile.TemporaryDirectory(prefix=".sweep-", dir=parent) as folder:
         yield SweepDirectory(Path(folder))
 
 
 def open_sweep(
     container: Path,
-    identity: SweepIdentity,
+    fingerprint: str,
     resume: str,
     *,
+    overrides: Sequence[str] = (),
     join: bool = False,
-    masked: Callable[[Sequence[str]], list[str]] = list,
 ) -> SweepDirectory:
     """Returns the directory of the same sweep, to be resumed, or a new, numbered one.
 
@@ -293,11 +284,11 @@ def open_sweep(
 
     Args:
       container: the folder of numbered sweeps.
-      identity: what makes a sweep the same.
+      fingerprint: the sweep's.
       resume: `auto` resumes the newest sweep that is the same; `must` only resumes; `never` starts
         a new one.
+      overrides: for the sweep's record, with secrets masked.
       join: whether several processes may work at the sweep.
-      masked: removes secrets from overrides, for the sweep's record.
 
     Raises:
       RunInUseError: another process works at it.
@@ -305,22 +296,20 @@ def open_sweep(
     """
     make_container(container, "hydra.sweep.dir")
     with FileLock(container / ".lock"):
-        numbers = sorted(int(p.name) for p in container.glob("*") if p.name.isdecimal())
-        for number in reversed(numbers) if resume != "never" else ():
-            directory = SweepDirectory(container / f"{number:03d}")
+        for path in numbered_folders(container) if resume != "never" else ():
+            directory = SweepDirectory(path)
             record = directory.read()
-            if record is not None and record["fingerprint"] == identity.fingerprint:
+            if record is not None and record["fingerprint"] == fingerprint:
                 _claim(directory, join)
                 return directory
         if resume == "must":
             state = f"{container} holds no sweep of this command"
             remedy = "use resume=auto to start one"
             raise RunDirectoryError(Problem(state, "resume=must only resumes", remedy))
-        directory = SweepDirectory(container / f"{max(numbers, default=0) + 1:03d}")
+        directory = SweepDirectory(next_numbered_folder(container))
         directory.path.mkdir()
         _claim(directory, join=False)
-        overrides = masked(identity.overrides)
-        directory.write({"fingerprint": identity.fingerprint, "overrides": overrides})
+        directory.write({"fingerprint": fingerprint, "overrides": list(overrides)})
         return directory
 
 

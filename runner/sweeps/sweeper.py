@@ -1,13 +1,13 @@
-"""What both sweepers do: check all trials, open the sweep, run it, report its results."""
+"""The base of both sweepers: checks all trials, opens the sweep, runs it, reports its results."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
@@ -30,7 +30,8 @@ from runner.errors import (
     nearest,
     require_all,
 )
-from runner.sweeps.execution import Execution, LauncherKind
+from runner.sweeps.execution import Execution
+from runner.sweeps.launchers import LauncherKind
 from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.parent_run import ParentRun
 from runner.sweeps.points import (
@@ -46,39 +47,40 @@ from runner.sweeps.sweep_directory import (
     FAILURES,
     Attempt,
     SweepDirectory,
-    SweepIdentity,
     open_sweep,
-    unrecorded_sweep,
+    sweep_fingerprint,
+    temporary_sweep,
 )
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import start_delivery
 
-# What changes no trial's result does not make another sweep.
-_ELSEWHERE = ("sweep", "tracking", "resume", "session")
+# These change no trial's result.
+_NOT_IN_FINGERPRINT = ("sweep", "tracking", "resume", "session")
 
 
 class RunnerSweeper(Sweeper):
     """A sweeper whose trials are runs of the runner.
 
-    Everything that can be wrong with any trial is reported before the first one starts and before
-    anything is made. The trials' results are read from files, so that they outlive their processes.
+    All mistakes in all trials are reported before the first one starts and before anything is
+    created. The trials' results are read from files, so that they outlive their processes.
+
+    Attributes:
+      several_processes: whether several processes may work at one sweep.
+      rerun: what the same command does about trials that failed.
+      study: Optuna's, if the sweep has one.
+      late_error: what ended the sweep early; raised once the results have been reported.
     """
 
-    joins = False
-    """Whether several processes may work at one sweep."""
-
-    again = "the same command tries them again, and skips what is finished"
-    """What the same command does about trials that failed."""
+    several_processes: ClassVar[bool] = False
+    rerun = "the same command tries them again, and skips what is finished"
 
     def __init__(self) -> None:
         self.hydra_context: HydraContext
         self.task_function: TaskFunction
         self.config: DictConfig
         self.screen = Screen()
-        # What ended the sweep early; raised once the results have been reported.
-        self.cut_short: RunnerError | None = None
-        # Optuna's, if the sweep has one.
+        self.late_error: RunnerError | None = None
         self.study: Any = None
 
     def setup(
@@ -92,7 +94,7 @@ class RunnerSweeper(Sweeper):
         """Sweeps.
 
         Raises:
-          ConfigError: with every mistake in any trial; nothing has been made then.
+          ConfigError: with every mistake in any trial; nothing has been created then.
           SweepError: trials failed.
           InterruptedRunError: after a signal.
         """
@@ -116,15 +118,15 @@ class RunnerSweeper(Sweeper):
         """Runs the trials and returns the last attempt of each."""
 
     def swept(self, points: Sequence[Point]) -> Collection[str] | None:
-        """Returns the swept keys; None where they are not known beforehand."""
+        """Returns the swept keys; None if they are not known beforehand."""
         return {name for point in points for name in point.values}
 
     def objectives(self, config: RunConfig) -> list[Objective]:
-        """Returns what decides which trial is better."""
+        """Returns the objectives that rank the trials."""
         return [Objective(config.train.objective, config.train.goal)]
 
     def identity(self) -> str:
-        """Returns what identifies the sweep besides its overrides."""
+        """Returns the settings that identify the sweep besides its overrides."""
         return ""
 
     def failures(self, trials: Sequence[Attempt]) -> list[Attempt]:
@@ -132,9 +134,9 @@ class RunnerSweeper(Sweeper):
         return [trial for trial in trials if trial.status in FAILURES]
 
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
-        """Returns the trial with the best objective; none where no trial finished."""
+        """Returns the trial with the best objective, if a trial finished."""
         ranked = ranked_trials(trials, objectives)
-        return [each for each in ranked if each.status is Status.FINISHED][:1]
+        return [trial for trial in ranked if trial.status is Status.FINISHED][:1]
 
     def parsed_params(self, params: Any, overrides: Sequence[Override]) -> list[Override]:
         """Returns `hydra.sweeper.params` as overrides; the command line's win over them."""
@@ -155,16 +157,28 @@ class RunnerSweeper(Sweeper):
         config = composed[0].config
         objectives = self.objectives(config)
         check_swept(self.swept(points), config.sweep.bands)
-        self._launcher.require_installed()
+        self._launcher_kind.require_installed()
         if config.mode is Mode.train:
-            start_delivery(config.tracking)  # Its imports overlap those of targets.
+            start_delivery(config.tracking)  # Its imports overlap the imports of targets.
         self.check_trials(composed)
-        grace = Interruption(config.session.grace_seconds)
-        with grace.handled() as interruption, self._directory(overrides, composed) as directory:
-            results = self._run(overrides, composed, objectives, directory, interruption)
+        interruption = Interruption(config.session.grace_seconds)
+        with ExitStack() as stack:
+            stack.enter_context(interruption.handled())
+            if config.mode is Mode.train:
+                directory = self._open(overrides, composed)
+                stack.callback(directory.lock.release)
+                lines = [str(override.input_line) for override in overrides]
+                results = self._train(lines, composed, objectives, directory, interruption)
+            else:
+                shared = not self._launcher_kind.is_local
+                directory = stack.enter_context(temporary_sweep(shared=shared))
+                if config.mode is Mode.evaluate:
+                    objectives = [objective.on("test") for objective in objectives]
+                trials = self._run(composed, directory, interruption)
+                results = self._results(trials, objectives, composed)
         results.show()
-        if self.cut_short is not None:
-            raise self.cut_short
+        if self.late_error is not None:
+            raise self.late_error
         return list(results.trials)
 
     def check_trials(self, composed: Sequence[ComposedPoint]) -> None:
@@ -178,133 +192,120 @@ class RunnerSweeper(Sweeper):
             lambda: _check_working_directory(hydra.job.chdir),
             lambda: check_targets(composed),
         ]
-        if composed[0].config.mode is Mode.train and self._launcher.is_local:
+        if composed[0].config.mode is Mode.train and self._launcher_kind.is_local:
             checks.append(lambda: check_sources(composed))
         with env_override(hydra.job.env_set):
             require_all(*checks)
 
-    def _run(
+    def _open(
+        self, overrides: Sequence[Override], composed: Sequence[ComposedPoint]
+    ) -> SweepDirectory:
+        lines = [
+            str(override.input_line)
+            for override in overrides
+            if override.key_or_group.split(".")[0] not in _NOT_IN_FINGERPRINT
+        ]
+        return open_sweep(
+            Path(self.config.hydra.sweep.dir).absolute(),
+            sweep_fingerprint(lines, self.identity()),
+            composed[0].config.resume.value,
+            overrides=_mask(composed).overrides(lines),
+            join=self.several_processes,
+        )
+
+    def _train(
         self,
-        overrides: Sequence[Override],
+        overrides: Sequence[str],
         composed: Sequence[ComposedPoint],
         objectives: Sequence[Objective],
         directory: SweepDirectory,
         interruption: Interruption,
     ) -> Results:
-        config = composed[0].config
-        mask = _mask(composed)
-        execution = self._execution(directory, config, interruption)
-        directory.stop_on_failure(config.sweep.on_error.name == "stop")
-        if config.mode is not Mode.train:
-            if config.mode is Mode.evaluate:
-                objectives = [objective.on("test") for objective in objectives]
-            trials = self.trials(composed, execution, directory)
-            return self._results(trials, objectives, config, mask)
+        """Runs the trials as children of a parent run, which gets the results."""
         if directory.joined:
             # The process that opened the parent run may end before this one.
-            self.trials(composed, execution, directory)
+            self._run(composed, directory, interruption)
             directory.lock.acquire()
-        parent = ParentRun(directory, config, mask)
-        names = {each.config.name for each in composed}
-        parent.open(names, [str(override.input_line) for override in overrides])
+        parent = ParentRun(directory, composed[0].config, _mask(composed))
+        parent.open({trial.config.name for trial in composed}, overrides)
         status, tags = Status.FAILED, {}
         try:
-            trials = self.trials(composed, execution, directory)
+            trials = self._run(composed, directory, interruption)
             parent.record_unopened(composed)
-            results = self._results(trials, objectives, config, mask)
+            results = self._results(trials, objectives, composed)
             tags = results.record(parent.tracker, directory.path)
             # A sweep that reached its end is finished, whatever its trials' own statuses are.
             finished = any(trial.status is Status.FINISHED for trial in trials)
-            if finished and not directory.stopped() and self.cut_short is None:
+            if finished and not directory.stopped() and self.late_error is None:
                 status = Status.FINISHED
         except (InterruptedRunError, SystemExit):
             status = Status.KILLED
             raise
         finally:
-            parent.settle_trials([each.config for each in composed])
+            parent.settle_trials([trial.config for trial in composed])
             parent.close(status, tags, interruption.remaining())
         self.screen.line(f"sweep:   {parent.tracker.location()}")
         self.screen.line(f"files:   {directory.path}")
         return results
 
-    def _execution(
-        self, directory: SweepDirectory, config: RunConfig, interruption: Interruption
-    ) -> Execution:
-        return Execution(
+    def _run(
+        self,
+        composed: Sequence[ComposedPoint],
+        directory: SweepDirectory,
+        interruption: Interruption,
+    ) -> list[Attempt]:
+        settings = composed[0].config.sweep
+        directory.stop_on_failure(settings.on_error.name == "stop")
+        kind = self._launcher_kind
+        execution = Execution(
             directory,
-            self._launching(directory).launch,
-            config.sweep.retries,
-            interruption,
-            collective=self._launcher.is_collective,
-            withdraw=self._launcher.withdraw,
+            self._launcher(directory).launch,
+            settings.retries,
+            interruption=interruption,
+            crashes_together=kind.crashes_together,
+            cancel_queued=kind.cancel_queued,
         )
+        return self.trials(composed, execution, directory)
 
     def _results(
         self,
         trials: Sequence[Attempt],
         objectives: Sequence[Objective],
-        config: RunConfig,
-        mask: Mask,
+        composed: Sequence[ComposedPoint],
     ) -> Results:
-        shown = masked_trials(trials, mask)
-        secret = any(one.values != other.values for one, other in zip(shown, trials, strict=True))
+        masked = masked_trials(trials, _mask(composed))
+        secret = any(one.values != other.values for one, other in zip(masked, trials, strict=True))
         return Results(
-            shown,
-            objectives,
-            config.sweep,
-            self.best(shown, objectives),
-            # A search's study holds values as they are.
-            None if secret else self.study,
-            self.failures(shown),
-            self.again,
-            self.screen,
+            trials=masked,
+            objectives=objectives,
+            settings=composed[0].config.sweep,
+            best=self.best(masked, objectives),
+            # A search's study holds unmasked values.
+            study=None if secret else self.study,
+            failed=self.failures(masked),
+            rerun=self.rerun,
+            screen=self.screen,
         )
-
-    @contextmanager
-    def _directory(
-        self, overrides: Sequence[Override], composed: Sequence[ComposedPoint]
-    ) -> Iterator[SweepDirectory]:
-        config = composed[0].config
-        if config.mode is not Mode.train:
-            with unrecorded_sweep(shared=not self._launcher.is_local) as directory:
-                yield directory
-            return
-        deciding = [
-            str(override.input_line)
-            for override in overrides
-            if override.key_or_group.split(".")[0] not in _ELSEWHERE
-        ]
-        directory = open_sweep(
-            Path(self.config.hydra.sweep.dir).absolute(),
-            SweepIdentity(tuple(deciding), self.identity()),
-            config.resume.value,
-            join=self.joins,
-            masked=_mask(composed).overrides,
-        )
-        try:
-            yield directory
-        finally:
-            directory.lock.release()
 
     @property
-    def _launcher(self) -> LauncherKind:
+    def _launcher_kind(self) -> LauncherKind:
         return LauncherKind(self.config.hydra.launcher)
 
-    def _launching(self, directory: SweepDirectory) -> Launcher:
-        """Returns the launcher, whose jobs find the sweep's directory in Hydra's configuration."""
-        place = QuotedString(str(directory.path), Quote.single).with_quotes()
+    def _launcher(self, directory: SweepDirectory) -> Launcher:
+        """Builds the launcher, whose jobs read the sweep's directory from their configuration."""
+        path = QuotedString(str(directory.path), Quote.single).with_quotes()
         with open_dict(self.config):
             self.config.hydra.sweep.dir = str(directory.path)
-            # Each job composes its configuration anew.
-            self.config.hydra.overrides.hydra.append(f"hydra.sweep.dir={place}")
+            # Each job composes its configuration again.
+            self.config.hydra.overrides.hydra.append(f"hydra.sweep.dir={path}")
         return Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context, task_function=self.task_function, config=self.config
         )
 
 
 def _mask(composed: Sequence[ComposedPoint]) -> Mask:
-    """Returns what knows the secrets of all trials."""
-    configs = [each.config for each in composed]
+    """Returns a mask of the secrets of all trials."""
+    configs = [trial.config for trial in composed]
     return Mask(configs[0].tracking.mask, {}, (asdict(config) for config in configs))
 
 
@@ -328,13 +329,13 @@ def check_swept(swept: Collection[str] | None, bands: Sequence[str]) -> None:
     ]
     problems += [
         Problem(
-            f"sweep.bands names {each!r}",
+            f"sweep.bands names {key!r}",
             "that is no key of this sweep",
             "name keys that are swept, which repeat a trial",
-            nearest(each, swept),
+            nearest(key, swept),
         )
-        for each in bands
-        if each not in {*SweepConfig().bands, *swept}
+        for key in bands
+        if key not in {*SweepConfig().bands, *swept}
     ]
     if problems:
         raise ConfigError(*problems)
@@ -347,7 +348,6 @@ def _check_working_directory(chdir: bool | None) -> None:
                 "hydra.job.chdir is true",
                 "run_dir, tracking.uri and paths of data would lead elsewhere in a trial than in"
                 " its sweep",
-                "leave it out: each run has a folder of its own, and a hook is given it by"
-                " ${run:directory}",
+                "leave it out: each run has a directory, which a hook gets by ${run:directory}",
             )
         )

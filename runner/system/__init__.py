@@ -1,12 +1,12 @@
 """What the operating system provides, and how processes use it.
 
 - `signals`: SIGINT and SIGTERM as an orderly end of a run, within a bounded time.
-- `lifeline`: ends a process when its parent has gone.
+- `lifeline`: ends a process when its parent has gone, and keeps its output from failing then.
 - `locks`: locks, and the heartbeat of their owner for other hosts.
 - `status`: the statuses of runs, trials and attempts.
 - `atomic_files`: atomic writes, and paths that survive a move.
 - `imports`: fast and silent imports of large libraries.
 - `user_code`: errors of an experiment's own code, with only its own frames.
 
-Nothing here reads a configuration, or knows what a run computes.
+Nothing here reads a configuration or knows what a process computes.
 """

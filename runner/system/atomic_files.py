@@ -17,9 +17,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
-    """Writes a file atomically, by renaming: old or new content, never a mix.
+    """Writes a file atomically, by renaming: it has the old or the new content, never a mix.
 
-    Without `lasting` that survives the death of the process, and not that of the machine.
+    Args:
+      path: the file.
+      text: its content.
+      lasting: whether the content must survive a crash of the machine too.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     try:
@@ -62,14 +65,32 @@ def make_container(container: Path, key: str) -> None:
         ) from error
 
 
-def way_to(path: str | None, folder: Path) -> str | None:
-    """Returns a path relative to a folder, which is recorded in it together with the path."""
+def numbered_folders(container: Path) -> list[Path]:
+    """Returns the folders in a container whose names are numbers, the highest number first."""
+    numbered = [path for path in container.glob("*") if path.name.isdecimal()]
+    return sorted(numbered, key=lambda path: int(path.name), reverse=True)
+
+
+def next_numbered_folder(container: Path) -> Path:
+    """Returns the path in a container that follows its highest number, such as `CONTAINER/003`."""
+    newest = next(iter(numbered_folders(container)), None)
+    return container / f"{int(newest.name) + 1 if newest else 1:03d}"
+
+
+def relative_path(path: str | None, folder: Path) -> str | None:
+    """Returns a path relative to a folder; a file in that folder records both."""
     return None if path is None else os.path.relpath(path, folder)
 
 
-def moved(path: str | None, way: str | None, folder: Path) -> str | None:
-    """Returns the folder that a relative path leads to now, or the recorded path without one."""
-    if way is None:
+def resolve_moved(path: str | None, relative: str | None, folder: Path) -> str | None:
+    """Returns where a recorded directory is now, after both it and `folder` may have been moved.
+
+    Args:
+      path: the recorded path.
+      relative: the recorded path relative to `folder`; None in records of earlier versions.
+      folder: the folder of the record.
+    """
+    if relative is None:
         return path
-    end = os.path.normpath(folder.absolute() / way)
-    return end if Path(end).is_dir() else path
+    resolved = os.path.normpath(folder.absolute() / relative)
+    return resolved if Path(resolved).is_dir() else path

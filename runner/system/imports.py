@@ -1,4 +1,4 @@
-"""Imports large libraries without looking for garbage meanwhile."""
+"""Imports large libraries quickly and without their notes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Pauses the garbage collector inside the block, and exempts from it what was made by its end.
+    """Pauses the garbage collector inside the block, and exempts all objects that exist at its end.
 
-    Modules live as long as the process, and importing TensorFlow makes 700,000 objects: looking
+    Modules live as long as the process, and importing TensorFlow creates 700,000 objects: looking
     through them for garbage takes a fourth of the import's time, and slows all later collections.
-    Meant for the start of a process: garbage that is there would be kept for good.
+    Meant for the start of a process, because garbage that exists by then is never freed.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -34,7 +34,7 @@ LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 @contextmanager
 def without_import_notes() -> Iterator[None]:
-    """Drops what is written to file descriptor 2 inside the block, unless the block fails.
+    """Discards what is written to file descriptor 2 inside the block, unless the block fails.
 
     TensorFlow's C++ libraries report CPU features and missing GPU drivers while they are loaded,
     whatever the log level is. A user who sets `TF_CPP_MIN_LOG_LEVEL` sees everything.
@@ -60,12 +60,12 @@ def without_import_notes() -> Iterator[None]:
 
 
 def import_tensorflow() -> None:
-    """Imports it fast and without a word, if it has not been imported yet."""
+    """Imports TensorFlow quickly and silently, if it has not been imported yet."""
     if "tensorflow" in sys.modules:
         return
-    given = LEVEL in os.environ
+    is_set = LEVEL in os.environ
     with without_import_notes(), without_collections():
-        import tensorflow  # noqa: F401 - what follows finds it there
-    if not given:
-        # Processes that are started from here would take it for the user's, and print the notes.
+        import tensorflow  # noqa: F401 - later imports find it in `sys.modules`
+    if not is_set:
+        # Child processes would take it for the user's, and print the notes.
         del os.environ[LEVEL]

@@ -1,7 +1,4 @@
-"""Ends a task of a local cluster, or a worker of a sweep, when its parent process has gone.
-
-Also what a task of a local cluster reports to the process that started it.
-"""
+"""Ends a task of a local cluster, or a worker of a sweep, when its parent process has gone."""
 
 from __future__ import annotations
 
@@ -14,104 +11,80 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, TextIO
 
 from runner.system.locks import process_name
 
 # The number of the process that starts a task.
 LIFELINE = "RUNNER_LIFELINE"
-# File for the objective, which the starting process returns to a sweep.
-OBJECTIVE = "RUNNER_OBJECTIVE_FILE"
-# Suffix of a file beside that one, which exists once the chief has begun or resumed its run.
-_BEGUN = ".begun"
 # How long a task has to end in an orderly way once the starting process is gone.
 _GRACE_SECONDS = 15.0
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 
 
-def when_orphaned(parent: int, end: Callable[[], object], seconds: float = _LOOK_SECONDS) -> None:
-    """Calls `end` again and again, in a thread, once this process has another parent.
+def when_orphaned(parent: int, end: Callable[[], object], seconds: float = _CHECK_SECONDS) -> None:
+    """Calls `end` repeatedly, in a thread, once this process has another parent.
 
     Args:
       parent: the number of the process that started this one.
       end: ends this process, at the first call or a later one.
-      seconds: between two looks.
+      seconds: the time between two checks.
     """
 
-    def looking() -> None:
+    def watch() -> None:
         while True:
             time.sleep(seconds)
             if os.getppid() != parent:
                 end()
 
-    threading.Thread(target=looking, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def end_with_launcher(environ: Mapping[str, str]) -> None:
-    """Ends this process when the one that started it dies, however it dies.
+    """Ends this process when the local cluster's process that started it dies, however it dies.
 
-    Its output is discarded then, and does not keep it from saving. Does nothing in a process that
-    no local cluster has started.
+    From then on output is discarded, so that it does not keep this process from saving. Does
+    nothing in a process that no local cluster has started.
     """
     launcher = environ.get(LIFELINE)
     if launcher is not None:
-        sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
+        sys.stdout, sys.stderr = _discarding(sys.stdout), _discarding(sys.stderr)
         when_orphaned(int(launcher), _end_task)
 
 
 def _end_task() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_SECONDS)
-    # A step that waits for another task lets no Python code run, that of signals included.
+    # A step that waits for another task lets no Python code run, handlers of signals included.
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def report_begun(environ: Mapping[str, str]) -> None:
-    """Reports to the process that started this one, if any, that a run is begun or resumed."""
-    file = environ.get(OBJECTIVE)
-    if file is not None:
-        Path(file).with_suffix(_BEGUN).touch()
-
-
-def has_begun(environ: Mapping[str, str]) -> bool:
-    """Whether a task that was started in this environment has reported its run."""
-    return Path(environ[OBJECTIVE]).with_suffix(_BEGUN).exists()
-
-
-def hand_over(objective: float | None, environ: Mapping[str, str]) -> None:
-    """Passes the objective to the process that started this one, if any."""
-    file = environ.get(OBJECTIVE)
-    if file is not None and objective is not None:
-        Path(file).write_text(repr(float(objective)))
-
-
-class _Outliving(io.FileIO):
-    """A pipe that discards what is written once it has no reader."""
+class _DiscardingPipe(io.FileIO):
+    """A pipe that discards data once it has no reader."""
 
     def write(self, data: Any, /) -> int:
-        """Writes to the pipe; once that has failed, discards the data."""
+        """Writes to the pipe; discards the data once that has failed."""
         try:
             return super().write(data)
         except BrokenPipeError:
-            lead_nowhere(self.fileno())
+            redirect_to_devnull(self.fileno())
             return super().write(data)
 
 
-def lead_nowhere(descriptor: int) -> None:
-    """Discards from now on what is written to a descriptor, whose reader is gone."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+def redirect_to_devnull(descriptor: int) -> None:
+    """Discards whatever is written to a descriptor from now on, because its reader is gone."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, descriptor)
+    os.close(devnull)
 
 
-def _outliving(stream: TextIO) -> TextIO:
-    """Returns a stream that writes to the same file as long as it has a reader."""
+def _discarding(stream: TextIO) -> TextIO:
+    """Returns a stream that writes to the same file as long as that has a reader."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream  # It is captured within this process.
     stream.flush()
     return io.TextIOWrapper(
-        io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False)),
+        io.BufferedWriter(_DiscardingPipe(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering,
@@ -120,10 +93,10 @@ def _outliving(stream: TextIO) -> TextIO:
 
 
 class Worker:
-    """A process that carries out trials, which ends between two of them.
+    """A process that runs trials, and ends between two of them once its sweep has gone.
 
     joblib's worker waits for its next job at a pipe whose other end it holds too, and so would wait
-    for ever after the sweeping process was killed.
+    forever after the sweeping process was killed.
     """
 
     def __init__(self) -> None:
@@ -132,13 +105,13 @@ class Worker:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Keeps the process from ending inside the block; one trial runs at a time."""
+        """Keeps the process from ending inside the block, in which one trial runs."""
         with self._lock:
             self._was_idle = False
             yield
 
     def end_if_idle(self, end: Callable[[], object]) -> None:
-        """Ends the process if it was idle at the last call and since; no trial begins meanwhile."""
+        """Ends the process if it has been idle since the last call; no trial begins meanwhile."""
         if self._lock.acquire(blocking=False):
             if self._was_idle:
                 end()
@@ -151,10 +124,10 @@ _workers: list[Worker] = []
 
 
 def at_work(sweeper: str) -> AbstractContextManager[None]:
-    """Marks a trial in this process, which ends after it if the process `sweeper` has gone.
+    """Marks a trial in this process, which ends after the trial if the process `sweeper` has gone.
 
-    Only a process that the sweeping process itself has started is watched: those of Slurm and Ray
-    have other parents, and are ended by them.
+    Only a process that the sweeping process itself has started is watched: processes of Slurm and
+    Ray have other parents, which end them.
     """
     parent = os.getppid()
     if not _workers and sweeper == process_name(parent):

@@ -30,7 +30,7 @@ def process_name(number: int) -> str:
 
 
 def is_held(lock_file: Path) -> bool:
-    """Whether a living process, this one included, holds the lock; its file is made if absent."""
+    """Whether a living process, this one included, holds the lock; creates its file if absent."""
     try:
         with FileLock(lock_file, timeout=0):
             return False
@@ -41,14 +41,14 @@ def is_held(lock_file: Path) -> bool:
 BEAT_SECONDS = 4.0
 # A process that has the processor to itself never misses so many beats.
 _MISSED = 3
-# How often a process on another host looks for a beat, while one is due.
-_LOOKS = 8
+# How often a process on another host checks for a beat, while one is due.
+_CHECKS = 8
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, owner `since` a time in UTC; the `boot` of its host is empty where unknown."""
+    """A process, owner `since` a time in UTC; `boot` identifies the start of its host, if known."""
 
     host: str
     boot: str
@@ -59,13 +59,13 @@ class Owner:
         return f"process {self.pid} on {self.host} since {self.since}"
 
     def is_here(self) -> bool:
-        """Whether the locks of this system are those of its own."""
+        """Whether the process is on this host, whose locks it holds."""
         boot = _boot()
         return self.boot == boot if boot and self.boot else self.host == socket.gethostname()
 
 
 class OwnerFile:
-    """Names the owner of a run as long as it owns it; touched every `beat` seconds.
+    """A file that names the owner of a run while it owns it; touched every `beat` seconds.
 
     Not every shared file system carries locks from host to host. The owner therefore touches the
     file regularly, its heartbeat: a process on another host waits to see whether it continues.
@@ -84,7 +84,7 @@ class OwnerFile:
         """Names this process, and touches the file until `release`."""
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         owner = Owner(socket.gethostname(), _boot(), os.getpid(), since)
-        # Not synced: whatever a machine's death loses of it names no living process.
+        # Not synced: what a crash of the machine loses names no living process.
         temporary = self._path.with_name(f"{self._path.name}.tmp")
         temporary.write_text(json.dumps(asdict(owner), indent=2))
         temporary.replace(self._path)
@@ -101,17 +101,17 @@ class OwnerFile:
             self._path.unlink(missing_ok=True)
 
     def read(self) -> Owner | None:
-        """Returns the owner that the file names; None where it is absent or malformed."""
+        """Returns the owner that the file names; None if the file is absent or malformed."""
         try:
             return Owner(**json.loads(self._path.read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def elsewhere(self, *, wait: bool) -> Owner | None:
-        """Returns the owner if it is on another host and may live.
+        """Returns the owner if it is on another host and may be alive.
 
         Args:
-          wait: whether to wait until that is certain, if it was alive a moment ago.
+          wait: whether to wait until that is certain, if the owner was alive a moment ago.
         """
         owner = self.read()
         if owner is None or owner.is_here():
@@ -126,8 +126,8 @@ class OwnerFile:
         if not wait:
             return owner
         logger.warning("Waits to see if %s, the owner of %s, is alive.", owner, self._path.parent)
-        for _ in range(_MISSED * _LOOKS):
-            self._sleep(self._beat / _LOOKS)
+        for _ in range(_MISSED * _CHECKS):
+            self._sleep(self._beat / _CHECKS)
             if self._touched() != before:
                 return owner
         return None

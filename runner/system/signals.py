@@ -19,8 +19,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_SECONDS = 25.0
 # How long after a second signal the process may still end by itself.
 _AT_ONCE_SECONDS = 2.0
-# Wakes a thread that waits for a signal.
-_LOOK_AGAIN = b"\0"
+# Wakes the thread that waits for a signal.
+_WAKE_UP = b"\0"
 
 
 @dataclass
@@ -31,7 +31,7 @@ class _Received:
       received: the signal that ends the main thread; None before it has handled one.
       raised: whether `InterruptedRunError` has been raised in the main thread.
       all: every signal that it has handled.
-      last: the newest that the watching thread has seen.
+      last: the newest signal that the watching thread has seen.
       deadline: when the process ends at the latest; None before that thread has seen a signal.
       cause: why it ends then.
       further: the signals handled besides SIGINT and SIGTERM.
@@ -47,12 +47,12 @@ class _Received:
 
 
 class Interruption:
-    """Remembers the first signal; during a loop it waits for the step in flight to end.
+    """Turns the first signal into `InterruptedRunError`; while deferred, only remembers it.
 
-    Outside a loop the first signal raises `InterruptedRunError` at once, inside one the second.
-    A process that still runs when the grace period after the first signal is over, or 2 seconds
-    after the second, ends as by SIGKILL, but with the exit code of the signal: by a thread, because
-    Python handles no signal while an operation of TensorFlow runs.
+    While deferred, as in the training loop, the second signal raises. A process that still runs
+    when the grace period after the first signal is over, or 2 seconds after the second, is ended by
+    a thread with the signal's exit code, because Python handles no signal while an operation of
+    TensorFlow runs.
 
     Nested interruptions share signals and grace period.
 
@@ -73,19 +73,19 @@ class Interruption:
         self._writer = -1
 
     def received(self) -> bool:
-        """Whether a signal has come."""
+        """Whether the main thread has handled a signal."""
         return self._state.received is not None
 
     def has_come(self, number: signal.Signals) -> bool:
-        """Whether this signal has come, the first one or not."""
+        """Whether the main thread has handled this signal, be it the first one or not."""
         return number in self._state.all
 
     def noticed(self) -> bool:
-        """Whether a signal has come, even if the main thread has not handled it yet."""
+        """Whether any thread has received a signal."""
         return self._state.received is not None or self._state.deadline is not None
 
     def remaining(self) -> float | None:
-        """Returns the seconds that are left of the grace period; None before a signal."""
+        """Returns the remaining seconds of the grace period; None before a signal."""
         if self._state.received is None:
             return None
         # The thread may not have seen the signal yet.
@@ -99,7 +99,7 @@ class Interruption:
 
     @contextmanager
     def handled(self) -> Iterator[Interruption]:
-        """Handles the signals inside the block; in a thread other than the main one, none."""
+        """Handles signals inside the block, in the main thread only."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -115,7 +115,7 @@ class Interruption:
         watcher.start()
         # Written at once by the system, where the handlers wait for the main thread.
         woken_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        before = [signal.signal(each, self._handle) for each in signals]
+        handlers = [signal.signal(number, self._handle) for number in signals]
         Interruption._innermost = self
         try:
             yield self
@@ -124,29 +124,29 @@ class Interruption:
         except Exception as error:
             if self._state.received is None or not self._state.raised:
                 raise
-            # What the signal broke into has caught its error, as a bare `except` of Keras's does.
+            # The interrupted code has replaced the error, as a bare `except` of Keras's does.
             raise InterruptedRunError(self._state.received) from error
         finally:
             Interruption._innermost = outer
-            for each, handler in zip(signals, before, strict=True):
-                signal.signal(each, handler)
+            for number, handler in zip(signals, handlers, strict=True):
+                signal.signal(number, handler)
             signal.set_wakeup_fd(woken_before)
             os.close(self._writer)
             watcher.join()
             os.close(reader)
             os.close(terminal)
             if outer is not None:
-                os.write(outer._writer, _LOOK_AGAIN)  # Its thread has no deadline yet.
+                os.write(outer._writer, _WAKE_UP)  # Its thread has no deadline yet.
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Inside the block the first signal is only remembered."""
+        """Only remembers the first signal inside the block."""
         with self._deferring(True):
             yield
 
     @contextmanager
-    def prompt(self) -> Iterator[None]:
-        """Inside the block, itself in a deferred one, a signal raises at once; an earlier one too.
+    def interruptible(self) -> Iterator[None]:
+        """Raises at once inside the block, which is in a deferred one, also for an earlier signal.
 
         Raises:
           InterruptedRunError: a signal has come.
@@ -157,7 +157,7 @@ class Interruption:
 
     @contextmanager
     def notifying(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Inside the block, `listener` is called at the first signal, before that raises."""
+        """Calls `listener` at the first signal inside the block, before that raises."""
         before, self._listener = self._listener, listener
         try:
             yield
@@ -186,12 +186,12 @@ class Interruption:
             raise InterruptedRunError(state.received)
 
     def _watch(self, reader: int, terminal: int) -> None:
-        """Ends the process when its time is over; returns when the other end is closed."""
+        """Ends the process when its time is over; returns when the pipe is closed."""
         state = self._state
         while True:
             ends = state.deadline
-            left = None if ends is None else max(0.0, ends - time.monotonic())
-            if not select.select([reader], [], [], left)[0]:
+            timeout = None if ends is None else max(0.0, ends - time.monotonic())
+            if not select.select([reader], [], [], timeout)[0]:
                 end_at_once(state.last, terminal, state.cause)
             numbers = os.read(reader, 64)
             if not numbers:
@@ -215,24 +215,25 @@ class Interruption:
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Inside the block, before a run begins, a signal ends the process at once."""
+    """Ends the process at once at a signal inside the block, in which no run has begun."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     terminal = os.dup(2)
-    before = [
-        signal.signal(each, lambda number, _: end_at_once(number, terminal)) for each in SIGNALS
+    handlers = [
+        signal.signal(watched, lambda number, _: end_at_once(number, terminal))
+        for watched in SIGNALS
     ]
     try:
         yield
     finally:
-        for each, handler in zip(SIGNALS, before, strict=True):
-            signal.signal(each, handler)
+        for number, handler in zip(SIGNALS, handlers, strict=True):
+            signal.signal(number, handler)
         os.close(terminal)
 
 
 def end_at_once(number: int, terminal: int, cause: str = "") -> NoReturn:
-    """Reports why, and ends the process without any cleaning up.
+    """Reports why, and ends the process without cleaning up.
 
     Args:
       number: the signal.
@@ -243,5 +244,5 @@ def end_at_once(number: int, terminal: int, cause: str = "") -> NoReturn:
     try:
         # Not print: the main thread may hold the stream's lock.
         os.write(terminal, f"runner: {error}\n".encode())
-    finally:  # Also where it has no reader any more.
+    finally:  # Even if the terminal is gone.
         os._exit(error.exit_code)

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Status(str, Enum):
-    """How far a process came with its work.
+    """The state of a process and its work.
 
     MLflow knows RUNNING, FINISHED, FAILED and KILLED. A record that says RUNNING while no process
     holds its lock was killed.
@@ -24,7 +24,7 @@ class Status(str, Enum):
 
     @property
     def in_mlflow(self) -> Status:
-        """The status as MLflow has it, where a pruned run counts as killed."""
+        """The status in MLflow, which counts a pruned run as killed."""
         return Status.KILLED if self is Status.PRUNED else self
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,8 +36,10 @@ _IN_PIPELINE = re.compile(
     r"^Error in user-defined function passed to \S+ transformation with iterator: \S+: "
 )
 # Where an operation was created, which TensorFlow writes before and after its message.
-_MADE = re.compile(r"^(Graph execution error:\s+)?Detected at node .*?\nNode: '[^']*'\n", re.DOTALL)
-_MADE_AGAIN = "\n\nOriginal stack trace for "
+_CREATED = re.compile(
+    r"^(Graph execution error:\s+)?Detected at node .*?\nNode: '[^']*'\n", re.DOTALL
+)
+_CREATED_AGAIN = "\n\nOriginal stack trace for "
 # How TensorFlow writes the error of Python code that an operation has called.
 _IN_PYTHON = re.compile(
     r"^(?P<error>\S.*)\nTraceback \(most recent call last\):\n(?P<frames>(?:[ \t]*\n|  .*\n)+)",
@@ -47,12 +49,12 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 @contextmanager
-def calling(place: str, given: str = "") -> Iterator[None]:
+def calling(place: str, arguments: str = "") -> Iterator[None]:
     """Reports any error of the block as one of the experiment's own code.
 
     Args:
-      place: what of the configuration is called, e.g. `metrics.accuracy`.
-      given: its arguments, in words.
+      place: the key of the configuration that names the code, e.g. `metrics.accuracy`.
+      arguments: a description of the arguments of the call.
 
     Raises:
       UserCodeError: in place of any error but a `RunnerError`.
@@ -62,57 +64,51 @@ def calling(place: str, given: str = "") -> Iterator[None]:
     except RunnerError:
         raise
     except Exception as error:
-        raise raised(place, error, given) from error
+        raise raised(place, error, arguments) from error
 
 
-def raised(place: str, error: BaseException, given: str = "") -> UserCodeError:
-    """Returns the error that reports `error`; the arguments are those of `calling`."""
-    what = f"{type(error).__name__}: {_first_line(_message(error))}".rstrip(": ")
-    return _reported(f"{place} raised {what}", given, _shown(error))
+def raised(place: str, error: BaseException, arguments: str = "") -> UserCodeError:
+    """Returns the error that reports `error`, with the arguments of `calling`."""
+    summary = f"{type(error).__name__}: {_first_line(_message(error))}".rstrip(": ")
+    state = f"{place} raised {summary}"
+    return UserCodeError(Problem(f"{state}\n  {arguments}" if arguments else state), _shown(error))
 
 
 def raised_by_operation(
-    place: str,
-    error: BaseException,
-    made: Iterable[traceback.FrameSummary] = (),
-    given: str = "",
+    place: str, error: BaseException, created: Iterable[traceback.FrameSummary] = ()
 ) -> UserCodeError:
-    """Returns the error that reports an operation's, which may be that of Python code it called.
+    """Returns the error that reports the error of an operation, or of Python code that it called.
 
     Args:
-      place: what of the configuration made the operation.
-      error: what the session has raised.
-      made: the frames in which the operation was made.
-      given: the arguments of what is called there, in words.
+      place: the key of the configuration whose code created the operation.
+      error: what the session raised.
+      created: the frames in which the operation was created.
     """
-    told = _IN_PIPELINE.sub("", _MADE.sub("", str(error)).partition(_MADE_AGAIN)[0])
-    python = _IN_PYTHON.search(told)
+    text = _IN_PIPELINE.sub("", _CREATED.sub("", str(error)).partition(_CREATED_AGAIN)[0])
+    python = _IN_PYTHON.search(text)
     if python is None:
-        # These read their lines from the files.
-        made = [traceback.FrameSummary(each.filename, each.lineno, each.name) for each in made]
-        what = f"{type(error).__name__}: {_first_line(told)}"
-        told = _plain(_NODES.sub("", told)).removeprefix(_HEADINGS[1]).strip("\n")
-        message = f"{type(error).__name__}: {told}"
+        places = [(frame.filename, frame.lineno, frame.name) for frame in created]
+        summary = f"{type(error).__name__}: {_first_line(text)}"
+        text = _plain(_NODES.sub("", text)).removeprefix(_HEADINGS[1]).strip("\n")
+        message = f"{type(error).__name__}: {text}"
     else:
-        what = message = python["error"]
-        found = _FRAME.findall(python["frames"])
-        made = [traceback.FrameSummary(file, int(line), name) for file, line, name in found]
-    return _reported(f"{place} raised {what}", given, _frames(made) + message)
+        summary = message = python["error"]
+        frames = _FRAME.findall(python["frames"])
+        places = [(file, int(line), name) for file, line, name in frames]
+    # New summaries read their lines from the files.
+    stack = [traceback.FrameSummary(*place) for place in places]
+    return UserCodeError(Problem(f"{place} raised {summary}"), _frames(stack) + message)
 
 
 def located(error: BaseException) -> str:
-    """Returns an error in one line, with the last place of it that is in the experiment's code."""
-    stack = _stack(error)
-    place = (_own(stack) or stack)[-1]
+    """Returns an error in one line, with its last place in the experiment's code."""
+    stack = traceback.extract_tb(error.__traceback__)
+    place = (_user_frames(stack) or stack)[-1]
     return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
 
 
-def _reported(state: str, given: str, details: str) -> UserCodeError:
-    return UserCodeError(Problem(f"{state}\n  {given}" if given else state), details)
-
-
 def _message(error: BaseException) -> str:
-    """Returns an error's message; Python shows that of a KeyError as code, Keras's lines in one."""
+    """Returns an error's message; Python would quote the several lines of a KeyError of Keras."""
     if isinstance(error, KeyError) and len(error.args) == 1 and "\n" in str(error.args[0]):
         return str(error.args[0])
     return str(error)
@@ -120,8 +116,8 @@ def _message(error: BaseException) -> str:
 
 def _first_line(message: str) -> str:
     lines = [line.strip() for line in _plain(message).splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(_HEADINGS)]
-    return (telling or lines or [""])[0]
+    informative = [line for line in lines if not line.startswith(_HEADINGS)]
+    return (informative or lines or [""])[0]
 
 
 def _plain(text: str) -> str:
@@ -129,7 +125,7 @@ def _plain(text: str) -> str:
 
 
 def _shown(error: BaseException) -> str:
-    """Returns an error, and what it came from, as Python prints them."""
+    """Returns an error and its causes as Python prints them, with the frames of user code only."""
     if os.environ.get(FULL) == "1":
         return _plain("".join(traceback.format_exception(error)))
     whole = traceback.TracebackException.from_exception(error)
@@ -137,28 +133,24 @@ def _shown(error: BaseException) -> str:
     text = _frames(whole.stack) + last
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     # Errors that a library has handled are of no interest, unless they are named as the cause.
-    if before is not None and (before is error.__cause__ or _own(_stack(before))):
+    from_user_code = before and _user_frames(traceback.extract_tb(before.__traceback__))
+    if before is not None and (before is error.__cause__ or from_user_code):
         text = f"{_shown(before)}\n\nThe error above led to this one:\n\n{text}"
     return _plain(text)
 
 
-def _stack(error: BaseException) -> traceback.StackSummary:
-    return traceback.extract_tb(error.__traceback__)
+def _frames(stack: Sequence[traceback.FrameSummary]) -> str:
+    shown = stack if os.environ.get(FULL) == "1" else _user_frames(stack)
+    omitted = len(stack) - len(shown)
+    frames = "1 frame" if omitted == 1 else f"{omitted} frames"
+    note = f"  ({frames} of libraries left out; {FULL}=1 shows all)\n" if omitted else ""
+    return note + "".join(traceback.StackSummary.from_list(list(shown)).format())
 
 
-def _frames(stack: Iterable[traceback.FrameSummary]) -> str:
-    stack = list(stack)
-    own = stack if os.environ.get(FULL) == "1" else _own(stack)
-    left = len(stack) - len(own)
-    frames = "1 frame" if left == 1 else f"{left} frames"
-    note = f"  ({frames} of libraries left out; {FULL}=1 shows all)\n" if left else ""
-    return note + "".join(traceback.StackSummary.from_list(own).format())
-
-
-def _own(stack: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+def _user_frames(stack: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     homes = [(_home(frame.filename), frame) for frame in stack]
-    own = [frame for home, frame in homes if not home]
-    return own or [frame for home, frame in homes if home not in _BETWEEN]
+    frames = [frame for home, frame in homes if not home]
+    return frames or [frame for home, frame in homes if home not in _BETWEEN]
 
 
 def _home(file: str) -> str:

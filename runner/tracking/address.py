@@ -7,17 +7,17 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from runner.config.spelling import called
 from runner.errors import Problem, TrackingUriError, nearest
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 
+# Where `mlflow ui` serves by default.
+_LOCAL_SERVER = "http://127.0.0.1:5000"
 _SERVERS = ("http", "https")
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-# How every SQLite database begins: https://www.sqlite.org/fileformat.html
-_SQLITE_HEAD = b"SQLite format 3\0"
 _CHOICES = ("sqlite:///mlflow.db", "http://HOST:PORT", "https://HOST", "postgresql://...", "none")
 
 
@@ -37,12 +37,12 @@ class Address:
 
     @property
     def is_server(self) -> bool:
-        """Whether an MLflow server answers at the URI."""
+        """Whether the URI names an MLflow server."""
         return self.scheme in _SERVERS
 
     @property
     def exists(self) -> bool:
-        """Whether there may be something to find: asking SQLite would create a database."""
+        """Whether the store may exist already; asking SQLite would create the database."""
         return self.database is None or self.database.exists()
 
     @property
@@ -56,17 +56,30 @@ class Address:
         return text.replace(f":{password}@", ":***@") if password else text
 
     def artifact_location(self, experiment: str) -> str | None:
-        """Returns where a new experiment keeps artifacts; None for the store's default.
+        """Returns the location of a new experiment's artifacts; None for the store's default.
 
-        Beside an SQLite database, in `mlartifacts/EXPERIMENT`: MLflow's own default would be
+        It is beside an SQLite database, in `mlartifacts/EXPERIMENT`: MLflow's default would be
         `mlruns` in the current directory.
         """
         if self.database is None:
             return None
         return (self.database.parent / "mlartifacts" / quote(experiment, safe=" ")).as_uri()
 
+    def page(self, run_id: str | None, experiment_id: str | None) -> str:
+        """Returns the address of a run's page, on the server or where `open_command` serves.
+
+        It is empty when the store has no such run, or has no pages.
+        """
+        if run_id is None or not (self.is_server or self.database):
+            return ""
+        server = self.shown if self.is_server else _LOCAL_SERVER
+        run = f"experiments/{experiment_id}/runs/{run_id}"
+        # Without the type, a browser that is new to MLflow shows the pages of GenAI, whatever the
+        # kind of the experiment is.
+        return f"{server}/#/{run}?workflowType=machine_learning"
+
     def open_command(self) -> str:
-        """Returns the shell command that shows what is stored there; passwords masked."""
+        """Returns the shell command that shows the stored runs, with passwords masked."""
         python = Path(sys.executable)
         if self.is_server:
             return f"{called(python, 'python')} -m webbrowser {shlex.quote(self.shown)}"
@@ -97,7 +110,7 @@ def resolve(uri: str, directory: Path) -> Address:
             f"tracking.uri={f'sqlite:///{uri}' if uri.endswith('.db') else DEFAULT_URI}",
         )
     if scheme in _SERVERS:
-        return _server(uri, scheme)
+        return Address(uri.rstrip("/"), scheme)
     if scheme not in _DATABASES:
         raise _refused(
             uri,
@@ -108,17 +121,6 @@ def resolve(uri: str, directory: Path) -> Address:
     if scheme == "sqlite":
         return _sqlite(uri, rest, directory)
     return Address(uri, scheme)
-
-
-def _server(uri: str, scheme: str) -> Address:
-    try:
-        parts = urlsplit(uri)
-        named = bool(parts.hostname) and parts.port != 0
-    except ValueError as error:
-        raise _refused(uri, str(error), "write it as http://HOST:PORT") from error
-    if not named:
-        raise _refused(uri, "it names no host and port", "write it as http://HOST:PORT")
-    return Address(uri.rstrip("/"), scheme)
 
 
 def _sqlite(uri: str, rest: str, directory: Path) -> Address:
@@ -136,18 +138,7 @@ def _sqlite(uri: str, rest: str, directory: Path) -> Address:
             f"name a file: tracking.uri={DEFAULT_URI}",
         )
     database = Path(os.path.abspath(directory / name))
-    if database.is_file() and _is_foreign(database):
-        raise _refused(
-            uri, f"{database} is not a database", f"name another file: tracking.uri={DEFAULT_URI}"
-        )
     return Address(f"sqlite:///{database}{question}{options}", "sqlite", database)
-
-
-def _is_foreign(file: Path) -> bool:
-    """Whether a file holds something other than an SQLite database; a new one may be empty."""
-    with file.open("rb") as stream:
-        head = stream.read(len(_SQLITE_HEAD))
-    return head not in (b"", _SQLITE_HEAD)
 
 
 def _refused(uri: str, cause: str, remedy: str, choices: tuple[str, ...] = ()) -> TrackingUriError:

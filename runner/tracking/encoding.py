@@ -8,7 +8,6 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Record, Tags, Text
@@ -23,10 +22,7 @@ MAX_KEY = 250
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-. :/]|_(?=x[0-9A-F]{4})")
 _ESCAPED = re.compile(r"_x(10[0-9A-F]{4}|[0-9A-F]{4,5})_")
 
-PARAMETERS_SHORTENED_TAG = "runner.parameters_shortened"
 PARAMETERS_CHANGED_TAG = "runner.parameters_changed"
-TAGS_SHORTENED_TAG = "runner.tags_shortened"
-KEYS_SHORTENED_TAG = "runner.keys_shortened"
 INFINITE_METRICS_TAG = "runner.infinite_metrics"
 
 # Enough of a changed value to recognise it; the whole of the new one is in the config.
@@ -59,9 +55,9 @@ class Tag(NamedTuple):
 Entry: TypeAlias = MetricPoint | Parameter | Tag | Artifact | Text | Dataset
 
 Delivery: TypeAlias = tuple[Entry, ...]
-"""What one request delivers: metrics, parameters and tags together, or one of anything else."""
+"""The entries of one request: metrics, parameters and tags together, or one of another kind."""
 
-# What it is called, and how many of it one request takes.
+# Kind of entry -> its name, and how many of it one request takes.
 _KINDS: Mapping[type[Entry], tuple[str, int]] = {
     MetricPoint: ("metric value", MAX_ENTRIES),
     Parameter: ("parameter", 100),
@@ -69,29 +65,12 @@ _KINDS: Mapping[type[Entry], tuple[str, int]] = {
 }
 
 
-def summary(deliveries: Iterable[Delivery]) -> str:
-    """Returns what deliveries hold, such as `1,200 metric values, artifact plan.txt`."""
-    counts: Counter[type[Entry]] = Counter()
-    names: list[str] = []
-    for entry in chain.from_iterable(deliveries):
-        if type(entry) in _KINDS:
-            counts[type(entry)] += 1
-        else:
-            names.append(_named(entry))
-    parts = [
-        f"{counts[kind]:,} {noun}{'' if counts[kind] == 1 else 's'}"
-        for kind, (noun, _) in _KINDS.items()
-        if counts[kind]
-    ]
-    return ", ".join(parts + list(dict.fromkeys(names)))
+def description(delivery: Delivery) -> str:
+    """Returns the names of a delivery's entries, each once, such as `metric value 'loss'`."""
+    return ", ".join(dict.fromkeys(map(_described, delivery)))
 
 
-def named(delivery: Delivery) -> str:
-    """Returns the names of what a delivery holds, such as `metric value 'loss'`."""
-    return ", ".join(map(_named, delivery))
-
-
-def _named(entry: Entry) -> str:
+def _described(entry: Entry) -> str:
     match entry:
         case Artifact():
             return f"artifact {entry.path.name}"
@@ -144,8 +123,8 @@ def decode_key(key: str) -> str:
 def shorten(text: str, limit: int) -> str:
     """Returns `text` in at most `limit` characters.
 
-    One that is too long ends in a marker with its length and digest, so that two strings which
-    differ only in what was left out remain different.
+    A longer one ends in a marker with its length and digest, so that two strings which differ only
+    in their ends remain different.
     """
     if len(text) <= limit:
         return text
@@ -177,16 +156,14 @@ def encode_tag(name: str, value: str) -> Tag:
 
 
 class Encoder:
-    """Turns the records of one run into entries, and notes in tags what it had to alter.
+    """Turns the records of one run into entries.
 
-    - Names are encoded by `encode_key`; one over 250 characters ends in a digest instead
-      and is named in `runner.keys_shortened`.
-    - A parameter or tag whose value is too long is shortened with a marker and named in
-      `runner.parameters_shortened` or `runner.tags_shortened`.
-    - A parameter that the run already has is not sent again; one that differs is named, with
-      both values, in `runner.parameters_changed`.
+    - Names are encoded by `encode_key`; one over 250 characters ends in a digest.
+    - A parameter or tag whose value is too long ends in a marker with its length and digest.
+    - A parameter that the run already has is not sent again. If it differs, the tag
+      `runner.parameters_changed` names it, with both values.
     - NaN is a metric value like any other. Databases hold no infinity, so MLflow stores
-      1.797e308 in its place: `runner.infinite_metrics` names the metrics that had one.
+      1.797e308 in its place: the tag `runner.infinite_metrics` names the metrics that had one.
 
     Args:
       parameters: encoded names and values of the parameters that the run already has.
@@ -208,51 +185,32 @@ class Encoder:
                 case Parameters():
                     yield from self._new_parameters(record)
                 case Tags():
-                    yield from self.encode_tags(record.values)
+                    yield from (encode_tag(*tag) for tag in record.values.items())
                 case Text():
                     yield Text(clean(record.text), clean(record.file))
                 case Artifact() | Dataset():
                     yield record
 
-    def encode_tags(self, tags: Mapping[str, str]) -> Iterator[Tag]:
-        """Yields `tags`, and those that note what had to be altered in them."""
-        for name, given in tags.items():
-            tag = encode_tag(name, given)
-            yield from self._note_long(encode_key(name), name)
-            if tag.value != clean(given):
-                yield from self._note(TAGS_SHORTENED_TAG, name)
-            yield tag
-
     def _metrics(self, record: Metrics) -> Iterator[Entry]:
         for name, value in record.values.items():
             if math.isinf(value):
                 yield from self._note(INFINITE_METRICS_TAG, name)
-            key = encode_key(name)
-            yield from self._note_long(key, name)
-            yield MetricPoint(shorten_key(key), value, record.time, record.step)
+            key = shorten_key(encode_key(name))
+            yield MetricPoint(key, value, record.time, record.step)
 
     def _new_parameters(self, record: Parameters) -> Iterator[Entry]:
-        for name, given in record.values.items():
-            text = clean(given)
+        for name, raw in record.values.items():
+            text = clean(raw)
             value = shorten(text, MAX_PARAMETER_LENGTH)
-            encoded = encode_key(name)
-            key = shorten_key(encoded)
+            key = shorten_key(encode_key(name))
             known = self._parameters.get(key)
-            if known is not None:
-                if known != value:
-                    old = shorten(known, _MAX_CHANGED_VALUE)
-                    new = shorten(text, _MAX_CHANGED_VALUE)
-                    yield from self._note(PARAMETERS_CHANGED_TAG, f"{name}: {old} -> {new}")
-                continue
-            self._parameters[key] = value
-            yield from self._note_long(encoded, name)
-            if value != text:
-                yield from self._note(PARAMETERS_SHORTENED_TAG, name)
-            yield Parameter(key, value)
-
-    def _note_long(self, encoded: str, name: str) -> Iterator[Tag]:
-        if shorten_key(encoded) != encoded:
-            yield from self._note(KEYS_SHORTENED_TAG, name)
+            if known is None:
+                self._parameters[key] = value
+                yield Parameter(key, value)
+            elif known != value:
+                old = shorten(known, _MAX_CHANGED_VALUE)
+                new = shorten(text, _MAX_CHANGED_VALUE)
+                yield from self._note(PARAMETERS_CHANGED_TAG, f"{name}: {old} -> {new}")
 
     def _note(self, tag: str, line: str) -> Iterator[Tag]:
         if tag not in self._notes:

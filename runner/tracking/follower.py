@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import abc
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import islice
 
 from runner.errors import RunnerError
 from runner.system.atomic_files import sync_to_disk
 from runner.system.status import Status
-from runner.tracking.encoding import Delivery, summary
+from runner.tracking.backends import ParentMissingError
+from runner.tracking.destination import Destination
+from runner.tracking.encoding import Delivery, description
 from runner.tracking.journal import (
     Artifact,
     End,
@@ -37,53 +39,7 @@ _CHUNK = 1000
 _INTERVAL = 1.0
 _RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
-
-class Destination(abc.ABC):
-    """One run in a store."""
-
-    run_id: str | None = None
-    """The store's id of the run; None for a store without ids."""
-    experiment_id: str | None = None
-    """The store's id of the experiment, likewise."""
-    name: str
-    """The store, for display."""
-    refused: Sequence[Delivery] = ()
-    """Deliveries that were left out because the store would never take them."""
-
-    @abc.abstractmethod
-    def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
-        """Yields `records`, in their order, gathered into deliveries."""
-
-    @abc.abstractmethod
-    def deliver(self, delivery: Delivery, failures: int = 0) -> None:
-        """Delivers, idempotently; it has failed `failures` times before.
-
-        What the store refuses for good is logged and left out, so that it does not hold back
-        the rest.
-
-        Raises:
-          Exception: of any kind; the store cannot take it now, so it should be tried again.
-        """
-
-    @abc.abstractmethod
-    def finish(self, status: Status, missing: str, end_time: int | None = None) -> None:
-        """Records the status of the run, and what is missing, if anything is.
-
-        Args:
-          status: the status; `Status.RUNNING` for a run that has not ended.
-          missing: what is missing, for display; empty for nothing.
-          end_time: when it ended, in milliseconds since the epoch; None is now.
-
-        Raises:
-          Exception: of any kind; it should be tried again.
-        """
-
-    def describe(self, error: Exception) -> str:
-        """Returns one line about an error that this destination raised; passwords masked."""
-        return f"{type(error).__name__}: {error}"
-
-
-Connect = Callable[[Opening, Position], Destination]
+Connect = Callable[[Opening], Destination]
 
 
 class Follower:
@@ -93,17 +49,18 @@ class Follower:
     chunk that may have been sent is sent again unchanged, and the store, whose key of a metric's
     value is name, step, time and value, holds it once.
 
-    A run that resumes records the steps since its checkpoint again. What of them was not sent is
-    left out; what was sent stays, and its second recording is left out where it is the same. A
-    value that differs is sent too, and its metric named in `runner.metrics_recorded_differently`.
+    A run that resumes records the steps since its checkpoint again. Values of these steps that
+    were not sent are left out. Values that were sent stay, and are left out the second time where
+    they are the same. A value that differs is sent too, and its metric is named in the tag
+    `runner.metrics_recorded_differently`.
 
-    A run whose process died without recording its end is KILLED, because it may never be resumed;
-    if it is, it is RUNNING again.
+    A run whose process died without recording its end is KILLED, because it may never be resumed.
+    When it is resumed, it is RUNNING again.
 
     Args:
-      directory: where the journal and the position are.
+      directory: holds the journal and the position.
       uri: the store, as the run's opening names it.
-      connect: opens the run in the store, creating it where the position has no id; may raise.
+      connect: opens the run in the store, creating it if necessary; may raise.
       wait: waits so many seconds, or less.
       now: a monotonic clock, in seconds.
     """
@@ -126,23 +83,23 @@ class Follower:
         self._position = Position()
         self._saved = Position()
         self._pending: deque[Delivery] = deque()
-        # (metric, step) -> value, of what the store has of steps that the run records again.
+        # (metric, step) -> value, which the store has, of steps that the run records again.
         self._delivered: dict[tuple[str, float], float] = {}
-        self._failures = 0
+        self._failures, self._warned = 0, False
         # The final status of a run that is only added to.
         self._ended_before: str | None = None
 
     def run(self) -> bool:
-        """Delivers until the run has ended and the store has all; False when it gave up.
+        """Delivers until the run has ended and the store has all; returns False on giving up.
 
         It gives up when the run has ended and nothing could be delivered for
         `Opening.patience_seconds`, and at once when the run is no longer to go to this store.
         """
         self._position = self._directory.position(self._uri)
-        self._resume_segment()
-        hopeful_until: float | None = None
+        self._load_delivered()
+        give_up_at: float | None = None
         while True:
-            # Looked at first: all that an ended run has recorded is then in the journal.
+            # Before the journal is read: all records of an ended run are then in the journal.
             written = self._directory.is_written()
             opening = self._directory.opening()
             if opening is None or self._uri not in opening.stores:
@@ -155,9 +112,9 @@ class Follower:
             except Exception as error:  # noqa: BLE001 - it is tried again
                 self._failed(error)
                 progress = before != (self._position.segment, self._position.offset)
-                if written or progress or hopeful_until is None:
-                    hopeful_until = self._now() + opening.patience_seconds
-                elif self._now() >= hopeful_until:
+                if written or progress or give_up_at is None:
+                    give_up_at = self._now() + opening.patience_seconds
+                elif self._now() >= give_up_at:
                     return False
                 self._wait(_RETRY_DELAYS[min(self._failures, len(_RETRY_DELAYS)) - 1])
             else:
@@ -167,46 +124,47 @@ class Follower:
 
     def _deliver_all(self, opening: Opening, written: bool) -> None:
         if self._destination is None:
-            destination = self._connect(opening, self._position)
-            if self._position.run_id not in (None, destination.run_id):
-                logger.warning(
-                    "%s has no run %s any more: all that was recorded is delivered to run %s.",
-                    destination.name,
-                    self._position.run_id,
-                    destination.run_id,
-                )
-                self._position = Position()
-                self._resume_segment()
-            self._position.run_id = destination.run_id
-            self._position.experiment_id = destination.experiment_id
-            self._save()
-            logger.info("%s is open as run %s.", destination.name, destination.run_id or "here")
-            self._destination = destination
-        while self._pending or self._take(self._destination, written):
+            self._destination = self._open(opening)
+        while self._pending or self._read_chunk(self._destination, written):
             while self._pending:
                 self._destination.deliver(self._pending[0], self._failures)
                 self._pending.popleft()
                 self._succeeded()
             self._position.offset = self._position.sending
 
-    def _take(self, destination: Destination, written: bool) -> bool:
-        """Takes the next chunk; False when there is none."""
+    def _open(self, opening: Opening) -> Destination:
+        destination = self._connect(opening)
+        if self._position.run_id not in (None, destination.run_id):
+            logger.warning(
+                "%s has no run %s any more: all that was recorded is delivered to run %s.",
+                destination.name,
+                self._position.run_id,
+                destination.run_id,
+            )
+            self._position = Position()
+            self._load_delivered()
+        self._position.run_id = destination.run_id
+        self._position.experiment_id = destination.experiment_id
+        self._save()
+        logger.info("%s is open as run %s.", destination.name, destination.run_id or "here")
+        return destination
+
+    def _read_chunk(self, destination: Destination, written: bool) -> bool:
+        """Reads the next lines and makes their deliveries pending; returns False at the end."""
         position = self._position
-        # Listed first: a segment that has a later one is complete.
-        found = segments(self._directory.journal)
-        current = next((each for each in found if each.number == position.segment), None)
-        later = [each for each in found if each.number > position.segment]
-        lines = list(islice(read_lines(current.path, position.offset), _CHUNK)) if current else []
-        if current is None or not lines:
+        while True:
+            # Listed first: a segment that has a later one is complete.
+            listed = segments(self._directory.journal)
+            current = next((one for one in listed if one.number == position.segment), None)
+            later = [one for one in listed if one.number > position.segment]
+            if current is not None:
+                lines = list(islice(read_lines(current.path, position.offset), _CHUNK))
+                if lines:
+                    break
             if not later:
                 self._save()
                 return False
-            position.segment, position.offset, position.sending = later[0].number, 0, 0
-            position.ended = None
-            self._resume_segment()
-            if written:  # A resumed run is RUNNING at once, however much is to be delivered.
-                self._report_status(written)
-            return True
+            self._enter(later[0], written)
         sent = max(position.sending, position.offset)
         self._cut(sent, [segment.after for segment in later if segment.after is not None])
         sync_to_disk(current.path)
@@ -216,8 +174,15 @@ class Follower:
         self._pending.extend(destination.deliveries(records))
         return True
 
+    def _enter(self, segment: Segment, written: bool) -> None:
+        self._position.segment, self._position.offset, self._position.sending = segment.number, 0, 0
+        self._position.ended = None
+        self._load_delivered()
+        if written:  # A resumed run is RUNNING at once, however much is to be delivered.
+            self._report_status(written)
+
     def _cut(self, sent: int, afters: list[int]) -> None:
-        """Notes what is void of this segment: steps recorded again in a later one, not yet sent."""
+        """Marks the unsent part of this segment whose steps a later segment records again."""
         if afters and not any(
             number == self._position.segment and step <= min(afters)
             for number, _, step in self._position.cuts
@@ -252,7 +217,7 @@ class Follower:
         )
 
     def _new(self, record: Metrics) -> Iterator[Record]:
-        """Yields what the store does not have of a record."""
+        """Yields the part of a record that the store does not have."""
         if not self._delivered:
             yield record
             return
@@ -270,21 +235,21 @@ class Follower:
             self._position.differing = sorted(differing)
             yield Tags({RECORDED_AGAIN_TAG: "\n".join(self._position.differing)})
 
-    def _resume_segment(self) -> None:
-        """Finds what the store has of the steps that the present segment records again."""
+    def _load_delivered(self) -> None:
+        """Collects the values that the store has of steps that this segment records again."""
         self._delivered = {}
-        found = segments(self._directory.journal)
-        current = next((each for each in found if each.number == self._position.segment), None)
+        listed = segments(self._directory.journal)
+        current = next((one for one in listed if one.number == self._position.segment), None)
         if current is None or current.after is None:
             return
-        for segment in found[: found.index(current)]:
+        for segment in listed[: listed.index(current)]:
             self._delivered.update(self._sent_beyond(segment, current.after))
 
     def _sent_beyond(
         self, segment: Segment, step: int
     ) -> Iterator[tuple[tuple[str, float], float]]:
         for record, end in read_lines(segment.path):
-            # The step itself too: what was recorded of it after its checkpoint comes again.
+            # The step itself too: metrics of it that were recorded after its checkpoint come again.
             if not isinstance(record, Metrics) or record.step < step:
                 continue
             if not self._is_cut(segment.number, end, record.step):
@@ -299,7 +264,7 @@ class Follower:
             end_time = None if written else self._position.last_time
         if self._destination is None or status == self._position.status:
             return
-        missing = [summary(self._destination.refused)]
+        missing = [description(tuple(self._destination.refused))]
         if self._position.lost:
             missing.append(f"{self._position.lost:,} records that did not reach the journal")
         self._destination.finish(Status(status), ", ".join(filter(None, missing)), end_time)
@@ -318,8 +283,11 @@ class Follower:
             message = self._destination.describe(error)
         else:
             message = str(error) if isinstance(error, RunnerError) else repr(error)
+        # Creating a database takes seconds, during which a missing parent run is no outage.
+        pending = isinstance(error, ParentMissingError) and self._failures < len(_RETRY_DELAYS)
         # Once for an outage on the terminal, at every attempt in the log.
-        level = logging.WARNING if self._failures == 1 else logging.INFO
+        level = logging.INFO if pending or self._warned else logging.WARNING
+        self._warned = self._warned or not pending
         logger.log(
             level,
             "Tracking is interrupted; the run continues, and what it records is kept on disk and"
@@ -330,8 +298,8 @@ class Follower:
     def _succeeded(self) -> None:
         if self._failures:
             logger.info("Tracking has resumed.")
-        self._failures = 0
+        self._failures, self._warned = 0, False
 
 
 def _same(one: float, other: float) -> bool:
-    return one == other or (one != one and other != other)  # NaN is the same as NaN.
+    return one == other or (math.isnan(one) and math.isnan(other))

@@ -1,9 +1,9 @@
-"""The process that delivers what the runs of this one record, and the pipes between the two.
+"""The process that delivers the records of this process's runs, and the pipes between the two.
 
 The first line of its standard input is MLflow's URI, or empty: a command line would show passwords
-to every user of the machine. Each further line names a run directory, or is empty: then the
-process looks at once for what the runs have recorded. On standard output it answers each run
-directory when the delivery has ended; other lines are its warnings.
+to every user of the machine. Each further line names a run directory to deliver. An empty line has
+the process read the journals at once. On standard output it answers each run directory when the
+delivery has ended; other lines are its warnings.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from runner.errors import RunnerError, TrackingError
 from runner.system.imports import without_collections
@@ -37,6 +37,23 @@ _NICENESS = 5
 _NOT_DELIVERED = "What the run records is not delivered for now: %s"
 
 
+@dataclass
+class _FollowedRun:
+    """A run that the process was told to deliver.
+
+    Attributes:
+      parent: run directory of its parent run.
+      pending: how many answers are to come.
+      delivered: the last answer.
+      finished: whether no caller waits for it any more.
+    """
+
+    parent: Path | None = None
+    pending: int = 0
+    delivered: bool = False
+    finished: bool = False
+
+
 class FollowerProcess:
     """A `python -m runner.sync` that delivers what the runs of this process record.
 
@@ -44,23 +61,19 @@ class FollowerProcess:
     beside this process. It ends when all is delivered and its standard input has ended, with this
     process at the latest.
 
-    Where a sweep's own run is followed too, its trials do not wait until what they have recorded
-    is delivered: the sweep waits for all.
+    If the run of a sweep is followed too, its trials do not wait for their delivery: the sweep
+    waits for all of them.
     """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        # Run -> its parent, of those that are not known to be delivered.
-        self._runs: dict[Path, Path | None] = {}
         self._changed = threading.Condition()
         self._relaying = False
-        # Run -> answers to come, and the last one.
-        self._owed: Counter[Path] = Counter()
-        self._delivered: dict[Path, bool] = {}
+        self._runs: dict[Path, _FollowedRun] = {}
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be given another run."""
+        """Whether another run can be given to the process."""
         process = self._process
         return (
             process is not None
@@ -70,7 +83,7 @@ class FollowerProcess:
         )
 
     def start(self, uri: str | None) -> None:
-        """Starts the process unless it is alive; runs that a dead one has left are followed again.
+        """Starts the process unless it is alive; it follows the runs that a dead one has left.
 
         A failure is logged, and costs only the delivery for now.
 
@@ -79,11 +92,6 @@ class FollowerProcess:
         if self.is_alive:
             return
         self.close()
-        left = {
-            run: parent
-            for run, parent in self._runs.items()
-            if self._owed[run] or not self._delivered.get(run)
-        }
         root = str(Path(__file__).resolve().parents[2])
         path = os.environ.get("PYTHONPATH")
         try:
@@ -101,56 +109,63 @@ class FollowerProcess:
             logger.warning(_NOT_DELIVERED, error)
             return
         with self._changed:
-            self._process, self._relaying = process, True
-            self._owed.clear()
-        self._runs.clear()
+            undelivered = {
+                run: followed.parent
+                for run, followed in self._runs.items()
+                if not followed.finished and (followed.pending or not followed.delivered)
+            }
+            self._process, self._relaying, self._runs = process, True, {}
         threading.Thread(target=self._relay, args=(process,), daemon=True).start()
         self._send(uri or "")
-        for run, parent in left.items():
+        for run, parent in undelivered.items():
             self.follow(run, parent)
 
     def follow(self, run_directory: Path, parent: Path | None = None) -> None:
-        """Names a run directory, and that of its parent run."""
-        self._runs[run_directory] = parent
+        """Starts the delivery of a run, whose parent run has the run directory `parent`."""
         with self._changed:
-            self._owed[run_directory] += 1
+            run = self._runs.setdefault(run_directory, _FollowedRun())
+            run.parent, run.finished = parent, False
+            run.pending += 1
         self._send(str(run_directory))
 
-    def finish(self, run_directory: Path, timeout: float, longest: float = math.inf) -> list[Path]:
+    def finish(
+        self, run_directory: Path, timeout: float, *, longest: float = math.inf
+    ) -> list[Path]:
         """Waits until all of a run and its children is delivered.
 
         A run whose parent is followed does not wait.
 
         Args:
           run_directory: the run directory of a run that has ended.
-          timeout: it stops waiting after so many seconds in which none of them was delivered.
-          longest: and after so many seconds in all.
+          timeout: how many seconds to wait without the delivery of any of them.
+          longest: how many seconds to wait in all.
 
         Returns:
-          The run directories, among those waited for, of which something is left.
+          The run directories, among those waited for, that are not delivered completely.
         """
         if self.is_alive:
             self._send("")
-        if self._runs.get(run_directory) in self._runs:
+        unfinished = {path: run for path, run in self._runs.items() if not run.finished}
+        if run_directory in unfinished and unfinished[run_directory].parent in unfinished:
             return []
-        left = []
+        undelivered = []
         end = time.monotonic() + longest
         deadline = time.monotonic() + timeout
-        for each in [run for run, parent in self._runs.items() if run_directory in (run, parent)]:
-            if self._is_delivered(each, min(deadline, end) - time.monotonic()):
+        for path, run in unfinished.items():
+            if run_directory not in (path, run.parent):
+                continue
+            if self._is_delivered(run, min(deadline, end) - time.monotonic()):
                 deadline = time.monotonic() + timeout
             else:
-                left.append(each)
-            del self._runs[each]
-        return left
+                undelivered.append(path)
+            run.finished = True
+        return undelivered
 
     def close(self) -> None:
         """Lets the process end once all is delivered."""
         if self._process is not None and self._process.stdin is not None:
-            try:
+            with suppress(OSError):  # It has ended.
                 self._process.stdin.close()
-            except OSError as error:
-                logger.debug("The follower has ended: %s", error)
 
     def _send(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:
@@ -161,14 +176,14 @@ class FollowerProcess:
         except OSError as error:
             logger.warning(_NOT_DELIVERED, error)
 
-    def _is_delivered(self, run: Path, timeout: float) -> bool:
+    def _is_delivered(self, run: _FollowedRun, timeout: float) -> bool:
         """Waits for all answers of a run."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._relaying and self._owed[run]), timeout)
-            return not self._owed[run] and self._delivered.get(run, False)
+            self._changed.wait_for(lambda: not (self._relaying and run.pending), timeout)
+            return not run.pending and run.delivered
 
     def _relay(self, process: subprocess.Popen[str]) -> None:
-        """Logs what a process writes, and notes its answers."""
+        """Logs the lines of a process, and notes its answers."""
         if process.stdout is not None:
             with process.stdout:
                 for line in process.stdout:
@@ -178,9 +193,9 @@ class FollowerProcess:
                         continue
                     with self._changed:
                         if process is self._process:
-                            run = Path(line[2:])
-                            self._owed[run] -= 1
-                            self._delivered[run] = line[1] == "1"
+                            run = self._runs[Path(line[2:])]
+                            run.pending -= 1
+                            run.delivered = line[1] == "1"
                             self._changed.notify_all()
         with self._changed:
             if process is self._process:
@@ -205,7 +220,7 @@ def _close() -> None:
 
 
 def serve() -> bool:
-    """Delivers for the process at the other end of standard input; whether nothing is left."""
+    """Delivers for the process behind standard input; returns whether all is delivered."""
     os.nice(_NICENESS)  # Training comes first.
     _open_early(sys.stdin.readline().rstrip("\n"))
     wakes: list[threading.Event] = []
@@ -217,9 +232,12 @@ def serve() -> bool:
         try:
             results[name] = sync(TrackingDirectory(Path(name)), wakes=wakes)
         except RunnerError as error:
-            _write_line(sys.stderr, f"runner.sync: {error}", writing)
+            logger.warning("runner.sync: %s", error)
         finally:
-            _write_line(sys.stdout, f"{ANSWER}{int(results[name])}{name}", writing)
+            # One write: another thread's line cannot come between.
+            with writing, suppress(OSError):  # The process whose runs these are has ended.
+                sys.stdout.write(f"{ANSWER}{int(results[name])}{name}\n")
+                sys.stdout.flush()
 
     threads = []
     for line in sys.stdin:
@@ -255,15 +273,5 @@ def _open_early(uri: str) -> None:
 
 
 def _wake(wakes: list[threading.Event]) -> None:
-    for each in list(wakes):
-        each.set()
-
-
-def _write_line(stream: TextIO, line: str, writing: threading.Lock) -> None:
-    """Writes a line that no other thread's runs into, as `print` with its two writes would."""
-    try:
-        with writing:
-            stream.write(f"{line}\n")
-            stream.flush()
-    except OSError:
-        logger.info("The process whose runs are delivered has ended.")
+    for wake in list(wakes):
+        wake.set()

@@ -1,4 +1,4 @@
-"""The journal of a run: what it records, one line of a file for each record."""
+"""The journal of a run: a file with one line for each record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHECKSUM = 9  # Eight hexadecimal digits and a space.
 _NAME = re.compile(r"(\d+)(?:-after-(\d+))?\.journal")
 
 
-# A named tuple: making a frozen dataclass costs the training step twice as much.
+# A named tuple: constructing a frozen dataclass costs the training step twice as much.
 class Metrics(NamedTuple):
     """Values of metrics at one global step; `time` in milliseconds since the epoch."""
 
@@ -54,7 +54,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Text:
-    """A string to keep as the artifact `file`."""
+    """A string to store as the artifact `file`."""
 
     text: str
     file: str
@@ -66,10 +66,10 @@ class Dataset:
 
     Attributes:
       name: its name.
-      digest: changes when the data set does; 36 characters are kept.
-      context: what the run does with it, such as `train`.
-      source: where it comes from, as a description.
-      sizes: what is known of its size, such as `{"examples": 1200}`.
+      digest: changes when the data set does; the store holds 36 characters.
+      context: its use in the run, such as `train`.
+      source: a description of its origin.
+      sizes: its known sizes, such as `{"examples": 1200}`.
     """
 
     name: str
@@ -86,8 +86,8 @@ class End:
     Attributes:
       status: the final status.
       lost: how many records could not be written to the journal.
-      time: when it ended, in milliseconds since the epoch; None where something was only added to
-        a run that had ended before, and in journals written before times were kept.
+      time: when it ended, in milliseconds since the epoch; None for records added to a run that
+        had ended before, and in journals written by earlier versions.
     """
 
     status: Status
@@ -117,7 +117,7 @@ def _plain(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else float(value)  # type: ignore[arg-type]
 
 
-# Made once: `json.dumps` with any argument makes an encoder at every call.
+# Constructed once: `json.dumps` with any argument constructs an encoder at every call.
 _encode = json.JSONEncoder(default=_plain, separators=(",", ":")).encode
 
 
@@ -161,14 +161,14 @@ class Segment(NamedTuple):
 
 
 def segments(directory: Path) -> list[Segment]:
-    """Returns the segments in `directory`, in their order; none when there is no such folder."""
-    found = []
+    """Returns the segments in `directory`, in their order; empty when there is no such folder."""
+    listed = []
     for path in directory.glob("*.journal"):
         match = _NAME.fullmatch(path.name)
         if match:
             after = None if match[2] is None else int(match[2])
-            found.append(Segment(int(match[1]), after, path))
-    return sorted(found)
+            listed.append(Segment(int(match[1]), after, path))
+    return sorted(listed)
 
 
 class Line(NamedTuple):
@@ -181,7 +181,7 @@ class Line(NamedTuple):
 def read_lines(path: Path, offset: int = 0) -> Iterator[Line]:
     """Yields the whole lines of a segment from byte `offset` on.
 
-    What follows the last line feed is a line still being written, or never to be finished.
+    Bytes after the last line feed are a line that is still being written, or was never finished.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -195,10 +195,10 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[Line]:
 class Journal:
     """Appends records, each by one system call, so that the death of the process loses none.
 
-    It does not wait for the disk: a failure of the whole machine may lose what the operating
-    system still held; the follower syncs the journal about every second.
+    It does not wait for the disk: a failure of the whole machine may lose records that the
+    operating system still held; the follower syncs the journal about every second.
 
-    What cannot be written to a full disk waits in memory until that is possible again.
+    Records that a full disk does not take wait in memory until it does.
 
     Args:
       directory: the folder of the segments; it is created.
@@ -249,7 +249,7 @@ class Journal:
             self._after, self._last_step = step, None
 
     def close(self) -> None:
-        """Writes what waits, if that is possible now, and closes the file."""
+        """Writes the waiting records, if that is possible now, and closes the file."""
         with self._lock:
             self._end_segment()
 
@@ -257,9 +257,9 @@ class Journal:
         if self._unwritten:
             self._write()
         if self._unwritten:
-            left = self._unwritten.count(b"\n")
-            self.lost += left
-            logger.warning("%d records could not be written to %s.", left, self._directory)
+            count = self._unwritten.count(b"\n")
+            self.lost += count
+            logger.warning("%d records could not be written to %s.", count, self._directory)
             self._unwritten.clear()
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -286,7 +286,7 @@ class Journal:
 
     def _open(self) -> int:
         self._directory.mkdir(parents=True, exist_ok=True)
-        number = max((each.number for each in segments(self._directory)), default=0) + 1
+        number = max((segment.number for segment in segments(self._directory)), default=0) + 1
         suffix = "" if self._after is None else f"-after-{self._after}"
         path = self._directory / f"{number:04d}{suffix}.journal"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)

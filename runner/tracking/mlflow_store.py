@@ -1,19 +1,14 @@
-"""Runs recorded in MLflow."""
+"""The runs of an MLflow tracking store: opens and finds them, and downloads their artifacts."""
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shlex
-import sqlite3
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-import sqlalchemy
-from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run
@@ -21,14 +16,16 @@ from mlflow.exceptions import MlflowException
 
 from runner.errors import NotInStoreError, Problem, RunnerError, TrackingError
 from runner.system.status import Status
-from runner.tracking.address import DEFAULT_URI, Address, resolve
-from runner.tracking.encoding import Encoder, decode_key, encode_tag
-from runner.tracking.mlflow_run import MlflowRun, described, keep_model, register_model
+from runner.tracking.address import DEFAULT_URI, resolve
+from runner.tracking.encoding import decode_key, encode_tag
+from runner.tracking.mlflow_connection import open_client
+from runner.tracking.mlflow_models import keep_model, register_model
+from runner.tracking.mlflow_run import MlflowRun, described
 from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, ExportedModel, TrackedRun
 from runner.tracking.tracking_directory import Opening
 
 _PARENT_TAG = "mlflow.parentRunId"
-# By it MLflow's pages open an experiment on its runs and their charts, not on traces of GenAI.
+# With it MLflow's pages show an experiment's runs and their charts first, not traces of GenAI.
 _KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"
 _ALIAS = re.compile(r"models:/([^/@]+)@([^/]+)(/.*)?")
 _VERSION = re.compile(r"models:/([^/@]+)/(\d+)(/.*)?")
@@ -42,7 +39,7 @@ class MlflowStore:
 
     Args:
       uri: the tracking URI; None is `sqlite:///mlflow.db`. A relative SQLite path is relative
-        to the directory the program is in when the store is made.
+        to the current directory of the time when the store is constructed.
 
     Raises:
       TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
@@ -51,18 +48,17 @@ class MlflowStore:
     def __init__(self, uri: str | None = None) -> None:
         self.address = resolve(uri or DEFAULT_URI, Path.cwd())
         self._client: MlflowClient | None = None
-        self._connecting = threading.Lock()
 
     def open_run(self, opening: Opening, run_id: str | None, parent: str | None) -> MlflowRun:
-        """Opens a run that is to be delivered to, creating it where there is none.
+        """Opens a run for delivery, creating it if there is none.
 
         A run is created once: its tag `runner.uid` identifies it also when the process that
-        created it died before it could keep the id.
+        created it died before it could write down the id.
 
         Args:
           opening: identity of the run.
-          run_id: MLflow's id of it, if known. A store that has no such run any more, its database
-            having been deleted, gets another.
+          run_id: MLflow's id of the run, if known. A store that no longer has the run, because its
+            database was deleted, gets another.
           parent: MLflow's id of the parent run.
 
         Raises:
@@ -87,12 +83,14 @@ class MlflowStore:
             )
         return MlflowRun(client, run, self.address)
 
-    def id_of(self, opening: Opening) -> str | None:
-        """Returns MLflow's id of a run that was created before, from whatever folder; or None.
+    def id_of(self, opening: Opening | None) -> str | None:
+        """Returns MLflow's id of an opened run that was created before, from any folder; or None.
 
         Raises:
           TrackingError: the store cannot be used.
         """
+        if opening is None:
+            return None
         client = self.connect()
         with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be found"):
             experiment = client.get_experiment_by_name(opening.experiment)
@@ -129,11 +127,11 @@ class MlflowStore:
             tag = encode_tag(name, value)
             conditions.append(f"tags.`{tag.key}` = '{tag.value}'")
         with self._reported(f"the runs of experiment {experiment!r} cannot be listed"):
-            found = client.get_experiment_by_name(experiment)
-            if found is None:
+            existing = client.get_experiment_by_name(experiment)
+            if existing is None:
                 return []
             runs = client.search_runs(
-                [found.experiment_id],
+                [existing.experiment_id],
                 " and ".join(conditions),
                 order_by=["attributes.start_time DESC"],
             )
@@ -146,12 +144,12 @@ class MlflowStore:
             raise NotInStoreError(Problem(state, cause, remedy))
 
     def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
-        found = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
-        return found[0] if found else None
+        runs = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
+        return runs[0] if runs else None
 
     @property
     def store(self) -> str:
-        """The tracking URI, passwords masked."""
+        """The tracking URI, with passwords masked."""
         return self.address.shown
 
     def pin(self, uri: str) -> str:
@@ -166,32 +164,37 @@ class MlflowStore:
                 return f"models:/{alias[1]}/{version}{alias[3] or ''}"
             if latest:
                 client.get_registered_model(latest[1])
-                found = client.search_model_versions(f"name = '{latest[1]}'")
-                if not found:
+                versions = client.search_model_versions(f"name = '{latest[1]}'")
+                if not versions:
                     raise LookupError(f"the model {latest[1]} has no version")
-                newest = max(int(each.version) for each in found)
+                newest = max(int(version.version) for version in versions)
                 return f"models:/{latest[1]}/{newest}{latest[2] or ''}"
         return uri
 
     def download(self, uri: str, folder: str) -> str:
         """See `RunStore.download`."""
         client = self.connect()
-        # A bar on standard error; what the user has set stays.
+        # A bar on standard error; a value that the user has set stays.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         with self._reported(f"{uri} cannot be downloaded from {self.address.shown}"):
             source = _location(client, uri)
             return download_artifacts(source, dst_path=folder, tracking_uri=self.address.uri)
 
     def keep_model(
-        self, run_id: str, model: ExportedModel, name: str | None, alias: str | None
+        self,
+        run_id: str,
+        model: ExportedModel,
+        name: str | None = None,
+        *,
+        alias: str | None = None,
     ) -> str:
         """See `RunStore.keep_model`."""
         client = self.connect()
         with self._reported(f"the model of run {run_id} cannot be kept in {self.address.shown}"):
-            kept = keep_model(client, client.get_run(run_id), model)
+            logged = keep_model(client, client.get_run(run_id), model)
             if name is None:
-                return f"models:/{kept.model_id}"
-            return register_model(client, kept, name, alias)
+                return f"models:/{logged.model_id}"
+            return register_model(client, logged, name, alias=alias)
 
     def _create(
         self, client: MlflowClient, experiment_id: str, opening: Opening, parent: str | None
@@ -199,22 +202,23 @@ class MlflowStore:
         tags = {**opening.tags, UID_TAG: opening.uid}
         if parent is not None:
             tags[_PARENT_TAG] = parent
-        encoded = {tag.key: tag.value for tag in Encoder({}, {}).encode_tags(tags)}
+        encoded = dict(encode_tag(*tag) for tag in tags.items())
         return client.create_run(experiment_id, opening.start_time, encoded, opening.run_name)
 
     def _experiment_id(self, client: MlflowClient, name: str) -> str:
-        found = client.get_experiment_by_name(name)
-        if found is None:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 location = self.address.artifact_location(name)
                 return client.create_experiment(name, location, {_KIND_TAG: _KIND})
             except MlflowException as error:
                 # Another process may have created it since.
-                found = client.get_experiment_by_name(name)
-                if found is None:
+                experiment = client.get_experiment_by_name(name)
+                if experiment is None:
                     raise error
-        if found.lifecycle_stage != "active":
-            restore = self._command(f"experiments restore --experiment-id {found.experiment_id}")
+        experiment_id = experiment.experiment_id
+        if experiment.lifecycle_stage != "active":
+            restore = self._command(f"experiments restore --experiment-id {experiment_id}")
             raise TrackingError(
                 Problem(
                     state=f"no run of experiment {name!r} can be started",
@@ -222,28 +226,26 @@ class MlflowStore:
                     remedy=f"restore it: {restore}; or choose another name: name=NAME",
                 )
             )
-        if _KIND_TAG not in found.tags:  # One that a user has chosen stays.
-            client.set_experiment_tag(found.experiment_id, _KIND_TAG, _KIND)
-        return found.experiment_id
+        if _KIND_TAG not in experiment.tags:  # A kind that a user has chosen stays.
+            client.set_experiment_tag(experiment_id, _KIND_TAG, _KIND)
+        return experiment_id
 
     def _command(self, arguments: str) -> str:
         return f"MLFLOW_TRACKING_URI={shlex.quote(self.address.shown)} mlflow {arguments}"
 
     def connect(self) -> MlflowClient:
-        """Opens the database, or asks the server for an experiment; returns the one client."""
-        with self._connecting:
-            if self._client is None:
-                _quieten()
-                with self._reported(
-                    f"the tracking store {self.address.shown} cannot be opened",
-                    remedy="check tracking.uri and what it names; tracking.uri=none tracks nothing",
-                ):
-                    self._client = _open(self.address)
-            return self._client
+        """Returns the one client, opening the database or asking the server first."""
+        if self._client is None:
+            with self._reported(
+                f"the tracking store {self.address.shown} cannot be opened",
+                remedy="check tracking.uri and what it names; tracking.uri=none tracks nothing",
+            ):
+                self._client = open_client(self.address)
+        return self._client
 
     @contextmanager
     def _reported(self, state: str, remedy: str = "") -> Iterator[None]:
-        """Turns whatever MLflow and its libraries raise into one TrackingError."""
+        """Turns any error of MLflow and its libraries into one TrackingError."""
         try:
             yield
         except RunnerError:
@@ -259,96 +261,6 @@ class MlflowStore:
             ) from error
 
 
-def _open(address: Address) -> MlflowClient:
-    if address.database is not None:
-        with exclusive(address.database):
-            return _client(address)
-    if address.is_server:
-        # MLflow's own defaults try for minutes. What the user has set stays.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
-        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-        client = _client(address)
-        client.search_experiments(max_results=1)
-        return client
-    if address.scheme != "databricks":
-        # MLflow tries for 100 seconds, also what can never succeed.
-        engine = sqlalchemy.create_engine(address.uri, poolclass=sqlalchemy.NullPool)
-        engine.connect().close()
-    return _client(address)
-
-
-@contextmanager
-def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
-    """Holds the lock `DATABASE.lock`, and makes sure that the database exists and can be read.
-
-    Two processes that create MLflow's tables at once would both fail, and MLflow tries for minutes
-    to open what is not a database. A database whose creation in the block was cut short is created
-    anew.
-
-    Raises:
-      TrackingError: another process kept the lock, or the file cannot be opened as a database.
-    """
-    state = f"the database {database} cannot be opened"
-    try:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{database}.lock", timeout=lock_seconds)
-        with lock, _creation_completed(database):
-            yield
-    except Timeout as error:
-        raise TrackingError(
-            Problem(
-                state=state,
-                cause=f"another process has held {error.lock_file} for {lock_seconds:g} seconds",
-                remedy="wait until the other run has created the database, or stop it",
-            )
-        ) from error
-    except (OSError, sqlite3.Error) as error:
-        raise TrackingError(
-            Problem(
-                state=state,
-                cause=str(error),
-                remedy="name a file that can be written, or an MLflow database: tracking.uri=...",
-            )
-        ) from error
-
-
-@contextmanager
-def _creation_completed(database: Path) -> Iterator[None]:
-    # MLflow takes seconds to create the tables, and cannot use what is there when that was cut
-    # short; nothing was recorded yet.
-    creating = Path(f"{database}.creating")
-    if creating.exists():
-        for part in (database, Path(f"{database}-journal")):
-            part.unlink(missing_ok=True)
-    if not database.exists():
-        creating.touch()
-    with closing(sqlite3.connect(database, timeout=20.0)) as connection:
-        connection.execute("PRAGMA schema_version").fetchone()
-    yield
-    creating.unlink(missing_ok=True)
-
-
-def _client(address: Address) -> MlflowClient:
-    return MlflowClient(tracking_uri=address.uri, registry_uri=address.uri)
-
-
-def _quieten() -> None:
-    """Hides MLflow's messages about its progress, and errors that are reported here."""
-    levels = {
-        "alembic": logging.WARNING,
-        "mlflow.store.db.utils": logging.CRITICAL,
-        "urllib3.connectionpool": logging.ERROR,
-    }
-    if "MLFLOW_LOGGING_LEVEL" not in os.environ:
-        levels["mlflow"] = logging.WARNING
-    for name, level in levels.items():
-        chosen = logging.getLogger(name)
-        if name == "mlflow" or chosen.level == logging.NOTSET:
-            chosen.setLevel(level)
-
-
 def _existing(client: MlflowClient, run_id: str) -> Run | None:
     try:
         return client.get_run(run_id)
@@ -359,11 +271,11 @@ def _existing(client: MlflowClient, run_id: str) -> Run | None:
 
 
 def _location(client: MlflowClient, uri: str) -> str:
-    """Returns the address of a model, of a model that a run has kept, or of all files of a run.
+    """Returns the address of a model, also of one in a run, or of all files of a run.
 
-    MLflow's own download would ask the process-wide store for these. Others stay as they are.
+    For these, MLflow's own download would ask the process-wide store. Other URIs stay as they are.
     """
-    version, logged, of_run = (each.fullmatch(uri) for each in (_VERSION, _LOGGED, _RUN))
+    version, logged, of_run = (pattern.fullmatch(uri) for pattern in (_VERSION, _LOGGED, _RUN))
     if version:
         source = client.get_model_version_download_uri(version[1], version[2])
         return source + (version[3] or "")
@@ -374,10 +286,10 @@ def _location(client: MlflowClient, uri: str) -> str:
         if not of_run[2]:
             return str(run.info.artifact_uri)
         outputs = run.outputs.model_outputs if run.outputs else []
-        for output in sorted(outputs, key=lambda each: each.step, reverse=True):
-            kept = client.get_logged_model(output.model_id)
-            if kept.name == of_run[2]:
-                return str(kept.artifact_location) + (of_run[3] or "")
+        for output in sorted(outputs, key=lambda output: output.step, reverse=True):
+            model = client.get_logged_model(output.model_id)
+            if model.name == of_run[2]:
+                return str(model.artifact_location) + (of_run[3] or "")
     return uri
 
 

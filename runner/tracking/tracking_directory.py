@@ -1,4 +1,4 @@
-"""The `tracking` folder of a run directory: what the run is, its journal and its deliveries."""
+"""The `tracking` folder of a run directory: the run's identity, its journal and its deliveries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from runner.system.atomic_files import moved, way_to, write_json
+from runner.system.atomic_files import relative_path, resolve_moved, write_json
 from runner.system.locks import is_held
-
-TENSORBOARD = "tensorboard:"
-"""The URI of event files in the run directory."""
 
 # A process that checks whether the writer is alive holds its lock for an instant.
 _CLAIM_SECONDS = 10.0
@@ -23,20 +20,20 @@ _CLAIM_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Opening:
-    """Identity of a run, and where it is to be recorded.
+    """Identity of a run, and the stores to record it in.
 
     Attributes:
-      uid: identifies the run in every store, from before the store knows it.
+      uid: identifies the run in every store, chosen before the store knows it.
       experiment: name of the experiment that the run belongs to.
       run_name: the run's display name.
       tags: its first tags.
       parent: run directory of the parent run, such as a sweep.
       stores: URIs; those of MLflow absolute, `tensorboard:` for event files beside the journal.
       system_metrics: whether the load of the machine is recorded in MLflow too.
-      patience_seconds: how long delivery is tried without success once the run has ended.
+      patience_seconds: how long delivery is retried without success once the run has ended.
       ended: the final status of a run that is only added to.
       start_time: when it was first opened, in milliseconds since the epoch; None in files written
-        before it was kept.
+        by earlier versions.
     """
 
     uid: str
@@ -61,14 +58,14 @@ class Position:
       segment: number of the segment that is being delivered; 0 before the first.
       offset: bytes of it that the store has acknowledged.
       sending: bytes of it that may have reached the store.
-      cuts: `[segment, offset, step]`: of that segment beyond `offset`, metrics of steps beyond
+      cuts: `[segment, offset, step]`: metrics in that segment beyond `offset` of steps beyond
         `step` are not delivered, because the run went back to that step before they were.
       differing: metrics whose values differed when they were recorded again.
       status: the status of the run in the store.
       ended: the final status of the run, as far as the journal has been read.
       lost: records that did not reach the journal, or are damaged in it.
       end_time: when the run ended, in milliseconds since the epoch; None if unknown.
-      last_time: when it last recorded a metric, likewise.
+      last_time: when the run last recorded a metric, in milliseconds since the epoch.
     """
 
     run_id: str | None = None
@@ -109,18 +106,14 @@ class TrackingDirectory:
         return self.run_directory / "tensorboard"
 
     def store(self, uri: str) -> Path:
-        """The folder of the deliveries to one store."""
+        """Returns the folder of the deliveries to one store."""
         digest = hashlib.sha256(uri.encode()).hexdigest()[:8]
         return self.path / f"{uri.partition(':')[0]}-{digest}"
 
     def delivery_lock(self, uri: str) -> FileLock:
-        """The lock of the one process that delivers to a store; not thread-local."""
+        """Returns the lock of the one process that delivers to a store; it is not thread-local."""
         self.store(uri).mkdir(parents=True, exist_ok=True)
         return FileLock(self.store(uri) / "lock", thread_local=False)
-
-    def is_delivered(self, uri: str) -> bool:
-        """Whether a process delivers to a store now."""
-        return self.store(uri).exists() and is_held(self.store(uri) / "lock")
 
     def opening(self) -> Opening | None:
         """Returns the run's opening, or None when nothing was ever recorded here."""
@@ -128,13 +121,13 @@ class TrackingDirectory:
         if content is None:
             return None
         way = content.pop("way_to_parent", None)
-        parent = moved(content["parent"], way, self.run_directory)
+        parent = resolve_moved(content["parent"], way, self.run_directory)
         return Opening(**{**content, "parent": parent, "stores": tuple(content["stores"])})
 
     def write_opening(self, opening: Opening) -> None:
         """Replaces the opening; only the user may read it, because URIs hold passwords."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        way = way_to(opening.parent, self.run_directory)
+        way = relative_path(opening.parent, self.run_directory)
         write_json(self.path / "opening.json", asdict(opening) | {"way_to_parent": way})
 
     def position(self, uri: str) -> Position:
@@ -156,11 +149,11 @@ class TrackingDirectory:
         self._writer.acquire(timeout=_CLAIM_SECONDS)
 
     def release(self) -> None:
-        """Gives that up."""
+        """Makes this process stop being the writer."""
         self._writer.release()
 
     def is_written(self) -> bool:
-        """Whether the writer is alive."""
+        """Returns whether the writer is alive."""
         return is_held(self.path / "writer.lock")
 
 

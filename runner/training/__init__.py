@@ -1,8 +1,8 @@
 """One run, from its sources to its export.
 
-- `run`: `Run`, everything that belongs to one run; `Coordinator` and `RunContext`, what connects
-  it to the command, the screen, a sweep and a cluster; `watch`: `TrialWatch`, the seam at which a
-  sweep watches it.
+- `run`: `Experiment`, what exists before there is a run directory, and `OpenedRun` afterwards;
+  `RunContext` and `Coordinator` connect them to the command, the screen, a sweep and a cluster;
+  `watch`: `TrialWatch`, by which a sweep watches a run.
 - `sources`: `Sources` finds and pins each scaffold's checkpoint, first training the experiment that
   it comes from if there is no finished run of it; its `plan_run` plans with them.
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order (the last

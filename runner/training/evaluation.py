@@ -18,7 +18,6 @@ from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
 from runner.graph.variables import saved_as
-from runner.hooks import evaluate
 from runner.restoration.json_report import provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary
@@ -26,7 +25,7 @@ from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
 from runner.system.status import Status
-from runner.training.run import Run
+from runner.training.run import Experiment
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,13 @@ class Weights:
 
 
 @contextmanager
-def chosen_weights(run: Run, which: str) -> Iterator[Weights]:
+def chosen_weights(experiment: Experiment, which: str) -> Iterator[Weights]:
     """Provides the checkpoint that `evaluate.which` or `export.which` names.
 
     For `scaffolds` it is made for the time being: the values that the plan of a fresh start gives.
 
     Args:
-      run: the run.
+      experiment: the experiment whose run it is.
       which: `best`, `latest` or a step of the run, or `scaffolds`.
 
     Raises:
@@ -66,12 +65,12 @@ def chosen_weights(run: Run, which: str) -> Iterator[Weights]:
     """
     if which == SCAFFOLDS:
         with tempfile.TemporaryDirectory() as folder:
-            prefix = _started(run, Path(folder))
+            prefix = _started(experiment, Path(folder))
             # Nothing is averaged yet.
-            train = replace(run.config.train, evaluate_ema=False)
-            yield Weights(prefix, step_of(prefix), None, replace(run.config, train=train))
+            train = replace(experiment.config.train, evaluate_ema=False)
+            yield Weights(prefix, step_of(prefix), None, replace(experiment.config, train=train))
         return
-    directory = run.finished()
+    directory = experiment.finished_run()
     try:
         (prefix,) = resolve(str(directory.path), which)
     except NoCheckpointError as error:
@@ -82,10 +81,10 @@ def chosen_weights(run: Run, which: str) -> Iterator[Weights]:
                 "the command that it was started with continues it",
             )
         ) from error
-    yield Weights(prefix, step_of(prefix), directory, run.config)
+    yield Weights(prefix, step_of(prefix), directory, experiment.config)
 
 
-def evaluate_run(run: Run) -> float:
+def evaluate_run(experiment: Experiment) -> float:
     """Evaluates a checkpoint, by default the best of the newest finished run, on a split.
 
     The metrics of the test split are added to the run's record as `test/...`. Returns the
@@ -94,23 +93,25 @@ def evaluate_run(run: Run) -> float:
     Raises:
       RunnerError: as `chosen_weights`.
     """
-    config, split = run.config, run.config.evaluate.split
-    with chosen_weights(run, config.evaluate.which) as weights:
+    config, split = experiment.config, experiment.config.evaluate.split
+    with chosen_weights(experiment, config.evaluate.which) as weights:
         built = build_graph(weights.config, split.value, train=False)
         with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
             built.saver.restore(session, weights.prefix)
             with built.calls.explaining():
-                metrics = evaluate(session, built.split)
+                metrics = built.evaluation.evaluate(session)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-    run.screen.line(f"{weights}: {split.value}  {shown}")
+    experiment.screen.line(f"{weights}: {split.value}  {shown}")
     if weights.directory is not None and split is EvaluatedSplit.test:
-        _record(run, weights.directory, metrics, weights.step)
+        _record(experiment, weights.directory, metrics, weights.step)
     return metrics[config.train.objective.removeprefix("validation/")]
 
 
-def _record(run: Run, directory: RunDirectory, metrics: Mapping[str, float], step: int) -> None:
+def _record(
+    experiment: Experiment, directory: RunDirectory, metrics: Mapping[str, float], step: int
+) -> None:
     """Adds metrics to the record of a run that has ended."""
-    config, store, screen = run.config, run.store, run.screen
+    config, store, screen = experiment.config, experiment.store, experiment.screen
     if not store.recorded(directory.path):
         return
     ended = directory.load_record().status.in_mlflow
@@ -120,53 +121,50 @@ def _record(run: Run, directory: RunDirectory, metrics: Mapping[str, float], ste
     # A signal in between would leave the run RUNNING.
     with Interruption().handled() as interruption, interruption.deferred():
         name = f"{config.name} {directory.path.name}"
-        tracker = store.open(directory.path, config.name, name, {}, ended=ended)
+        tracker = store.open(directory.path, config.name, name, tags={}, ended=ended)
         tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
         tracker.close(ended)
     interruption.check()
     screen.line(f"results: {tracker.location()}")
 
 
-def _started(run: Run, folder: Path) -> str:
+def _started(experiment: Experiment, folder: Path) -> str:
     """Saves what training would start from, with its provenance, and returns the checkpoint."""
-    plan = run.make_plan()
-    plan.require_sound()
-    _require_trained(run, plan)
+    plan = experiment.make_sound_plan()
+    _require_trained(experiment, plan)
     for line in summary(plan):
-        run.screen.line(line)
-    built = run.built
-    identity = {
-        "experiment": run.config.name,
-        "run_dir": str(run.container.resolve()),
-        "tracking_uri": None,
-        "run_id": None,
-    }
-    document = provenance_document(plan, identity, run.sources.origins())
+        experiment.screen.line(line)
+    built = experiment.built
+    document = provenance_document(
+        plan,
+        experiment.sources.origins(),
+        experiment=experiment.config.name,
+        run_dir=experiment.container.resolve(),
+    )
     (folder / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
-        restorer = run.restorer(plan)
+        restorer = experiment.restorer(plan)
         session.run(restorer.build())
-        own = None if built.own is None else built.own.scaffold
-        # What the scaffold of a graph of one's own does in a fresh start.
-        if own is not None and own.init_op is not None:
-            session.run(own.init_op, own.init_feed_dict)
-        if own is not None and own.init_fn is not None:
-            own.init_fn(session)
+        scaffold = built.scaffold
+        if scaffold.init_op is not None:
+            session.run(scaffold.init_op, scaffold.init_feed_dict)
+        if scaffold.init_fn is not None:
+            scaffold.init_fn(session)
         restorer.restore(session)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))
 
 
-def _require_trained(run: Run, plan: RestorationPlan) -> None:
+def _require_trained(experiment: Experiment, plan: RestorationPlan) -> None:
     """Refuses a plan with an experiment that would be trained first."""
     problems = [
         Problem(
-            f"scaffolds.{name}.checkpoint is {run.config.scaffolds[name].checkpoint}",
-            f"mode={run.config.mode.value} trains nothing, and it is not trained yet",
+            f"scaffolds.{name}.checkpoint is {experiment.config.scaffolds[name].checkpoint}",
+            f"mode={experiment.config.mode.value} trains nothing, and it is not trained yet",
             "train it first, or name a checkpoint",
         )
         for name, spec in plan.sources.items()
-        if spec is not None and name not in run.sources.origins()
+        if spec is not None and name not in experiment.sources.origins()
     ]
     if problems:
         raise CheckpointError(*problems)

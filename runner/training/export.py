@@ -4,45 +4,35 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
 from runner.config.schema import RunConfig
-from runner.config.validation import is_own_graph
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
-from runner.graph.build import build_data
-from runner.graph.experiment import Data
-from runner.graph.graph_spec import GraphSpec
-from runner.graph.optimization import averaged_names
-from runner.graph.own_graph import build_spec
-from runner.graph.precision import build_model, dtype_policy, full_precision, new_graph
-from runner.graph.replica import Replica
-from runner.restoration.model_variables import model_variables
+from runner.graph.build import graph_maker
+from runner.graph.built_graph import ServingGraph
+from runner.graph.serving import SIGNATURE, numbered
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights
-from runner.training.run import Run
-
-SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-
+from runner.training.run import Experiment
 
 # Where SavedModels keep what is not TensorFlow's.
 _STEP = Path("assets.extra") / "step"
 
 
-def export_run(run: Run) -> None:
+def export_run(experiment: Experiment) -> None:
     """Writes a checkpoint, by default the best of the newest finished run, as a SavedModel.
 
     Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`.
-    Where these are dictionaries, it takes and gives their keys, see `named`. The provenance that is
-    beside the checkpoint is in its folder too.
+    Where these are dictionaries, it takes and gives their keys, see `runner.graph.serving.named`.
+    The provenance that is beside the checkpoint is in its folder too.
 
     Where the run is recorded, the model is kept with it, and registered if `export.register` says
     so; an export that exists is registered as it is.
@@ -52,22 +42,22 @@ def export_run(run: Run) -> None:
         and it is of another step or nothing is to be registered.
       TrackingError: when the model cannot be registered.
     """
-    with chosen_weights(run, run.config.export.which) as weights:
-        folder = _folder(run, weights)
+    with chosen_weights(experiment, experiment.config.export.which) as weights:
+        folder = _folder(experiment, weights)
         if folder.exists():
-            _refuse_again(run.config, folder, weights)
+            _refuse_again(experiment.config, folder, weights)
         else:
             folder.parent.mkdir(parents=True, exist_ok=True)
             _export(weights, folder)
-            run.screen.line(f"{weights}: exported to {folder}")
+            experiment.screen.line(f"{weights}: exported to {folder}")
     if weights.directory is not None:
-        _keep(run, weights.directory, folder, weights.step)
+        _keep(experiment, weights.directory, folder, weights.step)
 
 
-def _folder(run: Run, weights: Weights) -> Path:
+def _folder(experiment: Experiment, weights: Weights) -> Path:
     if weights.directory is None:
-        return run.container / "export-scaffolds"
-    if run.config.export.which == BEST_OF_RUN:
+        return experiment.container / "export-scaffolds"
+    if experiment.config.export.which == BEST_OF_RUN:
         return weights.directory.export
     return weights.directory.path / f"export-{weights.step}"
 
@@ -89,20 +79,15 @@ def _refuse_again(config: RunConfig, folder: Path, weights: Weights) -> None:
         )
 
 
-def _keep(run: Run, directory: RunDirectory, folder: Path, step: int) -> None:
+def _keep(experiment: Experiment, directory: RunDirectory, folder: Path, step: int) -> None:
     """Keeps an export with the run, and registers it."""
-    config, store, screen = run.config, run.store, run.screen
+    config, store, screen = experiment.config, experiment.store, experiment.screen
     register = config.export.register
     if register is None and not store.recorded(directory.path):
         return
-    if is_own_graph(config):
-        with new_graph(config, Replica()):
-            example = build_spec(config, "export").example
-        model = exported_model(folder, step, {} if example is None else example())
-    else:
-        model = exported_model(folder, step, build_data(config))
+    model = exported_model(folder, step, graph_maker(config).example())
     try:
-        uri = store.keep_model(directory.path, model, register, config.export.alias)
+        uri = store.keep_model(directory.path, model, register, alias=config.export.alias)
     except TrackingError as error:
         if register is not None:
             raise
@@ -115,8 +100,12 @@ def _keep(run: Run, directory: RunDirectory, folder: Path, step: int) -> None:
 def _export(weights: Weights, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="export-") as folder:
         unfinished = Path(folder) / "model"
-        write = _write_own_graph if is_own_graph(weights.config) else _write_model
-        write(weights.config, unfinished, weights.prefix)
+        serving = graph_maker(weights.config).serving(weights.prefix)
+        with (
+            serving.graph.as_default(),
+            tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
+        ):
+            save_model(session, unfinished, weights.prefix, serving=serving)
         provenance = Path(weights.prefix).parent / PROVENANCE
         if provenance.is_file():
             shutil.copyfile(provenance, unfinished / PROVENANCE)
@@ -125,41 +114,28 @@ def _export(weights: Weights, target: Path) -> None:
         unfinished.rename(target)
 
 
-def _write_own_graph(config: RunConfig, folder: Path, prefix: str) -> None:
-    """Exports the signatures of a graph of one's own."""
-    with (
-        new_graph(config, Replica()) as graph,
-        tf.compat.v1.Session(graph=graph, config=PLACED_SOFTLY) as session,
-    ):
-        spec = build_spec(config, "export")
-        if SIGNATURE not in spec.signatures:
-            raise ConfigError(
-                Problem(
-                    f"the graph for mode export has no signature {SIGNATURE}",
-                    "that is what a served model answers with",
-                    "return GraphSpec(signatures={name: SignatureDef})",
-                    tuple(spec.signatures),
-                )
-            )
-        save_model(session, folder, prefix, spec)
-
-
 def save_model(
     session: tf.compat.v1.Session,
     folder: Path,
     checkpoint: str,
-    spec: GraphSpec,
     *,
+    serving: ServingGraph,
     as_text: bool = False,
 ) -> None:
     """Writes a SavedModel of a graph's signatures, with the values of a checkpoint.
 
+    Args:
+      session: a session of the graph, which is the default one.
+      folder: where to write it.
+      checkpoint: the prefix of the checkpoint.
+      serving: the graph.
+      as_text: whether it is written in text format.
+
     Raises:
       ConfigError: when the checkpoint lacks a variable of the graph.
     """
-    saver = spec.scaffold.saver or tf.compat.v1.train.Saver()
     try:
-        saver.restore(session, checkpoint)
+        serving.restorer.restore(session, checkpoint)
     except (tf.errors.NotFoundError, ValueError) as error:
         raise ConfigError(
             Problem(
@@ -168,104 +144,36 @@ def save_model(
                 "make the same variables in every mode",
             )
         ) from error
-    local = tf.compat.v1.train.Scaffold.default_local_init_op()
     builder = tf.compat.v1.saved_model.Builder(str(folder))
     builder.add_meta_graph_and_variables(
         session,
         [tf.saved_model.SERVING],
-        dict(spec.signatures),
+        dict(serving.signatures),
         assets_collection=tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.ASSET_FILEPATHS),
-        main_op=spec.scaffold.local_init_op or local,
+        main_op=serving.main_op,
         clear_devices=True,
-        saver=saver,
+        saver=serving.saver,
         strip_default_attrs=True,
     )
     builder.save(as_text)
 
 
-def _write_model(config: RunConfig, folder: Path, prefix: str) -> None:
-    keras.utils.clear_session()
-    with (
-        tf.Graph().as_default() as graph,
-        dtype_policy(config),
-        tf.compat.v1.Session(graph=graph) as session,
-    ):
-        spec = build_data(config).test().element_spec[0]
-        features = tf.nest.map_structure(
-            lambda each: tf.compat.v1.placeholder(each.dtype, [None, *each.shape[1:]]), spec
-        )
-        model = build_model(config)
-        outputs = tf.function(
-            lambda batch: full_precision(model(batch, training=False)), autograph=False
-        )(features)
-        names = model_variables(model)
-        restored = averaged_names(names, prefix) if config.train.evaluate_ema else names
-        tf.compat.v1.train.Saver(restored or None).restore(session, prefix)
-        signature = tf.compat.v1.saved_model.predict_signature_def(
-            named("features", features), named("outputs", outputs)
-        )
-        # As `simple_save` does, but with the variables under their names in checkpoints.
-        builder = tf.compat.v1.saved_model.Builder(str(folder))
-        builder.add_meta_graph_and_variables(
-            session,
-            [tf.saved_model.SERVING],
-            {SIGNATURE: signature},
-            clear_devices=True,
-            saver=tf.compat.v1.train.Saver(dict(names)) if names else None,
-        )
-        builder.save()
-
-
-def named(prefix: str, structure: Any) -> dict[str, Any]:
-    """Returns a structure's leaves by name: the keys of dictionaries, nested ones joined by `_`.
-
-    What is in no dictionary is called `prefix`, or `prefix_0` and so on for several.
-    """
-    keyed = structure if isinstance(structure, Mapping) else {prefix: structure}
-    found = {"_".join(map(str, path)): leaf for path, leaf in keras.tree.flatten_with_path(keyed)}
-    leaves = tf.nest.flatten(structure)
-    several = keyed is structure or len(leaves) > 1
-    return found if several and len(found) == len(leaves) else _numbered(prefix, leaves)
-
-
-def _numbered(prefix: str, leaves: Sequence[Any]) -> dict[str, Any]:
-    """Names leaves whose keys are ambiguous, such as `a_b` beside `b` in `a`."""
-    if len(leaves) == 1:
-        return {prefix: leaves[0]}
-    return {f"{prefix}_{index}": leaf for index, leaf in enumerate(leaves)}
-
-
-def exported_model(folder: Path, step: int, example: Data | Mapping[str, Any]) -> ExportedModel:
+def exported_model(folder: Path, step: int, example: Mapping[str, Any]) -> ExportedModel:
     """Describes the SavedModel in `folder`.
 
     Args:
       folder: written by `mode=export`.
       step: the global step of its weights.
-      example: input -> array of one example; or the data whose test split begins with it.
+      example: input -> array of one example; empty where there is none.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         signature = tf.compat.v1.saved_model.load(
             session, [tf.saved_model.SERVING], str(folder)
         ).signature_def[SIGNATURE]
-    return ExportedModel(
-        folder,
-        step,
-        _fields(signature.inputs),
-        _fields(signature.outputs),
-        example if isinstance(example, Mapping) else _example(example, signature),
-    )
-
-
-def _example(data: Data, signature: Any) -> dict[str, Any]:
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        batches = tf.compat.v1.data.make_initializable_iterator(data.test())
-        features, _ = batches.get_next()
-        session.run([batches.initializer, tf.compat.v1.tables_initializer()])
-        known = named("features", features)
-        if known.keys() != signature.inputs.keys():  # An export from before keys were kept.
-            known = _numbered("features", tf.nest.flatten(features))
-        example = session.run(known)
-    return {name: value[:1] for name, value in example.items()}
+    if example.keys() != signature.inputs.keys():  # An export from before keys were kept.
+        example = numbered("features", list(example.values()))
+    inputs, outputs = _fields(signature.inputs), _fields(signature.outputs)
+    return ExportedModel(folder, step, inputs, outputs, example)
 
 
 def _fields(tensors: Mapping[str, Any]) -> tuple[Field, ...]:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from runner.checkpoints import contents
-from runner.errors import ConfigError, InterruptedRunError, Problem
-from runner.graph.experiment import BuiltGraph, Training
+from runner.errors import ConfigError, InterruptedRunError
+from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.graph_spec import local_init_op
-from runner.graph.input_pipeline import input_ended, not_resumed_exactly
+from runner.graph.input_pipeline import InputState, not_resumed_exactly
 from runner.graph.variables import saved_as
 from runner.hooks import ProgressHook
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.user_code import raised
 from runner.training.loop_hooks import ConfiguredHooks, loop_hooks
 from runner.training.recording import interrupted_lines, recorded, result_lines
-from runner.training.run import Run
+from runner.training.run import OpenedRun
 
 
-def train_run(run: Run, configured: ConfiguredHooks) -> float:
+def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
     """Trains to the last step and returns the best objective.
 
     Args:
@@ -54,7 +52,7 @@ def train_run(run: Run, configured: ConfiguredHooks) -> float:
     return best
 
 
-def _loop(run: Run, configured: ConfiguredHooks) -> float:
+def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
     training = run.training
     if run.coordinator.is_over(run):
         return _number(run.directory.load_record().objective)
@@ -81,20 +79,16 @@ def _loop(run: Run, configured: ConfiguredHooks) -> float:
     return _number(reached)
 
 
-def _report_early_end(run: Run) -> None:
+def _report_early_end(run: OpenedRun) -> None:
     last = max(contents.steps(str(run.directory.checkpoints)), default=0)
     if 0 < last < run.config.train.steps:
         run.screen.line(f"ended at step {last} of {run.config.train.steps}: a hook requested it")
 
 
-def _train(session: MonitoredSession, run: Run, configured: ConfiguredHooks) -> None:
-    train_op, own = run.training.train_op, run.built.own
-    step_function = own.train_op if own is not None else None
+def _train(session: MonitoredSession, run: OpenedRun, configured: ConfiguredHooks) -> None:
     while not session.should_stop():
         try:
-            if callable(step_function):
-                _call_step_function(session, step_function)
-            session.run(train_op)
+            run.training.run_step(session)
         except (tf.errors.OutOfRangeError, StopIteration) as error:
             # MonitoredSession would take either for an orderly end.
             place = configured.place_of(error)
@@ -102,61 +96,40 @@ def _train(session: MonitoredSession, run: Run, configured: ConfiguredHooks) -> 
                 raise raised(place, error) from error
             if isinstance(error, StopIteration):
                 raise
-            raise ConfigError(input_ended(run.config)) from error
-
-
-def _call_step_function(session: MonitoredSession, function: Callable[[Any], object]) -> None:
-    """Calls a training step that is a function of the session; the hooks see the run after it."""
-
-    def step_fn(step_context: Any) -> None:
-        inner = step_context.session
-        step = tf.compat.v1.train.get_global_step()
-        before = inner.run(step)
-        function(inner)
-        if inner.run(step) <= before:
-            raise ConfigError(
-                Problem(
-                    f"graph: train_op did not increment the global step {before}",
-                    "train.steps counts global steps, so training would never end",
-                    "run an assign_add of tf.compat.v1.train.get_global_step() in each step",
-                )
-            )
-
-    session.run_step_fn(step_fn)
+            raise ConfigError(run.training.input_ended(run.config.train.steps)) from error
 
 
 def _number(objective: float | None) -> float:
     return float("nan") if objective is None else objective
 
 
-def _session_creator(run: Run) -> ChiefSessionCreator:
+def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
     training, built = run.training, run.built
     initializers: list[tf.Operation] = []
     restorer = None
     if run.plan is None:
         initializers.append(tf.compat.v1.global_variables_initializer())
     else:
-        restorer = run.restorer(run.plan)
+        restorer = run.experiment.restorer(run.plan)
         restorer.build([training.input_initializer])  # The session manager has it initialise.
-    own = None if built.own is None else built.own.scaffold
-    if own is not None and own.init_op is not None:
-        initializers.append(own.init_op)
+    if built.scaffold.init_op is not None:
+        initializers.append(built.scaffold.init_op)
     # Local initialisers run in every new session, the others only where nothing is resumed.
-    in_each_session = [] if training.input_is_saved else [training.input_initializer]
-    if training.input_is_saved:
+    in_each_session = [] if training.saved_input else [training.input_initializer]
+    if training.saved_input:
         initializers.append(training.input_initializer)
     scaffold = tf.compat.v1.train.Scaffold(
         init_op=tf.group(*initializers),
-        local_init_op=local_init_op(own, *in_each_session),
+        local_init_op=local_init_op(built.scaffold, *in_each_session),
         saver=_saver(run),
-        copy_from_scaffold=own,
+        copy_from_scaffold=built.scaffold,
     )
     return run.coordinator.session_creator(
         run, scaffold=scaffold, checkpoint_dir=str(run.directory.checkpoints), restorer=restorer
     )
 
 
-def _saver(run: Run) -> tf.compat.v1.train.Saver:
+def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:
     """Returns the saver of the run's checkpoints.
 
     Where the newest one has no position that the training input can be set to, because another
@@ -164,31 +137,32 @@ def _saver(run: Run) -> tf.compat.v1.train.Saver:
     """
     built, training = run.built, run.training
     newest = tf.train.latest_checkpoint(str(run.directory.checkpoints))
-    if not training.input_is_saved or newest is None or _has_position(newest, training):
+    position = training.saved_input
+    if position is None or newest is None or _has_position(newest, position):
         return built.saver
     run.screen.line(
         f"input: begins with its first batch: {Path(newest).name} is of another number of workers, "
         "and batches are dealt out anew"
     )
     with run.coordinator.replica.scope():
-        return _SaverOfAnyNumber(built, training)
+        return _SaverOfAnyNumber(built, training, position)
 
 
 class _SaverOfAnyNumber(tf.compat.v1.train.Saver):
     """Restores with the graph's own saver what fits, else without the position in the input."""
 
-    def __init__(self, built: BuiltGraph, training: Training) -> None:
+    def __init__(self, built: BuiltGraph, training: Training, position: InputState) -> None:
         super().__init__(saved_as(built.variables))
-        self._own, self._training = built.saver, training
+        self._own, self._training, self._position = built.saver, training, position
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
-        if _has_position(save_path, self._training):
+        if _has_position(save_path, self._position):
             self._own.restore(sess, save_path)
             return
         super().restore(sess, save_path)
         sess.run(self._training.input_initializer)
 
 
-def _has_position(checkpoint: str, training: Training) -> bool:
+def _has_position(checkpoint: str, position: InputState) -> bool:
     names = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
-    return training.input_state.saved_as in names
+    return position.saved_as in names

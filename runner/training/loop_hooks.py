@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,7 +31,42 @@ from runner.hooks import (
 )
 from runner.hooks.checkpoint import another_saver, raise_error, warned
 from runner.system.user_code import raised
-from runner.training.run import Run
+from runner.training.run import OpenedRun
+
+
+class _NamedHook(tf.compat.v1.train.SessionRunHook):
+    """A hook of the configuration, which remembers the error that it raised.
+
+    Errors pass through unchanged: a session recovers from some of them.
+    """
+
+    def __init__(self, key: str, hook: tf.compat.v1.train.SessionRunHook) -> None:
+        self.key, self._hook = key, hook
+        self.error: Exception | None = None
+
+    def begin(self) -> None:
+        self._call(self._hook.begin)
+
+    def after_create_session(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+    ) -> None:
+        self._call(self._hook.after_create_session, session, coord)
+
+    def before_run(self, run_context: Any) -> Any:
+        return self._call(self._hook.before_run, run_context)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._call(self._hook.after_run, run_context, run_values)
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        self._call(self._hook.end, session)
+
+    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:
+            self.error = error
+            raise
 
 
 @dataclass(frozen=True)
@@ -39,20 +74,20 @@ class ConfiguredHooks:
     """The hooks of the configuration, and what they may refer to.
 
     Attributes:
-      by_name: the hooks, in the configuration's order.
+      named: the hooks, in the configuration's order.
       evaluation: evaluates the validation split.
       best: keeps the best checkpoint.
       saves: what a checkpoint must be, and what happens where it cannot be saved.
     """
 
-    by_name: Mapping[str, tf.compat.v1.train.SessionRunHook]
+    named: Sequence[_NamedHook]
     evaluation: EvaluationHook
     best: BestCheckpoint
     saves: SavePolicy
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Reports errors that come out of a hook of the configuration with that hook's name.
+        """Reports errors of a hook of the configuration with the name of that hook.
 
         Raises:
           UserCodeError: in place of any other error than a `RunnerError`.
@@ -68,16 +103,12 @@ class ConfiguredHooks:
             raise raised(place, error) from error
 
     def place_of(self, error: Exception) -> str | None:
-        """Returns the hook that an error comes out of, e.g. `hooks.log`; None for none of them."""
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        for name, hook in self.by_name.items():
-            if any(frame.f_locals.get("self") is hook for frame in frames):
-                return f"hooks.{name}"
-        return None
+        """Returns the key of the hook that raised an error, e.g. `hooks.log`; None for no hook."""
+        return next((hook.key for hook in self.named if hook.error is error), None)
 
 
-def configured_hooks(run: Run) -> ConfiguredHooks:
-    """Makes the hooks of the configuration, in the graph of a run.
+def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
+    """Builds the hooks of the configuration, in the graph of a run.
 
     Args:
       run: the run, opened; `${run:record}` works once it is recorded.
@@ -86,20 +117,20 @@ def configured_hooks(run: Run) -> ConfiguredHooks:
       ConfigError: when a hook does not fit, or refuses its arguments.
       UserCodeError: when its constructor raises another error.
     """
-    saves = _save_policy(run)
-    best = _best_checkpoint(run, saves)
-    evaluation = _evaluation(run, best)
-    known = _known(run, evaluation)
-    first = run.built.hooks
-    hooks = {
-        name: first[name] or build_hook(name, node, known)
-        for name, node in run.config.hooks.items()
-    }
-    return ConfiguredHooks(hooks, evaluation, best, saves)
+    with run.built.graph.as_default():
+        saves = _save_policy(run)
+        best = _best_checkpoint(run, saves)
+        evaluation = _evaluation(run, best)
+        references = _references(run, evaluation)
+        named = [
+            _NamedHook(f"hooks.{name}", build_hook(name, node, references))
+            for name, node in run.config.hooks.items()
+        ]
+    return ConfiguredHooks(named, evaluation, best, saves)
 
 
 def loop_hooks(
-    run: Run, configured: ConfiguredHooks, progress: ProgressHook
+    run: OpenedRun, configured: ConfiguredHooks, progress: ProgressHook
 ) -> list[tf.compat.v1.train.SessionRunHook]:
     """Makes the hooks of a run, in its graph, in the order in which the session calls them.
 
@@ -111,21 +142,21 @@ def loop_hooks(
     config, training = run.config, run.training
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
-    input_state = (
-        [InputStateHook(training.input_state, run.screen.line)] if training.input_is_saved else []
+    saved_input = (
+        [InputStateHook(training.saved_input, run.screen.line)] if training.saved_input else []
     )
     return [
         *first,
         # First, so that nothing is recorded or saved of a step whose loss is NaN.
         _nan_loss(run),
-        *input_state,
+        *saved_input,
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
         configured.evaluation,
         progress,
-        *configured.by_name.values(),
-        *_own(run),
+        *configured.named,
+        *_of_the_graph(run),
         # After the others, so that what they record of a step is there when the step is saved:
         # a run that resumes from it never records it again.
         CheckpointHook(
@@ -141,7 +172,7 @@ def loop_hooks(
     ]
 
 
-def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:
+def _best_checkpoint(run: OpenedRun, saves: SavePolicy) -> BestCheckpoint:
     train = run.config.train
     return BestCheckpoint(
         run.built.saver,
@@ -153,7 +184,7 @@ def _best_checkpoint(run: Run, saves: SavePolicy) -> BestCheckpoint:
     )
 
 
-def _save_policy(run: Run) -> SavePolicy:
+def _save_policy(run: OpenedRun) -> SavePolicy:
     def warn(error: NonFiniteLossError) -> None:
         run.screen.line(str(error))
 
@@ -166,12 +197,12 @@ def _save_policy(run: Run) -> SavePolicy:
     )
 
 
-def _nan_loss(run: Run) -> NanLossHook:
+def _nan_loss(run: OpenedRun) -> NanLossHook:
     policy, training = run.config.train.non_finite, run.training
     rate = run.config.optimizer.get("learning_rate")
     half = f"{rate / 2:g}" if isinstance(rate, float) else "..."
     remedy = "look at the data and the learning rate"
-    if run.built.own is None:
+    if training.learning_rate is not None:
         remedy += f", for example with half of it: optimizer.learning_rate={half}"
     return NanLossHook(
         training.values["loss"],
@@ -189,7 +220,9 @@ def _nan_loss(run: Run) -> NanLossHook:
     )
 
 
-def _metrics(run: Run, values: Mapping[str, tf.Tensor], progress: ProgressHook) -> MetricsHook:
+def _metrics(
+    run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook
+) -> MetricsHook:
     training = run.training
 
     def record(values: Mapping[str, float], step: int) -> None:
@@ -199,7 +232,7 @@ def _metrics(run: Run, values: Mapping[str, tf.Tensor], progress: ProgressHook) 
     return MetricsHook(values, training.step, run.config.train.log_every, record)
 
 
-def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
+def _evaluation(run: OpenedRun, best: BestCheckpoint) -> EvaluationHook:
     config, training = run.config, run.training
 
     def record(session: tf.compat.v1.Session, values: Mapping[str, float], step: int) -> None:
@@ -211,7 +244,7 @@ def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
         run.watch.evaluated(values, step)
 
     return EvaluationHook(
-        run.built.split,
+        run.built.evaluation,
         training.step,
         config.train.evaluate_every,
         record,
@@ -220,24 +253,19 @@ def _evaluation(run: Run, best: BestCheckpoint) -> EvaluationHook:
     )
 
 
-def _own(run: Run) -> list[tf.compat.v1.train.SessionRunHook]:
-    """Returns the hooks of a graph of one's own, and what writes its `tf.compat.v1.summary`s."""
-    own = run.built.own
-    if own is None:
-        return []
-    hooks = [*own.chief_hooks, *own.hooks]
-    summaries = own.scaffold.summary_op
-    if summaries is None:
-        summaries = tf.compat.v1.summary.merge_all()
-    if summaries is not None:
+def _of_the_graph(run: OpenedRun) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Returns the hooks that come with the graph, and one that writes its summaries."""
+    built = run.built
+    hooks = [*built.chief_hooks, *built.graph_hooks]
+    if built.summary_op is not None:
         folder = str(run.directory.path / "tensorboard")
         hooks.append(
-            tf.compat.v1.train.SummarySaverHook(100, output_dir=folder, summary_op=summaries)
+            tf.compat.v1.train.SummarySaverHook(100, output_dir=folder, summary_op=built.summary_op)
         )
     return hooks
 
 
-def _known(run: Run, evaluation: EvaluationHook) -> References:
+def _references(run: OpenedRun, evaluation: EvaluationHook) -> References:
     """Returns what `${graph:NAME}` stands for, and `${run:NAME}` for each of `RUN_NAMES`."""
 
     def record(metrics: Mapping[str, float], step: int) -> None:
@@ -250,5 +278,5 @@ def _known(run: Run, evaluation: EvaluationHook) -> References:
         "record": record,
         "saver": another_saver(run.built.saver, 0),
     }
-    known = graph_references(run.built.graph, run.built.variables, run.training)
-    return known.also("run", names)
+    references = graph_references(run.built.graph, run.built.variables, run.training)
+    return references.also("run", names)

@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 import tensorflow as tf
@@ -26,7 +25,6 @@ from runner.restoration.report import summary, text
 from runner.runs.provenance import (
     DIGEST,
     SOURCE_TAG,
-    environment_tags,
     name_tracked_run,
     source_run_tags,
 )
@@ -35,17 +33,12 @@ from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker
 from runner.tracking.journal import Dataset
-from runner.tracking.tracker import COMMAND_TAG, DESCRIPTION_TAG, RUN_DIR_TAG
-from runner.training.run import Run
-from runner.training.sources import FINGERPRINT_TAG
-from runner.training.watch import SWEEP_TAG
-
-# The code of a process stays that of its first run, even if its files have changed.
-_environment = lru_cache(maxsize=1)(environment_tags)
+from runner.tracking.tracker import COMMAND_TAG, DESCRIPTION_TAG
+from runner.training.run import OpenedRun, process_tags
 
 
 @contextmanager
-def recorded(run: Run) -> Iterator[None]:
+def recorded(run: OpenedRun) -> Iterator[None]:
     """Records the start of a run and, at the end of the block, how it ended; then closes it.
 
     Args:
@@ -57,7 +50,7 @@ def recorded(run: Run) -> Iterator[None]:
     tracker: Tracker | None = None
     try:
         with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
-            tracker = run.tracker = _open_tracker(run)
+            tracker = run.tracker
         interruption.check()
         _record_start(run)
         yield
@@ -79,10 +72,10 @@ def recorded(run: Run) -> Iterator[None]:
         with interruption.deferred():
             try:
                 if tracker is not None:
-                    name_tracked_run(directory, run.store)
+                    name_tracked_run(directory, run.experiment.store)
                     _record_end(run)
                     tracker.close(status.in_mlflow, interruption.remaining())
-                    name_tracked_run(directory, run.store)
+                    name_tracked_run(directory, run.experiment.store)
                 # Last: a run whose end was cut short is still RUNNING, and the next one of its
                 # experiment marks it KILLED, in the store too.
                 directory.update(status=status)
@@ -90,11 +83,11 @@ def recorded(run: Run) -> Iterator[None]:
                 directory.release()
 
 
-def _describe(run: Run) -> None:
+def _describe(run: OpenedRun) -> None:
     """Sets the description: the best value so far, what the run started from, and the command."""
     best = _best_value(run)
     start = "\n".join(f"- {line}" for line in run.directory.load_record().start.splitlines())
-    command = run.mask.command(_environment(Path.cwd())[COMMAND_TAG])
+    command = run.experiment.mask.command(process_tags(Path.cwd())[COMMAND_TAG])
     parts = [f"Best: **{best}**" if best else "", start, f"```sh\n{command}\n```"]
     run.tracker.set_tags({DESCRIPTION_TAG: "\n\n".join(filter(None, parts))})
 
@@ -105,33 +98,12 @@ def _described(error: BaseException) -> str:
     return f"{type(own or error).__name__}: {own or error}"
 
 
-def _open_tracker(run: Run) -> Tracker:
-    directory, mask, watch = run.directory, run.mask, run.watch
-    tags = {
-        FINGERPRINT_TAG: directory.load_record().fingerprint,
-        RUN_DIR_TAG: str(directory.path.resolve()),
-        "runner.overrides": " ".join(mask.overrides(run.overrides)),
-        **_environment(Path.cwd()),
-    }
-    experiment = run.config.name
-    name = f"{experiment} {directory.path.name}"
-    watch.started(directory.path)
-    tracker = run.store.open(directory.path, experiment, name, tags, watch.parent)
-    if run.plan is None:  # It resumes; where it is extended, under another fingerprint.
-        tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})
-    if watch.tags:
-        # Those of a run that is resumed are not taken from above.
-        keys = {name: name.removeprefix(f"{SWEEP_TAG}.") for name in watch.tags}
-        values = {name: str(mask.value(keys[name], tag)) for name, tag in watch.tags.items()}
-        tracker.set_tags(values)
-    return tracker
-
-
-def _record_start(run: Run) -> None:
-    directory, tracker, plain = run.directory, run.tracker, run.plain
+def _record_start(run: OpenedRun) -> None:
+    directory, tracker, experiment = run.directory, run.tracker, run.experiment
+    plain = experiment.plain
     write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
-    shown = run.mask.overrides(run.overrides)
-    write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(shown)), lasting=False)
+    overrides = experiment.mask.overrides(experiment.context.overrides)
+    write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(overrides)), lasting=False)
     tracker.log_parameters(flatten(plain))
     # A graph of one's own has its data in input_fns, or in itself.
     node = plain["data"] or plain["input_fns"] or plain["graph"]
@@ -146,7 +118,7 @@ def _record_start(run: Run) -> None:
     _describe(run)
 
 
-def _record_plan(run: Run, plan: RestorationPlan) -> None:
+def _record_plan(run: OpenedRun, plan: RestorationPlan) -> None:
     """Keeps the plan, and beside the checkpoints to come where their variables came from."""
     directory, tracker = run.directory, run.tracker
     _write_plan(run, plan)
@@ -164,10 +136,10 @@ def _record_plan(run: Run, plan: RestorationPlan) -> None:
     directory.update(sources=sources, start="\n".join(summary(plan)))
     tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
     tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": each.digest for name, each in found.items()})
-    tracker.set_tags(source_run_tags(paths, run.store))
+    tracker.set_tags(source_run_tags(paths, run.experiment.store))
 
 
-def _write_plan(run: Run, plan: RestorationPlan) -> None:
+def _write_plan(run: OpenedRun, plan: RestorationPlan) -> None:
     """Writes the plan for people: nothing is decided by it, so that nothing waits for the disk."""
     directory = run.directory
     placement = run.coordinator.replica.placement(run.built.variables)
@@ -181,15 +153,16 @@ def _write_plan(run: Run, plan: RestorationPlan) -> None:
     write_text(directory.plan_html, page, lasting=False)
 
 
-def _write_provenance(run: Run, plan: RestorationPlan) -> None:
-    directory, store = run.directory, run.store
-    identity = {
-        "experiment": run.config.name,
-        "run_dir": str(directory.path.resolve()),
-        "tracking_uri": store.store or None,
-        "run_id": store.run_id(directory.path),
-    }
-    document = provenance_document(plan, identity, run.sources.origins())
+def _write_provenance(run: OpenedRun, plan: RestorationPlan) -> None:
+    directory, experiment = run.directory, run.experiment
+    document = provenance_document(
+        plan,
+        experiment.sources.origins(),
+        experiment=run.config.name,
+        run_dir=directory.path.resolve(),
+        tracking_uri=experiment.store.store or None,
+        run_id=experiment.store.run_id(directory.path),
+    )
     content = json.dumps(document, indent=1) + "\n"
     for file in directory.provenances:
         file.parent.mkdir(exist_ok=True)
@@ -202,7 +175,7 @@ def _absolute(path: str) -> str:
     return str(Path(path).absolute()) if Path(path).parent.exists() else path
 
 
-def _record_end(run: Run) -> None:
+def _record_end(run: OpenedRun) -> None:
     """Keeps the final and the best checkpoint with the run, and updates its description."""
     directory, tracker = run.directory, run.tracker
     _describe(run)
@@ -216,36 +189,36 @@ def _record_end(run: Run) -> None:
         tracker.log_artifact(directory.best)
 
 
-def result_lines(run: Run) -> Iterator[str]:
+def result_lines(run: OpenedRun) -> Iterator[str]:
     """Yields the last lines of a finished run: its result, where to find it, and what is next."""
     if best := _best_value(run):
         yield f"best:    {best}"
     yield f"time:    {_duration(time.monotonic() - run.started)}"
     yield f"results: {run.tracker.location()}"
     yield f"files:   {run.directory.path}"
-    if command := run.store.open_command():
+    if command := run.experiment.store.open_command():
         yield f"open:    {command}"
-    page = run.store.page(run.directory.path)
+    page = run.experiment.store.page(run.directory.path)
     if page and page not in run.tracker.location():
         yield f"page:    {page}"
-    if run.print_next_commands:
+    if run.experiment.context.print_next_commands:
         yield f"test:    {on_run('evaluate', run.directory.path)}"
         yield f"export:  {on_run('export', run.directory.path)}"
 
 
-def interrupted_lines(run: Run) -> Iterator[str]:
+def interrupted_lines(run: OpenedRun) -> Iterator[str]:
     """Yields the last lines of a run ended by a signal; none if another process reports that."""
-    if not run.print_next_commands:
+    if not run.experiment.context.print_next_commands:
         return
     steps = contents.steps(str(run.directory.checkpoints))
     yield f"saved:   {f'step {max(steps)}' if steps else 'nothing yet'}"
     if best := _best_value(run):
         yield f"best:    {best}"
     yield f"files:   {run.directory.path}"
-    yield f"resume:  {program()} {run.mask.command(resuming(sys.argv[1:]))}"
+    yield f"resume:  {program()} {run.experiment.mask.command(resuming(sys.argv[1:]))}"
 
 
-def _best_value(run: Run) -> str:
+def _best_value(run: OpenedRun) -> str:
     """Returns the objective, its best value so far and its step; empty before an evaluation."""
     if not run.directory.best_record.is_file():
         return ""

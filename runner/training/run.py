@@ -1,4 +1,4 @@
-"""One run: what its phases share, each made once, and what connects it to its surroundings.
+"""An experiment and the run that trains it, and what connects them to a command, sweep or cluster.
 
 A run may train together with the tasks of a cluster, and a sweep may watch it. By default there is
 neither: `runner.cluster` extends `Coordinator` and `runner.sweeps` extends `TrialWatch`; nothing in
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,197 +23,33 @@ from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import InterruptedRunError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph, Training
+from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.replica import Replica
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
-from runner.runs.resumption import discard, interrupted_run, nearest, open_run
+from runner.runs.provenance import environment_tags
+from runner.runs.resumption import (
+    ClaimedDirectory,
+    Opening,
+    ResumeCriteria,
+    discard,
+    interrupted_run,
+    nearest,
+    open_run,
+)
 from runner.runs.run_directory import RunDirectory, RunRecord, runs
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import Tracker, open_store
-from runner.training.sources import Sources, plan_run
-from runner.training.watch import TrialWatch
-
-
-class Run:
-    """A run of an experiment, from its configuration to its end.
-
-    Attributes:
-      config: the validated configuration.
-      overrides, run_dir_is_explicit, from_run_dir: see `RunContext`.
-      print_next_commands, screen, watch, coordinator: see `RunContext`.
-      started: when it was made, or its sources were trained, by `time.monotonic`.
-      store: where runs are recorded.
-      sources: the checkpoints that the configuration names.
-      container: the configured `run_dir`.
-      plan: where variables come from; None for a run that resumes from its own checkpoint.
-      directory: the run's directory, from `open` on.
-      interruption: reports signals, from `open` on.
-      tracker: records the run, while it is recorded.
-    """
-
-    directory: RunDirectory
-    interruption: Interruption
-    tracker: Tracker
-
-    def __init__(self, config: RunConfig, context: RunContext) -> None:
-        self.config = config
-        self.overrides = context.overrides
-        self.run_dir_is_explicit = context.run_dir_is_explicit
-        self.from_run_dir = context.from_run_dir
-        self.print_next_commands = context.print_next_commands
-        self.started = time.monotonic()
-        self.screen, self.watch = context.screen, context.watch
-        self.coordinator = context.coordinator
-        self.store = open_store(config.tracking, asdict(config), self.mask)
-        self.sources = Sources(config, self.store)
-        self.container = Path(config.run_dir)
-        self.plan: RestorationPlan | None = None
-
-    @cached_property
-    def mask(self) -> Mask:
-        """Hides secrets in what is recorded."""
-        return Mask(self.config.tracking.mask, asdict(self.config))
-
-    @cached_property
-    def plain(self) -> dict[str, Any]:
-        """The configuration as plain values, secrets masked."""
-        plain: dict[str, Any] = self.mask.settings(asdict(self.config))
-        return plain
-
-    @cached_property
-    def settings(self) -> dict[str, object]:
-        """What identifies the run, with its sources' experiments identified likewise."""
-        return self.sources.settings()
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Identifies runs whose configuration has the same result."""
-        return fingerprint(self.settings)
-
-    @cached_property
-    def record(self) -> RunRecord:
-        """The record with which a new run starts."""
-        return RunRecord(
-            self.config.name,
-            self.fingerprint,
-            Status.RUNNING,
-            self.mask.settings(self.settings),
-            trial=self.watch.name(self.container),
-        )
-
-    @cached_property
-    def built(self) -> BuiltGraph:
-        """The graph that trains, and evaluates the validation split; not finalised.
-
-        Raises:
-          ConfigError: when a `_target_` cannot be built or does not keep its contract.
-        """
-        replica = self.coordinator.replica
-        return build_graph(self.config, "validation", train=True, replica=replica)
-
-    @property
-    def training(self) -> Training:
-        """The training step of `built`."""
-        if self.built.training is None:
-            raise ValueError("the graph was built without a training step")
-        return self.built.training
-
-    def run_to_resume(self) -> RunDirectory | None:
-        """Returns the run that training would resume, changing nothing; None starts afresh.
-
-        Raises:
-          RunDirectoryError: when training would refuse to start here.
-        """
-        resume, more = self.config.resume.value, self._resume_criteria
-        return interrupted_run(self.container, self.record, resume, **more)
-
-    @property
-    def _resume_criteria(self) -> dict[str, Any]:
-        """What else decides which run is resumed."""
-        return {"run_dir_is_explicit": self.run_dir_is_explicit, "settings": self.settings}
-
-    def open(self, interruption: Interruption) -> None:
-        """Claims the directory of the run to resume, or of a new one.
-
-        Args:
-          interruption: reports signals.
-
-        Raises:
-          RunDirectoryError: as `run_to_resume`; also when a living process owns the directory.
-        """
-        self.interruption = interruption
-        resume, more = self.config.resume.value, self._resume_criteria
-        self.directory = open_run(self.container, self.record, resume, **more)
-
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Where the block fails, records how the run ended, and releases its directory.
-
-        A new run, of which nothing else is recorded yet, leaves no directory.
-        """
-        try:
-            yield
-        except BaseException as error:
-            killed = isinstance(error, InterruptedRunError)
-            with self.interruption.deferred():
-                if not self.directory.config.exists():
-                    discard(self.directory, self.container)
-                    raise
-                try:
-                    self.directory.update(status=Status.KILLED if killed else Status.FAILED)
-                finally:
-                    self.directory.release()
-            raise
-
-    def make_plan(self) -> RestorationPlan:
-        """Returns the plan of a fresh start, with all problems.
-
-        Raises:
-          ConfigError: when the experiment of a source does not compose or build.
-        """
-        return plan_run(self.config, self.built, self.sources)
-
-    def restorer(self, plan: RestorationPlan) -> Restorer:
-        """Returns what initialises and restores the variables of `built` as planned."""
-        settings = self.config.restoration
-        return Restorer(
-            plan,
-            self.built.variables,
-            self.sources.open,
-            initialize=settings.initialize,
-            verify=settings.verify,
-        )
-
-    def finished(self) -> RunDirectory:
-        """Returns the newest finished run of this configuration in `run_dir`.
-
-        For a run that is named by its folder, that is the run, finished or not.
-
-        Raises:
-          RunDirectoryError: when there is none; it lists what differs from the nearest run.
-        """
-        if self.from_run_dir:
-            return RunDirectory(self.container)
-        found = runs(self.container)
-        for directory, record in found:
-            if record.fingerprint == self.fingerprint and record.status == Status.FINISHED:
-                return directory
-        cause, remedy = "it holds no run at all", "train it first: the same command with mode=train"
-        if found:
-            directory, record, changes = nearest(found, self.record)
-            cause = f"{directory.path} is {record.status}"
-            cause += f" and differs: {'; '.join(changes)}" if changes else ""
-            remedy += f"; mode={self.config.mode.value} run_dir={directory.path} without an "
-            remedy += "experiment takes that run as it is"
-        raise RunDirectoryError(
-            Problem(f"{self.container} holds no finished run of this configuration", cause, remedy)
-        )
-
+from runner.tracking.tracker import RUN_DIR_TAG
+from runner.training.sources import FINGERPRINT_TAG, Sources, plan_run
+from runner.training.watch import SWEEP_TAG, TrialWatch
 
 _Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
+
+# The code of a process stays that of its first run, even if its files have changed.
+process_tags = lru_cache(maxsize=1)(environment_tags)
 
 
 class Coordinator:
@@ -228,11 +64,11 @@ class Coordinator:
     def report_begun(self) -> None:
         """Reports that the run is begun or resumed."""
 
-    def is_over(self, run: Run) -> bool:
+    def is_over(self, run: OpenedRun) -> bool:
         """Whether an earlier process has trained the run to its end, and only that is to record."""
         return False
 
-    def session_creator(self, run: Run, **arguments: Any) -> ChiefSessionCreator:
+    def session_creator(self, run: OpenedRun, **arguments: Any) -> ChiefSessionCreator:
         """Returns the creator of the run's sessions; the arguments are those of its class."""
         settings = run.config.session
         config = tf.compat.v1.ConfigProto(
@@ -242,11 +78,11 @@ class Coordinator:
         )
         return ChiefSessionCreator(config=config, **arguments)
 
-    def hooks(self, run: Run) -> tuple[_Hooks, _Hooks]:
+    def hooks(self, run: OpenedRun) -> tuple[_Hooks, _Hooks]:
         """Returns the hooks that come before and after all others."""
         return (), ()
 
-    def session_scope(self, run: Run) -> AbstractContextManager[object]:
+    def session_scope(self, run: OpenedRun) -> AbstractContextManager[object]:
         """Surrounds the run's session."""
         return nullcontext()
 
@@ -275,3 +111,225 @@ class RunContext:
     screen: Screen = field(default_factory=Screen)
     watch: TrialWatch = field(default_factory=TrialWatch)
     coordinator: Coordinator = field(default_factory=Coordinator)
+
+
+class Experiment:
+    """A configuration and what follows from it before there is a run directory.
+
+    Attributes:
+      config: the validated configuration.
+      context: what the command gives besides it.
+      screen: where to print.
+      mask: hides secrets in what is recorded.
+      store: where runs are recorded.
+      sources: the checkpoints that the configuration names.
+      container: the configured `run_dir`.
+    """
+
+    def __init__(self, config: RunConfig, context: RunContext) -> None:
+        self.config, self.context, self.screen = config, context, context.screen
+        self.mask = Mask(config.tracking.mask, asdict(config))
+        self.store = open_store(config.tracking, asdict(config), self.mask)
+        self.sources = Sources(config, self.store)
+        self.container = Path(config.run_dir)
+
+    @cached_property
+    def plain(self) -> dict[str, Any]:
+        """The configuration as plain values, secrets masked."""
+        plain: dict[str, Any] = self.mask.settings(asdict(self.config))
+        return plain
+
+    @cached_property
+    def settings(self) -> dict[str, object]:
+        """The settings that decide the result, including those of the sources' experiments."""
+        return self.sources.settings()
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The record with which a new run starts."""
+        return RunRecord(
+            self.config.name,
+            fingerprint(self.settings),
+            Status.RUNNING,
+            self.mask.settings(self.settings),
+            trial=self.context.watch.name(self.container),
+        )
+
+    @cached_property
+    def built(self) -> BuiltGraph:
+        """The graph that trains, and evaluates the validation split; not finalised.
+
+        Raises:
+          ConfigError: when a `_target_` cannot be built or does not keep its contract.
+        """
+        replica = self.context.coordinator.replica
+        return build_graph(self.config, "validation", train=True, replica=replica)
+
+    def preview_resumed(self) -> RunDirectory | None:
+        """Returns the run that training would resume as things stand; None starts a new one.
+
+        Changes nothing, and decides nothing: `claimed_directory` does that under a lock, as other
+        processes may start or end runs meanwhile.
+
+        Raises:
+          RunDirectoryError: when training would refuse to start here.
+        """
+        return interrupted_run(self.resume_criteria)
+
+    def claim_directory(self) -> ClaimedDirectory:
+        """Claims the directory of the run to resume, or of a new one.
+
+        Raises:
+          RunDirectoryError: as `preview_resumed`; also when a living process owns the directory.
+        """
+        return open_run(self.resume_criteria)
+
+    @property
+    def resume_criteria(self) -> ResumeCriteria:
+        """The criteria by which a run in `container` is resumed."""
+        resume, explicit = self.config.resume.value, self.context.run_dir_is_explicit
+        return ResumeCriteria(
+            self.container, self.record, resume, self.settings, run_dir_is_explicit=explicit
+        )
+
+    def make_plan(self) -> RestorationPlan:
+        """Returns the plan of a fresh start, with all problems.
+
+        Raises:
+          ConfigError: when the experiment of a source does not compose or build.
+        """
+        return plan_run(self.config, self.built, self.sources)
+
+    def make_sound_plan(self) -> RestorationPlan:
+        """Returns the plan of a fresh start.
+
+        Raises:
+          ConfigError: when the experiment of a source does not compose or build.
+          PlanError: when the plan has problems.
+        """
+        plan = self.make_plan()
+        plan.require_sound()
+        return plan
+
+    def restorer(self, plan: RestorationPlan) -> Restorer:
+        """Returns what initialises and restores the variables of `built` as planned."""
+        settings = self.config.restoration
+        return Restorer(
+            plan,
+            self.built.variables,
+            self.sources.open,
+            initialize=settings.initialize,
+            verify=settings.verify,
+        )
+
+    def finished_run(self) -> RunDirectory:
+        """Returns the newest finished run of this configuration in `run_dir`.
+
+        Where `run_dir` is itself a run, that is the run, finished or not.
+
+        Raises:
+          RunDirectoryError: when there is none; it lists what differs from the nearest run.
+        """
+        if self.context.from_run_dir:
+            return RunDirectory(self.container)
+        candidates = runs(self.container)
+        for directory, record in candidates:
+            if (record.fingerprint, record.status) == (self.record.fingerprint, Status.FINISHED):
+                return directory
+        cause, remedy = "it holds no run at all", "train it first: the same command with mode=train"
+        if candidates:
+            directory, record, changes = nearest(candidates, self.record)
+            cause = f"{directory.path} is {record.status}"
+            cause += f" and differs: {'; '.join(changes)}" if changes else ""
+            remedy += f"; mode={self.config.mode.value} run_dir={directory.path} without an "
+            remedy += "experiment takes that run as it is"
+        raise RunDirectoryError(
+            Problem(f"{self.container} holds no finished run of this configuration", cause, remedy)
+        )
+
+
+@contextmanager
+def claimed_directory(
+    experiment: Experiment, interruption: Interruption
+) -> Iterator[ClaimedDirectory]:
+    """Claims the directory of the run to resume, or of a new one.
+
+    Where the block fails, the directory is released and the run's status recorded. A new run, of
+    which nothing else is recorded yet, leaves no directory then.
+
+    Raises:
+      RunDirectoryError: as `Experiment.claim_directory`.
+    """
+    claimed = experiment.claim_directory()
+    directory = claimed.directory
+    try:
+        yield claimed
+    except BaseException as error:
+        killed = isinstance(error, InterruptedRunError)
+        with interruption.deferred():
+            if not directory.config.exists():
+                discard(directory, experiment.container)
+                raise
+            try:
+                directory.update(status=Status.KILLED if killed else Status.FAILED)
+            finally:
+                directory.release()
+        raise
+
+
+class OpenedRun:
+    """A run of an experiment, in a directory that this process owns.
+
+    Attributes:
+      experiment: the experiment; `config`, `screen`, `watch`, `coordinator` and `built` are its.
+      training: the training step of `built`.
+      directory: the run directory.
+      opening: whether the run is new, resumed or extended.
+      former: its record before that; None for a new run.
+      plan: where variables come from; None for a run that continues from its own checkpoint.
+      interruption: reports signals.
+      started: when it was opened, by `time.monotonic`.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        claimed: ClaimedDirectory,
+        plan: RestorationPlan | None,
+        interruption: Interruption,
+    ) -> None:
+        self.experiment, self.plan, self.interruption = experiment, plan, interruption
+        self.config, self.screen = experiment.config, experiment.screen
+        self.watch, self.coordinator = experiment.context.watch, experiment.context.coordinator
+        self.built = experiment.built
+        if self.built.training is None:
+            raise ValueError("the graph was built without a training step")
+        self.training: Training = self.built.training
+        self.directory, self.opening = claimed.directory, claimed.opening
+        self.former = claimed.former
+        self.started = time.monotonic()
+
+    @cached_property
+    def tracker(self) -> Tracker:
+        """Records the run; opened at first use, which is when nothing can refuse it any more."""
+        experiment, path = self.experiment, self.directory.path
+        mask, watch = experiment.mask, self.watch
+        tags = {
+            FINGERPRINT_TAG: experiment.record.fingerprint,
+            RUN_DIR_TAG: str(path.resolve()),
+            "runner.overrides": " ".join(mask.overrides(experiment.context.overrides)),
+            **process_tags(Path.cwd()),
+        }
+        name = self.config.name
+        watch.started(path)
+        tracker = experiment.store.open(
+            path, name, f"{name} {path.name}", tags=tags, parent=watch.parent
+        )
+        # `open` ignores the tags of runs that are recorded already.
+        if self.opening is not Opening.new:
+            tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})
+        if watch.tags:
+            keys = {tag: tag.removeprefix(f"{SWEEP_TAG}.") for tag in watch.tags}
+            values = {tag: str(mask.value(keys[tag], value)) for tag, value in watch.tags.items()}
+            tracker.set_tags(values)
+        return tracker

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from runner.checkpoints.locate import BEST_OF_RUN, latest_checkpoint
 from runner.checkpoints.open import open_pinned
@@ -18,17 +18,17 @@ from runner.errors import (
     CheckpointError,
     ConfigError,
     Problem,
-    RunInUseError,
     TrackingError,
     UserCodeError,
 )
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph
+from runner.graph.built_graph import BuiltGraph
 from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
 from runner.restoration.sources import open_source
 from runner.restoration.weights_layout import named_sources
 from runner.runs.provenance import Origin
-from runner.runs.run_directory import RunDirectory, runs
+from runner.runs.run_directory import RunDirectory, runs, when_free
+from runner.system.locks import is_held
 from runner.system.status import Status
 from runner.tracking import RunStore
 
@@ -93,10 +93,7 @@ class Sources:
         for name, scaffold in self._config.scaffolds.items():
             if _is_experiment(scaffold) and name not in self._origins:
                 more = True
-                experiment = self._identity.experiment(name)
-                # Another process may have trained it meanwhile.
-                if self._finished(experiment) is None:
-                    self._train_once(experiment, train, say)
+                self._train_once(self._identity.experiment(name), train, say)
         return more
 
     def _train_once(
@@ -108,23 +105,22 @@ class Sources:
         folder = Path(experiment.run_dir)
         folder.mkdir(parents=True, exist_ok=True)
         # Two trials that need the same source come here at once.
-        lock = FileLock(folder / f".source-{self._identity.of(experiment)}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
+        lock = folder / f".source-{self._identity.of(experiment)}.lock"
+        if is_held(lock):
             say(f"{experiment.name}: waiting for another process that trains it")
-            lock.acquire()
-        try:
-            while self._finished(experiment) is None:
-                try:
-                    with _naming(experiment):
-                        train(experiment)
-                    return
-                except RunInUseError as error:
-                    say(f"{experiment.name}: waiting for the process that trains {error.path}")
-                    RunDirectory(error.path).wait()
-        finally:
-            lock.release()
+        with FileLock(lock):
+            when_free(
+                lambda: self._train_unless_finished(experiment, train),
+                lambda line: say(f"{experiment.name}: {line}"),
+            )
+
+    def _train_unless_finished(
+        self, experiment: RunConfig, train: Callable[[RunConfig], object]
+    ) -> None:
+        # Another process may have trained it meanwhile.
+        if self._finished(experiment) is None:
+            with _naming(experiment):
+                train(experiment)
 
     def open(self, scaffold: str) -> CheckpointReader:
         """Opens the checkpoint that `expected` found last for a scaffold.

@@ -15,7 +15,7 @@ from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.errors import CheckpointError, PlanError
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph
+from runner.graph.built_graph import BuiltGraph
 from runner.restoration.plan import make_plan
 from runner.restoration.restorer import Restorer
 from runner.tracking import RunStore, open_store

@@ -19,6 +19,7 @@ from mlflow import MlflowClient
 from runner.checkpoints.locate import resolve
 from runner.cluster.local import free_addresses
 from runner.errors import TrackingError
+from runner.system.locks import is_held
 from runner.tracking.delivery import sync
 from runner.tracking.mlflow_store import MlflowStore
 from tests.tiny.following import twin
@@ -218,7 +219,7 @@ def test_what_a_server_that_is_gone_lacks_is_delivered_later(
     assert logged.count("Tracking is interrupted") == 1
     assert f"python -m runner.sync {tmp_path}/run" in logged
     # The follower has given up by itself.
-    wait_for(lambda: not run.directory.is_delivered(run.uri))
+    wait_for(lambda: not is_held(run.directory.store(run.uri) / "lock"))
     with proxy(server, port):
         assert sync(run.directory)
     assert run.history(server.uri) == twin(1500)
@@ -253,7 +254,7 @@ def test_a_run_whose_processes_are_killed_has_each_point_once(
     wait_for(lambda: run.directory.position(run.uri).status == "KILLED", 120.0)
     assert run.history() == twin(500)
     assert run.status() == "KILLED"
-    wait_for(lambda: not run.directory.is_delivered(run.uri))
+    wait_for(lambda: not is_held(run.directory.store(run.uri) / "lock"))
     # The same command resumes from its checkpoint.
     again = Recording(forks, tmp_path / "run", run.uri, start=400)
     again.record(300)

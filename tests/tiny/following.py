@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.system.status import Status
+from runner.tracking.destination import Destination
 from runner.tracking.encoding import Delivery, Encoder, Entry, MetricPoint, Tag, batches
-from runner.tracking.follower import Destination, Follower
+from runner.tracking.follower import Follower
 from runner.tracking.journal import Journal, Metrics, Record
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 
@@ -39,14 +40,14 @@ class Memory(Destination):
 
     def deliver(self, delivery: Delivery, failures: int = 0) -> None:
         self.before()
-        for each in delivery:
-            if isinstance(each, MetricPoint):
-                value: float | str = "nan" if math.isnan(each.value) else each.value
-                self.points.add((each.key, value, each.time, each.step))
-            elif isinstance(each, Tag):
-                self.tags[each.key] = each.value
+        for entry in delivery:
+            if isinstance(entry, MetricPoint):
+                value: float | str = "nan" if math.isnan(entry.value) else entry.value
+                self.points.add((entry.key, value, entry.time, entry.step))
+            elif isinstance(entry, Tag):
+                self.tags[entry.key] = entry.value
             else:
-                self.others.append(each)
+                self.others.append(entry)
         self.after()
 
     def finish(self, status: Status, missing: str, end_time: int | None = None) -> None:
@@ -91,8 +92,8 @@ def record(directory: TrackingDirectory, *records: Record, after: int | None = N
     journal = Journal(directory.journal)
     if after is not None:
         journal.rewind(after)
-    for each in records:
-        journal.append(each)
+    for item in records:
+        journal.append(item)
     journal.close()
 
 

@@ -12,8 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.schema import RunConfig
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph, Training
-from runner.hooks import evaluate
+from runner.graph.built_graph import BuiltGraph, Training
 from tests.tiny.configs import tiny
 from tests.tiny.counter import UNOPTIMISED
 
@@ -49,7 +48,7 @@ class Opened:
 
     def evaluate(self) -> dict[str, float]:
         """Returns the metrics of the graph's split."""
-        return dict(evaluate(self.session, self.built.split))
+        return self.built.evaluation.evaluate(self.session)
 
     def save(self, folder: Path) -> str:
         """Returns the prefix of a new checkpoint."""

@@ -327,10 +327,6 @@ def metric_named_loss(features: Any, labels: Any, mode: str) -> Any:
     return estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
 
 
-def other_arguments(features: Any, labels: Any, mode: str, learning_rate: float = 0.1) -> Any:
-    return no_train_op(features, labels, mode)
-
-
 def without_labels(features: Any, mode: str) -> Any:
     return no_train_op(features, features, mode)
 

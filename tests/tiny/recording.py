@@ -107,7 +107,7 @@ def main(directory: str, uri: str, start: str) -> None:
     process = start_follower(uri)._process
     assert process is not None
     print(process.pid, flush=True)
-    tracker = open_store(config, {}).open(Path(directory), "faults", "one", {"host": "here"})
+    tracker = open_store(config, {}).open(Path(directory), "faults", "one", tags={"host": "here"})
     tracker.log_parameters({"rate": 0.1})
     step = int(start)
     tracker.rewind(step)

@@ -20,14 +20,14 @@ def worse_each_time(trial: Any) -> dict[str, Any]:
 
 
 def misspelt(trial: Any) -> None:
-    """Draws a value for a key that there is not."""
+    """Draws a value for a key that does not exist."""
     trial.suggest_float("optimizer.learning_rat", 0.1, 1.0)
 
 
 def misspelt_later(trial: Any) -> None:
-    """Draws a value for a key that there is not, in a study that is kept."""
-    kept = type(trial.storage).__name__ != "InMemoryStorage"
-    trial.suggest_float("optimizer.learning_rat" if kept else "optimizer.learning_rate", 0.1, 1.0)
+    """Draws a value for a key that does not exist, in a study that is not in memory."""
+    stored = type(trial.storage).__name__ != "InMemoryStorage"
+    trial.suggest_float("optimizer.learning_rat" if stored else "optimizer.learning_rate", 0.1, 1.0)
 
 
 def raising(trial: Any) -> None:

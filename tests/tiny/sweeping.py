@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runner.config.choices import Goal
 from runner.errors import PrunedRunError, SweepError
-from runner.runs.resumption import open_run
+from runner.runs.resumption import ResumeCriteria, open_run
 from runner.runs.run_directory import RunRecord
-from runner.sweeps.job import Job, Trial, carry_out
+from runner.sweeps.job import Job, Trial, run_attempt
 from runner.sweeps.objectives import Objective
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
@@ -23,14 +24,14 @@ ACCURACY = Objective("validation/accuracy", Goal.maximize)
 
 def finished(number: int, loss: float | None, **changes: Any) -> Attempt:
     """Returns an attempt that has finished with a loss and an accuracy, with fields changed."""
-    given = {
+    attributes = {
         "values": {"seed": str(number)},
         "metrics": {} if loss is None else {"loss": loss, "accuracy": 1 - loss},
         "objective": loss,
         "status": Status.FINISHED,
         "run_dir": f"runs/tiny/{number:03d}",
     }
-    return Attempt(number, 1, (), **{**given, **changes})
+    return Attempt(number, **{**attributes, **changes})
 
 
 # What a trial does, by its overrides: the metrics of each of its evaluations.
@@ -63,29 +64,29 @@ class FakeLauncher:
         self.started: list[str] = []
 
     def __call__(self, overrides: Sequence[Sequence[str]], first: int) -> None:
-        self.launched.append([" ".join(each) for each in overrides])
-        for number, each in enumerate(overrides, first):
+        self.launched.append([" ".join(trial_overrides) for trial_overrides in overrides])
+        for number, trial_overrides in enumerate(overrides, first):
             job = Job(self.directory, self.directory.attempt(number), self.storage)
             try:
                 with contextlib.suppress(SweepError):
-                    carry_out(job, lambda trial, each=each: self._train(trial, each))  # type: ignore[misc]
+                    run_attempt(job, partial(self._train, trial_overrides))
             except Died as error:
                 for started in range(number + 1, min(number + 2, first + len(overrides))):
                     self.directory.attempt(started).update(status=Status.RUNNING)
                 raise RuntimeError("a worker was terminated") from error
 
-    def _train(self, trial: Trial, overrides: Sequence[str]) -> float:
+    def _train(self, overrides: Sequence[str], trial: Trial) -> float:
         self.started.append(" ".join(overrides))
         container: Path = self.directory.path / "runs"
         record = RunRecord("tiny", str(overrides), Status.RUNNING, {}, trial=trial.name(container))
-        run = open_run(container, record, "auto")
+        run = open_run(ResumeCriteria(container, record, "auto", {})).directory
         status = Status.FAILED
         try:
             run.best.mkdir(exist_ok=True)
             trial.started(run.path)
             best: dict[str, float] = {"loss": float("inf")}
             for step, metrics in enumerate(self.work(overrides)):
-                best = min(dict(metrics), best, key=lambda each: each["loss"])
+                best = min(dict(metrics), best, key=lambda evaluation: evaluation["loss"])
                 run.best_record.write_text(json.dumps({"metrics": best}))
                 trial.evaluated(metrics, step)
                 trial.check()

@@ -6,8 +6,6 @@ import pickle
 import signal
 from pathlib import Path
 
-import keras
-import numpy as np
 import pytest
 
 from runner import errors
@@ -73,17 +71,6 @@ def test_a_signal_gives_the_exit_code_that_shells_give(number: signal.Signals, c
     error = InterruptedRunError(number)
     assert error.exit_code == code
     assert str(error) == f"ended by {number.name}\n  remedy: the same command continues the run"
-
-
-def test_a_signal_inside_a_keras_call_stays_one() -> None:
-    class Interrupted(keras.layers.Layer):
-        def call(self, x: object) -> object:
-            raise InterruptedRunError(signal.SIGTERM)
-
-    with pytest.raises(InterruptedRunError) as caught:
-        Interrupted()(np.ones([1]))
-    assert caught.value.exit_code == 143
-    assert str(caught.value) == str(InterruptedRunError(signal.SIGTERM))
 
 
 def test_one_check_does_not_hide_what_another_finds() -> None:

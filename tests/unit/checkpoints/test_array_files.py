@@ -126,10 +126,9 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 def test_all_disagreements_are_reported_at_once(tmp_path: Path) -> None:
     weight_map = {"a": "one.safetensors", "b": "one.safetensors"}
     reader = _write(tmp_path, weight_map, one=["a", "c"])
-    with pytest.raises(CheckpointError, match=r"lists b in one.safetensors") as caught:
+    message = r"only one of the two has b in one\.safetensors, c in one\.safetensors"
+    with pytest.raises(CheckpointError, match=message):
         reader.spec()
-    assert len(caught.value.problems) == 2
-    assert "one.safetensors holds c\n" in str(caught.value)
 
 
 @pytest.mark.parametrize("weight_map", [["a"], {"a": "../a.safetensors"}, {"a": 1}, {"a": ".."}])

@@ -135,5 +135,5 @@ def test_one_without_variables_is_refused(tmp_path: Path) -> None:
     tf.saved_model.save(tf.Module(), str(tmp_path / "empty"))
     for file in (tmp_path / "empty" / "variables").iterdir():
         file.unlink()
-    with pytest.raises(CheckpointError, match=r"the SavedModel .*empty holds no variables"):
+    with pytest.raises(CheckpointError, match=r"empty/variables/variables cannot be read as"):
         open_checkpoint(str(tmp_path / "empty")).spec()

@@ -93,11 +93,9 @@ def test_what_has_no_mean_may_differ_in_everything(tmp_path: Path) -> None:
 def test_checkpoints_of_different_models_are_not_averaged(tmp_path: Path) -> None:
     one = {"a": np.array([1], np.float32), "b": np.array([1, 2], np.float32), "c": 1.0}
     other = {"a": np.array([1], np.float64), "b": np.array([1], np.float32)}
-    with pytest.raises(CheckpointError, match="cannot be averaged: a is float32") as caught:
+    message = "cannot be averaged\n.*differ in the presence, shape or dtype of a, b, c\n"
+    with pytest.raises(CheckpointError, match=message):
         AverageReader(_readers(tmp_path, one, other)).spec()
-    assert len(caught.value.problems) == 3
-    assert "b is float32 [2] in the first and float32 [1] in the second" in str(caught.value)
-    assert "c is float64 [] in the first and missing in the second" in str(caught.value)
 
 
 def _zip(member: str) -> bytes:

@@ -26,6 +26,7 @@ from runner.cluster.channel import Announcement, Channel, left_flag, released_fl
 from runner.cluster.chief import Chief, serve
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import session_config
+from runner.cluster.trial_link import OBJECTIVE, has_begun
 from runner.cluster.worker import run_worker
 from runner.config.schema import (
     AddressesConfig,
@@ -37,7 +38,6 @@ from runner.config.schema import (
     VariablesConfig,
 )
 from runner.errors import ClusterError, InterruptedRunError, UserCodeError
-from runner.system.lifeline import OBJECTIVE, has_begun
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from tests.tiny import runs
@@ -133,7 +133,7 @@ def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
     lines = runs.run(tmp_path / "cut", cluster=gone, **changes)
     assert lines[2:4] == [
         "cluster: trained already, so that only the record is closed",
-        "cluster: no server hears that it may end, because of ps 0",
+        "cluster: could not release the parameter servers, because ps 0 does not answer",
     ]
     assert made.load_record() == record
     # Or when they were still to hear of it.
@@ -231,7 +231,8 @@ def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
         leader.session_scope(run),
     ):
         raise late
-    assert lines() == ["cluster: no server hears that it may end, because of ps 0"] * 3
+    line = "cluster: could not release the parameter servers, because ps 0 does not answer"
+    assert lines() == [line] * 3
 
 
 def served(flag: Callable[[int], Announcement]) -> list[str]:

@@ -22,32 +22,35 @@ from tests.tiny.runs import Runs
 from tests.unit.cluster.conftest import InProcess, Signalling
 
 
-def make(container: Path, number: int, status: Status, identity: str = "mine") -> RunDirectory:
+def make(container: Path, number: int, status: Status) -> RunDirectory:
     directory = RunDirectory(container / f"{number:03d}")
     directory.path.mkdir()
-    directory.write(RunRecord("tiny", identity, status, {}))
+    directory.write(RunRecord("tiny", "fingerprint", status, {}))
     return directory
 
 
 def test_the_run_of_the_chief_is_followed_to_its_end(tmp_path: Path) -> None:
-    followed = FollowedRun(ClusterConfig(), tmp_path, "mine")
-    first = make(tmp_path, 1, Status.RUNNING)
-    make(tmp_path, 2, Status.RUNNING, "another")
-    assert (followed.look(None), followed.newest()) == (None, None)
-    assert (followed.look("002"), followed.look("005")) == (None, None)
-    assert followed.look("001") == Status.RUNNING
-    # Another command has begun it.
-    third = make(tmp_path, 3, Status.RUNNING)
+    followed = FollowedRun(ClusterConfig(), tmp_path)
+
+    def status(name: str | None) -> str | None:
+        followed.update(name)
+        return followed.status
+
+    first, third = make(tmp_path, 1, Status.RUNNING), make(tmp_path, 3, Status.RUNNING)
+    assert (status(None), followed.newest()) == (None, None)
+    assert (status("005"), followed.newest()) == (None, None)
+    assert status("001") == Status.RUNNING
     first.update(status=Status.KILLED)
-    assert (followed.look("001"), followed.look(None)) == (Status.KILLED, Status.KILLED)
+    assert (status("001"), status(None)) == (Status.KILLED, Status.KILLED)
     assert (followed.name, followed.directory and followed.directory.path) == ("001", first.path)
-    # The chief is started anew.
+    # The chief starts a new run.
     third.update(status=Status.FINISHED)
-    assert followed.look("003") == Status.FINISHED
+    assert status("003") == Status.FINISHED
     assert followed.directory is not None
     assert followed.directory.path == third.path
-    itself = FollowedRun(ClusterConfig(), third.path, "mine")
-    assert itself.look(".") == Status.FINISHED
+    itself = FollowedRun(ClusterConfig(), third.path)
+    itself.update(".")
+    assert itself.status == Status.FINISHED
 
 
 def test_a_signal_does_not_break_into_what_tensorflow_does(
@@ -74,26 +77,26 @@ def test_a_signal_does_not_break_into_what_tensorflow_does(
 def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
     cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], ["b:1"]), max_wait_secs=10)
     time = 0.0
-    followed = FollowedRun(cluster, Path("none"), "mine", lambda: time)
+    followed = FollowedRun(cluster, Path("none"), lambda: time)
 
-    def look(now: float, status: str | None = Status.RUNNING, *, answers: bool = True) -> None:
+    def check(now: float, status: str | None = Status.RUNNING, *, answers: bool = True) -> None:
         nonlocal time
         time, followed.status = now, status
-        followed.require(answers=answers)
+        followed.check_presence(answers=answers)
 
-    look(0, answers=False)
-    look(9, Status.KILLED)
-    look(11)
-    look(12, Status.KILLED)
-    look(21, None, answers=False)
+    check(0, answers=False)
+    check(9, Status.KILLED)
+    check(11)
+    check(12, Status.KILLED)
+    check(21, None, answers=False)
     with pytest.raises(ClusterError, match=r"ps 0 at b:1 does not answer\n.*waited for 10 s"):
-        look(22, answers=False)
-    look(23, None)
-    look(24, Status.KILLED)
+        check(22, answers=False)
+    check(23, None)
+    check(24, Status.KILLED)
     with pytest.raises(
         ClusterError, match=r"the run is KILLED\n.*no chief has resumed it for 10 s"
     ):
-        look(34, Status.KILLED)
+        check(34, Status.KILLED)
 
 
 def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(finished: Runs) -> None:

@@ -20,7 +20,6 @@ from hydra.conf import ConfigSourceInfo
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from runner.cluster import local
 from runner.cluster.local import LocalCluster, task_command
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, InterruptedRunError, PrunedRunError
@@ -53,18 +52,18 @@ def start(
 
 
 def pids(output: str) -> list[int]:
-    return [int(each) for each in re.findall(r"process (\d+)", output)]
+    return [int(number) for number in re.findall(r"process (\d+)", output)]
 
 
-def alive(found: list[int]) -> list[int]:
-    return [each for each in found if Path(f"/proc/{each}").exists()]
+def alive(numbers: list[int]) -> list[int]:
+    return [number for number in numbers if Path(f"/proc/{number}").exists()]
 
 
 def test_the_chief_ends_it_and_its_objective_is_returned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.system.lifeline import hand_over\n"
+        "from runner.cluster.trial_link import hand_over\n"
         "print('line of', kind)\n"
         "if kind == 'chief': hand_over(0.25, os.environ)\n"
         "elif kind == 'ps': wait()\n"
@@ -87,7 +86,7 @@ def test_a_task_that_fails_is_started_again_so_often(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.system.lifeline import report_begun\n"
+        "from runner.cluster.trial_link import report_begun\n"
         "if kind == 'chief':\n"
         "    print('given', sys.argv[1:])\n"
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
@@ -125,29 +124,6 @@ def test_a_task_that_fails_for_good_ends_all(
     output = capsys.readouterr().out
     assert f"[cluster] worker 0 ended with {code}; the other tasks are ended" in output
     assert alive(pids(output)) == []
-
-
-def test_without_a_server_the_others_are_not_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "_LOST_SECONDS", 0.2)
-    body = (
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "open(marker, 'w').close()\n"
-        "others = [os.path.join(os.path.dirname(marker), each) for each in ('chief', 'worker')]\n"
-        "while not all(map(os.path.exists, others)): time.sleep(0.02)\n"
-        "if kind == 'ps': os.kill(os.getpid(), signal.SIGKILL)\n"
-        "wait()\n"
-    )
-    launcher = start(tmp_path, body, ClusterConfig(local=True, workers=2, grace_secs=50))
-    started = time.monotonic()
-    with pytest.raises(ClusterError, match="ps 0 was killed by SIGKILL"):
-        launcher.run()
-    assert time.monotonic() - started < 20
-    output = capsys.readouterr().out
-    reported = output.index("[cluster] ps 0 was killed by SIGKILL; the other tasks are ended")
-    for task in ("chief", "worker 0"):
-        assert reported < output.index(f"[{task}] does not end, and is killed")
 
 
 def test_a_cluster_whose_lines_are_not_read_ends_as_after_a_signal(tmp_path: Path) -> None:

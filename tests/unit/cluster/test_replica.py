@@ -48,5 +48,5 @@ def test_everything_else_is_on_the_task_itself() -> None:
 
 def test_asking_for_parts_where_none_are_made_is_refused() -> None:
     replica = ClusterReplica(cluster(partition_bytes=16))
-    with pytest.raises(ConfigError, match="partition_bytes is 16, and cuts no variable"):
+    with pytest.raises(ConfigError, match="partition_bytes is 16, and partitions no variable"):
         build_graph(tiny(**PLAIN), "validation", train=True, replica=replica)

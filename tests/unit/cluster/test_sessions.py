@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import FirstServer, shared_settings
-from runner.cluster.evaluator import sent
+from runner.cluster.evaluator import send
 from runner.cluster.local import free_addresses
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
@@ -23,11 +23,10 @@ from runner.cluster.sessions import (
     is_over,
     naming_missing_tasks,
     session_config,
-    start_server,
 )
 from runner.cluster.worker import missing_of_model
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
-from runner.errors import ClusterError, ConfigError, InterruptedRunError, LostServerError
+from runner.errors import ClusterError, InterruptedRunError, LostServerError
 from runner.graph.build import build_graph
 from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
@@ -99,7 +98,7 @@ def test_the_first_session_of_fresh_servers_is_no_restart(
             assert channel.run.text(session) == "001"
             assert channel.settings.text(session) == shared_settings(task.config)
             for step in (0, 1):
-                channel.send(session, "worker0", {"loss": 0.5}, step)
+                channel.send(session, "worker0", {"loss": 0.5}, step=step)
         assert not creator.restarted
         with creator.create_session() as session:
             # What was sent of a step that is undone is undone with it.
@@ -176,21 +175,8 @@ def test_a_first_server_that_is_away_answers_nothing() -> None:
         cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server]))
         first = FirstServer(cluster)
         assert first.ask(lambda session, channel: channel.run.text(session)) is None
-        assert not sent(first, {"loss": 0.5}, 1)
+        assert not send(first, {"loss": 0.5}, 1)
         first.require_agreement(tiny())
-
-
-def test_an_address_that_a_server_cannot_listen_at_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(*arguments: object, **named: object) -> None:
-        raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
-
-    monkeypatch.setattr(v1.train, "Server", refuse)
-    addresses = AddressesConfig(["a:1"], [], ["b:1"])
-    config = tiny(cluster=ClusterConfig(addresses=addresses, task=TaskConfig("ps", 0)))
-    with pytest.raises(ConfigError, match=r"^ps 0 cannot listen at b:1\n  cause: Could not start"):
-        start_server(config)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from runner.cluster.sessions import session_config
 from runner.cluster.synchronous import SynchronousUpdate, Tokens
 from runner.config.schema import ClipConfig, TrainConfig
 from runner.graph.build import build_graph
-from runner.graph.experiment import BuiltGraph
+from runner.graph.built_graph import BuiltGraph
 from runner.graph.replica import Replica
 from tests.tiny.configs import tiny
 from tests.tiny.runs import wait_for

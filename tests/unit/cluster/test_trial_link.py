@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.cluster.trial_link import TRIAL, LinkedTrial, TrialLink, linked_trial
+from runner.cluster.trial_link import (
+    OBJECTIVE,
+    TRIAL,
+    LinkedTrial,
+    TrialLink,
+    has_begun,
+    linked_trial,
+    report_begun,
+)
 from runner.errors import SweepError
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.job import Trial
@@ -62,3 +70,11 @@ def test_a_report_that_fails_is_raised_by_the_sweep() -> None:
         assert not chief.pruned
     with pytest.raises(OSError, match="the study's database is gone"):
         link.end()
+
+
+def test_the_chief_reports_that_it_has_begun_a_run(tmp_path: Path) -> None:
+    report_begun({})
+    environ = {OBJECTIVE: str(tmp_path / "objective")}
+    assert not has_begun(environ)
+    report_begun(environ)
+    assert has_begun(environ)

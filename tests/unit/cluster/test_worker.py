@@ -145,14 +145,14 @@ def test_a_session_made_when_all_is_over_takes_no_step(found: Both) -> None:
         found.hook.before_run(SimpleNamespace(session=found.worker))
 
 
-def test_a_session_is_given_up_when_the_chief_makes_the_model_anew(found: Both) -> None:
+def test_a_session_is_given_up_when_the_chief_initialises_the_model_again(found: Both) -> None:
     found.channel.ready.clear(found.chief)
-    with pytest.raises(tf.errors.AbortedError, match="the chief makes the model anew"):
+    with pytest.raises(tf.errors.AbortedError, match="the chief initialises the model again"):
         found.after_step()
     found.anew()
     found.channel.finished.set(found.chief)
     found.actions = [lambda: found.channel.ready.clear(found.chief)]
-    with pytest.raises(tf.errors.AbortedError, match="the chief makes the model anew"):
+    with pytest.raises(tf.errors.AbortedError, match="the chief initialises the model again"):
         found.after_step()
 
 

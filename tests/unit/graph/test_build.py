@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.errors import ConfigError
-from runner.graph.experiment import BuiltGraph
+from runner.graph.built_graph import BuiltGraph
 from runner.graph.input_pipeline import not_resumed_exactly
 from runner.graph.variables import variable_specs
 from runner.restoration.model_variables import initializers, model_variables
@@ -98,7 +98,7 @@ def test_an_initializer_that_keras_does_not_know_is_named_by_its_operations(
 ) -> None:
     with tf.Graph().as_default():
         weight = tf.get_variable("w", [40, 40], initializer=initializer, use_resource=True)
-        (spec,) = variable_specs({"w": weight}, {"w": True}, {}, None)
+        (spec,) = variable_specs({"w": weight}, {"w": True}, policies={}, training=None)
     assert spec.initializer == name
 
 

@@ -139,7 +139,7 @@ def test_its_variables_are_called_and_classed_as_those_of_tensorflows_optimizers
         assert states[f"{name}/ExponentialMovingAverage"] is StateClass.MOVING_AVERAGE
     (once,) = [each for each in built.specs if each.name == "AdamW/iterations"]
     assert once.state is StateClass.OPTIMIZER_SLOT
-    assert set(once.kept_for) == {each.name for each in built.specs if each.trainable}
+    assert set(once.shared_by) == {each.name for each in built.specs if each.trainable}
     assert len(states) == len(kernels) * 2 * 4 + 2, "and nothing has another name"
 
 

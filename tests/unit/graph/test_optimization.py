@@ -59,9 +59,10 @@ def _train(node: dict[str, Any], steps: int, *, resource: bool = True, **schedul
         a, b = (tf.get_variable(each, [3], use_resource=resource) for each in "ab")
         loss = tf.reduce_sum((a - TARGET) ** 2) + tf.reduce_sum((b - TARGET) ** 2)
         pairs = [(each, schedules.get(each.op.name, Schedule())) for each in (a, b)]
-        optimizers = build_optimizers(node, pairs, step, learning_rate(node, step.read_value()), {})
+        rate = learning_rate(node, step.read_value())
+        optimizers = build_optimizers(node, pairs, step, rate=rate, weights={})
         gradients = next(iter(optimizers.values())).compute_gradients(loss, var_list=[a, b])
-        op = apply_gradients(optimizers, gradients, pairs, step)
+        op = apply_gradients(optimizers, gradients, pairs, global_step=step)
         start = [tf.assign(each, [0.5, 0.5, 0.5]) for each in (a, b)]
         everything = {each.op.name: each for each in tf.global_variables()}
         with tf.Session() as session:
@@ -126,9 +127,10 @@ def test_what_an_optimizer_keeps_once_is_known() -> None:
     a, b, c = (tf.get_variable(each, [3], use_resource=True) for each in "abc")
     pairs = [(a, Schedule()), (b, Schedule(2, 1.0)), (c, Schedule())]
     for node, names in ((ADAM, ("beta1_power", "beta2_power")), (MOMENTUM, ())):
-        optimizers = build_optimizers(node, pairs, step, learning_rate(node, step.read_value()), {})
+        rate = learning_rate(node, step.read_value())
+        optimizers = build_optimizers(node, pairs, step, rate=rate, weights={})
         gradients = next(iter(optimizers.values())).compute_gradients(a + b * c, [a, b, c])
-        apply_gradients(optimizers, gradients, pairs, step)
+        apply_gradients(optimizers, gradients, pairs, global_step=step)
         assert shared_state(optimizers, pairs) == {
             **dict.fromkeys(names, ("a", "c")),
             **{f"from_step_2/{name}": ("b",) for name in names},
@@ -138,7 +140,7 @@ def test_what_an_optimizer_keeps_once_is_known() -> None:
 def test_a_multiplier_without_a_rate_is_refused() -> None:
     step = tf.train.get_or_create_global_step()
     with pytest.raises(ConfigError, match=r"is 0\.5, and there is no optimizer\.learning_rate"):
-        build_optimizer({"_target_": "tests.tiny.odd.fixed_descent"}, step, None, 0.5)
+        build_optimizer({"_target_": "tests.tiny.odd.fixed_descent"}, step, multiplier=0.5)
 
 
 def _gradients() -> Gradients:
@@ -191,7 +193,7 @@ def test_several_batches_are_averaged_one_after_another() -> None:
             tf.constant(0.5, tf.float64),
         )
 
-    means, gradients, waited = accumulate(one_batch, ["loss"], [weight, unused], 3)
+    means, gradients, waited = accumulate(one_batch, ["loss"], [weight, unused], count=3)
     assert gradients[1] == (None, unused)
     with tf.Session() as session:
         session.run([tf.global_variables_initializer(), iterator.initializer])

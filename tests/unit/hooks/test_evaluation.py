@@ -8,19 +8,19 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.errors import ConfigError
-from runner.graph.experiment import Split
+from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.optimization import average_weights
-from runner.hooks import CheckpointHook, EvaluationCutoff, EvaluationHook, StopAtStepHook, evaluate
+from runner.hooks import CheckpointHook, EvaluationCutoff, EvaluationHook, StopAtStepHook
 from tests.tiny.counter import Counter
 
 
-def _split(values: list[float], batch_size: int = 2, name: str = "validation") -> Split:
+def _split(values: list[float], batch_size: int = 2, name: str = "validation") -> InGraphEvaluation:
     """A split whose only metric is the mean of the values; that of training repeats."""
     dataset = tf.data.Dataset.from_tensor_slices(tf.constant(values, tf.float64)).batch(batch_size)
     dataset = dataset.repeat() if name == "train" else dataset
     iterator = tf.data.make_initializable_iterator(dataset)
     batch = iterator.get_next()
-    return Split(
+    return InGraphEvaluation(
         name,
         iterator.initializer,
         {"mean": tf.reduce_sum(batch)},
@@ -43,17 +43,17 @@ def test_every_example_counts_the_same_and_sums_are_exact_beyond_float32() -> No
     with tf.Graph().as_default(), tf.Session() as session:
         split = _split([1.0, 2.0, 6.0])
         for _ in range(2):
-            assert evaluate(session, split) == {"mean": 3.0}
+            assert split.evaluate(session) == {"mean": 3.0}
         large = _split([2.0**24, 1.0, 1.0, 1.0], batch_size=1)
-        assert evaluate(session, large) == {"mean": (2**24 + 3) / 4}
+        assert large.evaluate(session) == {"mean": (2**24 + 3) / 4}
 
 
 def test_an_empty_split_and_one_without_end_are_refused() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         with pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"):
-            evaluate(session, _split([]))
+            _split([]).evaluate(session)
         with pytest.raises(ConfigError, match=r"repeats forever.*\n.*\n.*a method sizes\(\)"):
-            evaluate(session, _split([1.0], name="train"))
+            _split([1.0], name="train").evaluate(session)
 
 
 @pytest.mark.parametrize(("steps", "evaluated"), [(7, [3, 6, 7]), (6, [3, 6])])
@@ -147,7 +147,7 @@ def test_averages_are_evaluated_in_place_of_the_weights(counter: Counter) -> Non
         # At so late a step the decay is the given one.
         late = tf.constant(1000.0)
         averages, counter.train_op = average_weights([weight], 0.5, late)
-    split = Split(
+    split = InGraphEvaluation(
         "validation",
         (iterator := tf.data.make_initializable_iterator(tf.data.Dataset.range(1))).initializer,
         {"w": weight + tf.cast(iterator.get_next(), tf.float32)},

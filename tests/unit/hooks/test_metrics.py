@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.graph.experiment import Split
+from runner.graph.evaluation import InGraphEvaluation
 from runner.hooks import (
     CheckpointHook,
     EvaluationHook,
@@ -108,7 +108,7 @@ def test_a_resumed_session_keeps_the_rhythm_and_rewinds(counter: Counter, tmp_pa
 def _evaluation(counter: Counter, every: int) -> EvaluationHook:
     iterator = tf.data.make_initializable_iterator(tf.data.Dataset.from_tensors([4.0]))
     total = tf.reduce_sum(iterator.get_next())
-    split = Split(
+    split = InGraphEvaluation(
         "validation", iterator.initializer, {"loss": total}, {"loss": tf.constant(1, tf.int64)}
     )
     return EvaluationHook(split, counter.step, every)

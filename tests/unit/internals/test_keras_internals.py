@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 import keras
+import numpy as np
+import pytest
 import tensorflow as tf
 
+from runner.errors import InterruptedRunError
 from runner.internals.keras import (
     hand_over_losses,
     layers_of,
@@ -71,3 +76,14 @@ def test_losses_of_a_call_within_a_stateless_scope() -> None:
             assert not layer.losses, "nothing need be handed over"
             hand_over_losses(layer, scope)
             assert len(layer.losses) == 1
+
+
+def test_a_signal_inside_a_keras_call_stays_one() -> None:
+    class Interrupted(keras.layers.Layer):
+        def call(self, x: object) -> object:
+            raise InterruptedRunError(signal.SIGTERM)
+
+    with pytest.raises(InterruptedRunError) as caught:
+        Interrupted()(np.ones([1]))
+    assert caught.value.exit_code == 143
+    assert str(caught.value) == str(InterruptedRunError(signal.SIGTERM))

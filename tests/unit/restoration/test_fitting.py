@@ -65,7 +65,7 @@ def test_by_which_steps_a_tensor_fits(
         (PAD, (7,), (2, 3), "w has shape [7], but its tensor w has [2, 3]", "of the same shape"),
         (TRANSPOSE, (5, 2), (2, 3), "w has [2, 3], after conversion [3, 2]", "of the same shape"),
         (TRANSPOSE, (3, 2, 1), (2, 3, 1), "w cannot be converted for w", "axes [1, 0] do not"),
-        (CONV, (2,), (2,), "w cannot be converted for w", "[2] is not a convolution kernel"),
+        (CONV, (2,), (2,), "w cannot be converted for w", "axes [1, 0] do not permute"),
     ],
 )
 def test_what_does_not_fit_is_a_problem(
@@ -123,7 +123,7 @@ def test_a_lossy_cast_needs_permission(old: str, new: str) -> None:
     plan = fit(scaffold(), (2,), (2,), old, new)
     if new == "int32":
         problem = only(plan)
-        assert problem.state == f"scaffolds.net: {new} variables have {old} tensors: w"
+        assert problem.state == f"scaffolds.net: w is {new}, but its tensor is {old}"
         assert problem.cause == f"a cast from {old} to {new} may lose values"
         assert "++scaffolds.net.cast=true" in problem.remedy
     else:
@@ -170,7 +170,8 @@ def test_vocabulary_problems(tmp_path: Path) -> None:
     assert "have no common axis 1" in only(fit(config, (4,), (3,))).cause
     files.old = str(tmp_path / "none.txt")
     cause = only(fit(config, (4, 2), (3, 2))).cause
-    assert cause == f"the vocabulary {files.old} cannot be read: No such file or directory"
+    assert cause.startswith(f"the vocabulary {files.old} cannot be read: ")
+    assert "No such file or directory" in cause
     (tmp_path / "new.txt").write_bytes(b"\xff\xfe")
     files.old = files.new
     assert "cannot be read: 'utf-8' codec" in only(fit(config, (4, 2), (3, 2))).cause

@@ -100,7 +100,7 @@ def test_a_checkpoint_that_cannot_be_used_hides_no_other_problem() -> None:
     made = plan(
         [variable("a/k"), variable("b/k"), variable("b/m"), variable("c")],
         {
-            "a": scaffold("a/*", rename={"x/": ""}, optional=True),
+            "a": scaffold("a/*", rename={"re:(": ""}, optional=True),
             "b": scaffold("b/*"),
             "c": scaffold("c", "nothing"),
         },
@@ -111,7 +111,7 @@ def test_a_checkpoint_that_cannot_be_used_hides_no_other_problem() -> None:
     assert [problem.state for problem in made.problems] == [
         "scaffolds.c.variables: 'nothing' matches no variable of the model",
         "no a",
-        "scaffolds.a.rename: the rule 'x/' is never used",
+        "scaffolds.a.rename holds '('",
         "scaffolds.b: no tensor 'b/m' for the variable b/m",
         "no c",
         "none",
@@ -148,7 +148,7 @@ def test_optimizer_state_of_all_variables_is_noted() -> None:
 
 
 def _adam(*names: str, group: str = "") -> list[VariableSpec]:
-    power = replace(slot(f"{group}beta1_power", ()), kept_for=names)
+    power = replace(slot(f"{group}beta1_power", ()), shared_by=names)
     return [*map(variable, names), *(slot(f"{name}/Adam") for name in names), power]
 
 
@@ -175,10 +175,7 @@ def test_of_several_groups_the_one_of_the_same_name_is_taken_or_none() -> None:
     made = one(_adam("a"), scaffold("a", state=SLOTS), held)
     assert not made.problems
     assert origins(made)["beta1_power"] == []
-    assert by_name(made)["beta1_power"].notes == (
-        "no tensor 'beta1_power', the source has rate_x2/beta1_power, from_step_5/beta1_power; "
-        "rename it to one of them: initialised",
-    )
+    assert by_name(made)["beta1_power"].notes == ("no tensor: initialised",)
     rename = {"beta1_power": "rate_x2/beta1_power"}
     made = one(_adam("a"), scaffold("a", state=SLOTS, rename=rename), held)
     assert origins(made)["beta1_power"] == ["net: rate_x2/beta1_power"]

@@ -399,7 +399,7 @@ def _origin(run_id: str = "r1") -> Origin:
 
 
 def test_every_variable_has_its_origin() -> None:
-    found = provenance_document(_warm(), RUN, {"body": (_origin(),)})
+    found = provenance_document(_warm(), {"body": (_origin(),)}, **RUN)
     assert json.loads(json.dumps(found)) == found
     assert found["run"] == RUN
     assert found["variables"] == {
@@ -422,13 +422,13 @@ def test_every_variable_has_its_origin() -> None:
 
 
 def test_an_average_of_several_runs_was_written_by_none_of_them() -> None:
-    found = provenance_document(_warm(), RUN, {"body": (_origin(), _origin("r0"))})
+    found = provenance_document(_warm(), {"body": (_origin(), _origin("r0"))}, **RUN)
     assert found["variables"]["body/kernel"]["pieces"][0]["run_id"] is None
     assert [each["run"]["run_id"] for each in found["sources"]["body"]] == ["r1", "r0"]
 
 
 def test_the_chain_goes_back_to_the_first_source() -> None:
-    lines = list(chain(provenance_document(_warm(), RUN, {"body": (_origin(),)})))
+    lines = list(chain(provenance_document(_warm(), {"body": (_origin(),)}, **RUN)))
     assert lines == [
         "warm in runs/warm/001, MLflow run r2",
         "  body/kernel <- body: body/kernel @ step 7 (transposed (1, 0))",

@@ -15,12 +15,10 @@ import pytest
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.schema import TrackingConfig
-from runner.lineage import main
+from runner.lineage import Ancestor, lineage, main
 from runner.runs.provenance import (
-    Ancestor,
     environment_tags,
     git_tags,
-    lineage,
     name_tracked_run,
     origin,
     provenance_of,
@@ -29,7 +27,6 @@ from runner.runs.provenance import (
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
 from runner.tracking import RunStore, open_store
-from runner.tracking.journal_store import JournalStore
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
 
@@ -235,9 +232,9 @@ def test_runs_are_linked_by_id_and_else_by_directory(
         "runner.source_run.lstm": short,
     }
     known = {Path(cnn): "abc"}
-    monkeypatch.setattr(JournalStore, "__init__", lambda self: None)
-    monkeypatch.setattr(JournalStore, "run_id", lambda self, directory: known.get(directory))
-    assert source_run_tags(sources, JournalStore()) == {  # type: ignore[call-arg]
+    monkeypatch.setattr(RunStore, "__init__", lambda self: None)
+    monkeypatch.setattr(RunStore, "run_id", lambda self, directory: known.get(directory))
+    assert source_run_tags(sources, RunStore()) == {
         "runner.source_run.cnn": "abc",
         "runner.source_run.lstm": short,
     }

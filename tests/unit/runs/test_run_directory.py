@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from runner.errors import RunDirectoryError
-from runner.runs.resumption import interrupted_run, open_run
+from runner.runs import resumption
+from runner.runs.resumption import ClaimedDirectory, Opening, ResumeCriteria
 from runner.runs.run_directory import RunDirectory, RunRecord, mark_killed_runs, runs
 from runner.system.status import Status
 
@@ -33,6 +34,20 @@ def make_run(container: Path, name: str, record: RunRecord) -> Path:
     path.mkdir(parents=True)
     RunDirectory(path).write(record)
     return path
+
+
+def _criteria(container: Path, record: RunRecord, resume: str, explicit: bool) -> ResumeCriteria:
+    return ResumeCriteria(container, record, resume, record.settings, run_dir_is_explicit=explicit)
+
+
+def interrupted_run(
+    container: Path, record: RunRecord, resume: str, *, run_dir_is_explicit: bool = False
+) -> RunDirectory | None:
+    return resumption.interrupted_run(_criteria(container, record, resume, run_dir_is_explicit))
+
+
+def open_run(container: Path, record: RunRecord, resume: str) -> ClaimedDirectory:
+    return resumption.open_run(_criteria(container, record, resume, False))
 
 
 @pytest.fixture
@@ -219,9 +234,9 @@ def test_another_warm_start_is_refused_in_a_dedicated_folder(tmp_path: Path) -> 
 
 def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> None:
     for _ in range(2):
-        opened.append(open_run(tmp_path / "runs", RECORD, "never"))
+        opened.append(open_run(tmp_path / "runs", RECORD, "never").directory)
     (tmp_path / "runs" / "041").mkdir()
-    opened.append(open_run(tmp_path / "runs", RECORD, "never"))
+    opened.append(open_run(tmp_path / "runs", RECORD, "never").directory)
     assert [each.path.name for each in opened] == ["001", "002", "042"]
     assert all(each.read() == RECORD for each in opened)
     (tmp_path / "file").touch()
@@ -232,13 +247,18 @@ def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> No
 def test_a_resumed_run_is_running_again_and_has_one_owner(
     tmp_path: Path, opened: list[RunDirectory]
 ) -> None:
-    path = make_run(tmp_path, "001", replace(KILLED, objective=0.5))
-    opened.append(open_run(tmp_path, RECORD, "auto"))
+    former = replace(KILLED, objective=0.5)
+    path = make_run(tmp_path, "001", former)
+    claimed = open_run(tmp_path, RECORD, "auto")
+    assert (claimed.opening, claimed.former) == (Opening.resumed, former)
+    opened.append(claimed.directory)
     assert opened[0].path == path
     assert opened[0].read() == replace(RECORD, objective=0.5)
     with pytest.raises(RunDirectoryError, match="resume=never starts another run beside it"):
         open_run(tmp_path, RECORD, "auto")
-    opened.append(open_run(tmp_path, RECORD, "never"))
+    claimed = open_run(tmp_path, RECORD, "never")
+    assert (claimed.opening, claimed.former) == (Opening.new, None)
+    opened.append(claimed.directory)
     assert opened[1].path.name == "002"
 
 

@@ -12,7 +12,6 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from runner.errors import (
-    ClusterError,
     ConfigError,
     InterruptedRunError,
     Problem,
@@ -21,8 +20,8 @@ from runner.errors import (
     SweepError,
 )
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.sweeps.execution import may_be_requeued, requeue_signals
-from runner.sweeps.job import Job, Trial, carry_out, ended_when_cancelled, job_of
+from runner.sweeps.job import Job, Trial, job_of, run_attempt, terminate_on_cancel
+from runner.sweeps.launchers import may_be_requeued, requeue_signals
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
@@ -33,12 +32,12 @@ from runner.system.status import Status
 def sweep(tmp_path: Path) -> SweepDirectory:
     directory = SweepDirectory(tmp_path / "sweep")
     directory.stop_on_failure(True)
-    directory.add([Attempt(0, 1, ("seed=1",), {"seed": "1"})])
+    directory.add([Attempt(0, overrides=("seed=1",), values={"seed": "1"})])
     return directory
 
 
-def _carry_out(sweep: SweepDirectory, train: Callable[[Trial], float | None]) -> float | None:
-    return carry_out(Job(sweep, sweep.attempt(0)), train)
+def _run_attempt(sweep: SweepDirectory, train: Callable[[Trial], float | None]) -> float | None:
+    return run_attempt(Job(sweep, sweep.attempt(0)), train)
 
 
 def _raising(error: BaseException) -> Callable[[Trial], float | None]:
@@ -78,7 +77,7 @@ def test_an_attempt_is_recorded_from_its_start_to_its_end(
     monkeypatch.setattr("runner.sweeps.job.at_work", lifeline)
     # A curve of an attempt before is not that of the run.
     sweep.attempt(0).update(metric="validation/loss", curve=((4, 8.0),), sweeper="host:1")
-    assert _carry_out(sweep, train) == 0.5
+    assert _run_attempt(sweep, train) == 0.5
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.objective) == (Status.FINISHED, 0.5)
     assert attempt.metrics == {"loss": 0.5, "accuracy": 1.0}
@@ -96,8 +95,6 @@ ENDS: dict[str, tuple[BaseException | None, float, Status, str, int]] = {
     "a user's": (ValueError("mine"), 0.5, FAILED, "ValueError: mine", 1),
     "an exit": (SystemExit(3), 0.5, FAILED, "SystemExit: 3", 1),
     "nan": (None, NAN, FAILED, "the objective is nan", 1),
-    # The error of a cluster's chief holds no more than its exit code.
-    "a chief's": (ClusterError(NO_DATA), NAN, FAILED, "the objective is nan", 1),
     "a signal": (SIGTERM, 0.5, KILLED, "ended by SIGTERM", 143),
     "pruned": (PRUNED, 0.5, Status.PRUNED, "pruned at", 0),
 }
@@ -122,11 +119,11 @@ def test_how_an_attempt_ends(
 
     if code:
         with pytest.raises(SweepError) as raised:
-            _carry_out(sweep, train)
+            _run_attempt(sweep, train)
         assert raised.value.exit_code == code
         assert f"runner: trial 0 seed=1 failed: {message}" in capsys.readouterr().err
     else:
-        assert _carry_out(sweep, train) == objective
+        assert _run_attempt(sweep, train) == objective
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.exit_code) == (status, code)
     assert attempt.message.startswith(message)
@@ -143,7 +140,7 @@ def test_a_signal_to_the_sweeping_process_ends_the_sweep(
         if not inside:
             signal.raise_signal(signal.SIGTERM)
         with pytest.raises(SystemExit) as raised:
-            _carry_out(sweep, _raising(SIGTERM if inside else AssertionError()))
+            _run_attempt(sweep, _raising(SIGTERM if inside else AssertionError()))
     assert raised.value.code == 143
     assert isinstance(raised.value.__cause__, InterruptedRunError)
     assert sweep.attempt(0).read().status is (Status.KILLED if inside else Status.SKIPPED)
@@ -154,7 +151,7 @@ BEFORE: dict[str, tuple[Callable[[SweepDirectory], object], Status]] = {
     "stopped": (lambda sweep: sweep.failed(), Status.SKIPPED),
     "held": (lambda sweep: sweep.failed(last=False), Status.SKIPPED),
     "cancelled": (lambda sweep: sweep.attempt(0).cancel(), Status.SKIPPED),
-    "settled": (lambda sweep: sweep.attempt(0).settle(), Status.SKIPPED),
+    "settled": (lambda sweep: sweep.attempt(0).finalize(), Status.SKIPPED),
     "over": (lambda sweep: sweep.attempt(0).update(status=KILLED, over=True), Status.KILLED),
     "done": (lambda sweep: sweep.attempt(0).update(status=Status.FINISHED), Status.FINISHED),
 }
@@ -164,7 +161,7 @@ BEFORE: dict[str, tuple[Callable[[SweepDirectory], object], Status]] = {
 def test_what_does_not_start(sweep: SweepDirectory, name: str) -> None:
     prepare, status = BEFORE[name]
     prepare(sweep)
-    assert _carry_out(sweep, _raising(AssertionError())) is None
+    assert _run_attempt(sweep, _raising(AssertionError())) is None
     assert sweep.attempt(0).read().status is status
 
 
@@ -180,7 +177,7 @@ def test_what_is_started_again_is_resumed_once_its_run_is_free(
             raise errors.pop()
         return 0.5
 
-    assert _carry_out(sweep, train) == 0.5
+    assert _run_attempt(sweep, train) == 0.5
     # Another trial of the same fingerprint.
     assert capsys.readouterr().out == f"{tmp_path} is in use; waiting for it\n"
     attempt = sweep.attempt(0).read()
@@ -217,18 +214,18 @@ def test_a_job_out_of_time_is_saved_and_started_again_unless_that_was_too_often(
     sweep: SweepDirectory, submitit: list[BaseException]
 ) -> None:
     with pytest.raises(SystemExit) as raised:
-        _carry_out(sweep, _signalled(signal.SIGUSR2))
+        _run_attempt(sweep, _signalled(signal.SIGUSR2))
     assert raised.value.code == -1
     assert not sweep.stopped()
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.message[:11]) == (Status.WAITING, "out of time")
     submitit[:] = [RuntimeError("Job not requeued because: timed-out too many times.")]
     with pytest.raises(SweepError, match="ended by SIGUSR2: Job not requeued because: timed-out"):
-        _carry_out(sweep, _signalled(signal.SIGUSR2))
+        _run_attempt(sweep, _signalled(signal.SIGUSR2))
     attempt = sweep.attempt(0).read()
     assert (attempt.status, attempt.exit_code) == (Status.KILLED, 140)
     assert attempt.message.endswith("timed-out too many times.")
-    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+    assert _run_attempt(sweep, lambda trial: 0.5) == 0.5
     assert sweep.attempt(0).read().status is Status.FINISHED
 
 
@@ -237,10 +234,10 @@ def test_a_job_that_slurm_preempts_leaves_no_result(
 ) -> None:
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     with pytest.raises(SystemExit) as raised:
-        _carry_out(sweep, _signalled(signal.SIGTERM))
+        _run_attempt(sweep, _signalled(signal.SIGTERM))
     assert raised.value.code == 143
     assert sweep.attempt(0).read().status is Status.KILLED
-    assert _carry_out(sweep, lambda trial: 0.5) == 0.5
+    assert _run_attempt(sweep, lambda trial: 0.5) == 0.5
 
 
 def test_only_jobs_of_our_sweepers_have_an_attempt() -> None:
@@ -261,18 +258,18 @@ def test_only_jobs_of_our_sweepers_have_an_attempt() -> None:
 def test_a_trial_elsewhere_ends_when_it_is_cancelled_by_no_more_than_one_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.sweeps.job._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("runner.sweeps.job._POLL_SECONDS", 0.01)
     file = AttemptFile(tmp_path / "0000.json")
     file.cancel()
-    attempt = Attempt(0, 1, (), {}, sweeper="elsewhere:1")
+    attempt = Attempt(0, sweeper="elsewhere:1")
     with (
         Interruption().handled() as interruption,
         pytest.raises(InterruptedRunError, match="ended by SIGTERM"),
-        ended_when_cancelled(file, attempt, interruption),
+        terminate_on_cancel(file, attempt, interruption),
     ):
         time.sleep(60)
     with Interruption().handled() as interruption:
-        with interruption.deferred(), ended_when_cancelled(file, attempt, interruption):
+        with interruption.deferred(), terminate_on_cancel(file, attempt, interruption):
             signal.raise_signal(signal.SIGINT)
             time.sleep(0.2)  # A second signal would raise here.
         with pytest.raises(InterruptedRunError, match="ended by SIGINT"):

@@ -26,7 +26,7 @@ from runner.sweeps.points import (
     check_sources,
     check_targets,
     compose_points,
-    given_mapping,
+    mapping_setting,
     params_as_typed,
 )
 from runner.system.status import Status
@@ -80,7 +80,7 @@ def test_params_without_values_and_settings_that_are_no_mappings_are_refused() -
     with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params has seed: \[\]") as raised:
         params_as_typed({"seed": [], "name": [], "run_dir": ["a"]}, [])
     assert [each.state[-9:] for each in raised.value.problems] == [" seed: []", " name: []"]
-    assert given_mapping("params", {1: "a", "b": 2}, "{}") == {"1": "a", "b": 2}
+    assert mapping_setting("params", {1: "a", "b": 2}, "{}") == {"1": "a", "b": 2}
     for value in (3, "validation/loss", ["seed"], ""):
         with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params is ") as raised:
             params_as_typed(value, [])
@@ -245,7 +245,7 @@ def test_sources_that_do_not_exist_are_reported_with_their_trials(folder: Path) 
             "neither a directory nor a prefix (in 2 of 6 trials: n=1; n=4)"
         ),
         f"{begin} page.h5 is not a checkpoint of a known format": (
-            "it is an HTML page, as a failed download leaves it (in 1 of 6 trials: n=2)"
+            "it is HTML or XML, as a failed download leaves it (in 1 of 6 trials: n=2)"
         ),
         f"{begin} the directory empty holds no checkpoint": "it is empty (in 1 of 6 trials: n=3)",
         f"{begin} there is no checkpoint at other.npz": (

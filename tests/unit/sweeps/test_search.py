@@ -189,10 +189,10 @@ def test_trials_that_were_not_started_or_whose_process_was_killed_are_resumed(
 
 def test_what_other_processes_left_is_recorded_left_alone_or_not_counted(sweep: Sweep) -> None:
     sweep.settings["n_trials"] = 3
-    ended = Attempt(0, 1, (), {}, status=Status.FINISHED, metrics={"loss": 0.125})
+    ended = Attempt(0, status=Status.FINISHED, metrics={"loss": 0.125})
     sweep.left_by("dead_1", ended)
     sweep.left_by("dead_2")  # Before it had begun.
-    sweep.left_by("living_1", Attempt(2, 1, (), {}, status=Status.RUNNING))
+    sweep.left_by("living_1", Attempt(2, status=Status.RUNNING))
     lock = sweep.directory.path / "processes" / "living_1.lock"
     lock.parent.mkdir()
     with FileLock(lock):
@@ -268,7 +268,7 @@ def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
     target = {"_target_": "tests.tiny.spaces.accurate", "least": 0.5}
     sweep.settings |= {"constraints": {"accurate": target}, "n_trials": 1}
     sweep.run(RATE)
-    assert "accurate gives no number" in str(sweep.sweeper.cut_short)
+    assert "accurate gives no number" in str(sweep.sweeper.late_error)
     sweep.settings["constraints"] = {"accurate": {**target, "_target_": "tests.tiny.spaces.low"}}
     (trial,) = sweep.run(RATE).trials
     assert trial.state is COMPLETE
@@ -299,7 +299,7 @@ def test_failures_are_replaced_by_others(sweep: Sweep) -> None:
     sweep.work = lambda overrides: left.pop()
     sweep.run(RATE)
     assert [each.trial for each in sweep.sweeper.failures(sweep.trials)] == [1]
-    assert "others in place of those that failed" in sweep.sweeper.again
+    assert "replaces trials that failed by others" in sweep.sweeper.rerun
     assert sweep.printed == ""
     sweep.work = _rate
     sweep.run(RATE)

@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 
 from runner.config.choices import Goal
 from runner.errors import ConfigError
-from runner.sweeps.objectives import Objective, constraints, judged
+from runner.sweeps.objectives import Objective, constraints, fail_if_nan
 from runner.sweeps.search import try_search
 from runner.sweeps.search_space import Dimension, SearchSpace
 from runner.sweeps.study import Reporter, SearchStudy, build_sampler, open_storage, open_study
@@ -44,7 +44,7 @@ def _study(folder: Path, *objectives: Objective) -> SearchStudy:
 
 
 def _attempt(status: Status, trial: int = 0, **metrics: float) -> Attempt:
-    return Attempt(trial, 1, (), {}, status=status, metrics=metrics)
+    return Attempt(trial, status=status, metrics=metrics)
 
 
 def test_a_study_is_kept_in_the_sweeps_folder_or_another_storage(tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_the_study_is_brought_up_to_date_with_attempts(folder: Path) -> None:
 
 def test_a_finished_trial_without_a_usable_objective_has_failed() -> None:
     both = [LOSS, ACCURACY]
-    lacking = judged(_attempt(Status.FINISHED, accuracy=math.nan), both)
+    lacking = fail_if_nan(_attempt(Status.FINISHED, accuracy=math.nan), both)
     message = "validation/loss is missing; validation/accuracy is nan"
     assert (lacking.status, lacking.message, lacking.exit_code) == (Status.FAILED, message, 1)
     for fine in (_attempt(Status.FINISHED, loss=0.5, accuracy=0.25), _attempt(Status.KILLED)):
-        assert judged(fine, both) is fine
+        assert fail_if_nan(fine, both) is fine
 
 
 def test_a_seed_is_another_one_when_a_study_is_resumed() -> None:

@@ -11,9 +11,9 @@ from runner.sweeps.sweep_directory import (
     Attempt,
     AttemptFile,
     SweepDirectory,
-    SweepIdentity,
     open_sweep,
-    unrecorded_sweep,
+    sweep_fingerprint,
+    temporary_sweep,
 )
 from runner.system.locks import this_process
 from runner.system.status import Status
@@ -22,7 +22,9 @@ from runner.system.status import Status
 @pytest.fixture
 def file(tmp_path: Path) -> AttemptFile:
     made = AttemptFile(tmp_path / "0003.json")
-    made.write(Attempt(3, 1, ("seed=2",), {"seed": "2", "a": "1"}, objective=float("nan")))
+    made.write(
+        Attempt(3, overrides=("seed=2",), values={"seed": "2", "a": "1"}, objective=float("nan"))
+    )
     return made
 
 
@@ -52,7 +54,7 @@ def test_the_file_of_the_version_before_is_read(file: AttemptFile) -> None:
 def test_the_run_is_found_where_it_was_moved_with_the_sweep(tmp_path: Path) -> None:
     run = tmp_path / "old" / "tiny" / "001"
     run.mkdir(parents=True)
-    SweepDirectory(tmp_path / "old").add([Attempt(0, 1, (), {}, run_dir=str(run))])
+    SweepDirectory(tmp_path / "old").add([Attempt(0, run_dir=str(run))])
     (tmp_path / "old").rename(tmp_path / "new")
     found = SweepDirectory(tmp_path / "new").attempt(0).read()
     assert found.run_dir == str(tmp_path / "new" / "tiny" / "001")
@@ -71,14 +73,13 @@ SETTLED = {
 @pytest.mark.parametrize("status", SETTLED)
 def test_what_has_no_process_is_settled(file: AttemptFile, status: Status) -> None:
     file.update(status=status, message="m")
-    attempt = file.settle("no memory", lambda line: pytest.fail(line))
+    attempt = file.finalize("no memory", lambda line: pytest.fail(line))
     assert (attempt.status, attempt.message, attempt.over) == SETTLED[status]
     assert file.read().status is attempt.status
 
 
 def test_an_attempt_is_cancelled_and_seen_by_its_lock_from_elsewhere(file: AttemptFile) -> None:
     for cancelled in (False, True):
-        file.await_orders()
         assert file.cancelled() is cancelled
         file.cancel()
     assert not file.runs_elsewhere()
@@ -91,7 +92,7 @@ def test_an_attempt_is_cancelled_and_seen_by_its_lock_from_elsewhere(file: Attem
 
 
 def test_attempts_are_numbered_on_and_their_owners_alone(directory: SweepDirectory) -> None:
-    attempts = [Attempt(0, 1, (), {}), Attempt(1, 1, (), {})]
+    attempts = [Attempt(0), Attempt(1)]
     assert directory.add(attempts) == range(2)
     assert directory.add(attempts[:1]) == range(2, 3)
     assert [each.path.stem for each in directory.attempts()] == ["0000", "0001", "0002"]
@@ -99,12 +100,13 @@ def test_attempts_are_numbered_on_and_their_owners_alone(directory: SweepDirecto
     assert (directory.path / "trials").stat().st_mode & 0o777 == 0o700
 
 
-IDENTITY = SweepIdentity(("+experiment=tiny", "seed=1,2"))
+OVERRIDES = ["+experiment=tiny", "seed=1,2"]
+FINGERPRINT = sweep_fingerprint(OVERRIDES)
 
 
 def _open(folder: Path, resume: str = "auto") -> SweepDirectory:
     """Opens the sweep, as a process that then ends."""
-    directory = open_sweep(folder, IDENTITY, resume)
+    directory = open_sweep(folder, FINGERPRINT, resume)
     directory.lock.release()
     return directory
 
@@ -113,15 +115,15 @@ def test_the_same_command_finds_its_sweep_again(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="holds no sweep of this command"):
         _open(tmp_path, "must")
     assert _open(tmp_path).path == tmp_path / "001"
-    other = open_sweep(tmp_path, SweepIdentity(("+experiment=tiny", "seed=1,3")), "auto")
+    other = open_sweep(tmp_path, "another", "auto")
     assert other.path == tmp_path / "002"
     assert _open(tmp_path).path == _open(tmp_path, "must").path == tmp_path / "001"
     assert _open(tmp_path, "never").path == _open(tmp_path).path == tmp_path / "003"
 
 
 def test_what_a_sweep_is_does_not_depend_on_the_order_of_overrides_nor_on_the_version() -> None:
-    assert SweepIdentity(IDENTITY.overrides[::-1]).fingerprint == "0fee7134c8e8ce26"
-    assert SweepIdentity(IDENTITY.overrides, "study").fingerprint != "0fee7134c8e8ce26"
+    assert sweep_fingerprint(OVERRIDES[::-1]) == "0fee7134c8e8ce26"
+    assert sweep_fingerprint(OVERRIDES, "study") != "0fee7134c8e8ce26"
 
 
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
@@ -132,17 +134,17 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
 
 def test_one_process_works_at_a_grid_and_several_at_a_search(tmp_path: Path) -> None:
-    directory = open_sweep(tmp_path, IDENTITY, "auto")
+    directory = open_sweep(tmp_path, FINGERPRINT, "auto")
     with pytest.raises(RunInUseError, match="001 is in use"):
-        open_sweep(tmp_path, IDENTITY, "auto")
+        open_sweep(tmp_path, FINGERPRINT, "auto")
     directory.stop_on_failure(True)
     directory.failed()
-    joined = open_sweep(tmp_path, IDENTITY, "auto", join=True)
+    joined = open_sweep(tmp_path, FINGERPRINT, "auto", join=True)
     # Those that have stopped are not started again by one that joins them.
     joined.stop_on_failure(False)
     assert (joined.joined, joined.lock.is_locked, joined.stopped()) == (True, False, True)
     directory.lock.release()
-    again = open_sweep(tmp_path, IDENTITY, "auto", join=True)
+    again = open_sweep(tmp_path, FINGERPRINT, "auto", join=True)
     again.stop_on_failure(True)
     assert not again.stopped()
     again.lock.release()
@@ -160,11 +162,11 @@ def test_a_failure_stops_the_sweep_and_holds_it_before_a_retry(
         assert is_held_and_stopped() == (False, False)
         directory.failed(last=False)
         assert is_held_and_stopped() == (stops, False)
-        directory.release_held()
+        directory.release_hold()
         assert is_held_and_stopped() == (False, False)
         directory.failed(last=False)
         directory.failed()
-        assert is_held_and_stopped() == (stops, stops)
+        assert is_held_and_stopped() == (False, stops)
 
 
 def test_a_sweep_that_is_not_recorded_leaves_nothing(
@@ -172,7 +174,7 @@ def test_a_sweep_that_is_not_recorded_leaves_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for shared in (True, False):
-        with unrecorded_sweep(shared=shared) as directory:
+        with temporary_sweep(shared=shared) as directory:
             assert (directory.path.parent == tmp_path) == shared
-            directory.add([Attempt(0, 1, (), {})])
+            directory.add([Attempt(0)])
         assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.system import lifeline
-from runner.system.lifeline import OBJECTIVE, Worker, at_work, has_begun, report_begun
+from runner.system.lifeline import Worker, at_work
 from runner.system.locks import process_name, this_process
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
@@ -122,11 +122,3 @@ def test_output_without_a_reader_ends_nothing() -> None:
             assert process.stdout.readline() == "started\n"
         process.stdin.write("\n")
     assert process.wait(timeout=30) == 7
-
-
-def test_the_chief_reports_that_it_has_begun_a_run(tmp_path: Path) -> None:
-    report_begun({})
-    environ = {OBJECTIVE: str(tmp_path / "objective")}
-    assert not has_begun(environ)
-    report_begun(environ)
-    assert has_begun(environ)

@@ -159,9 +159,9 @@ def test_a_further_signal_is_never_a_second_one() -> None:
 
 def test_what_is_prompt_within_what_is_deferred() -> None:
     with Interruption().handled() as interruption, interruption.deferred():
-        with interruption.prompt(), raises(signal.SIGINT):
+        with interruption.interruptible(), raises(signal.SIGINT):
             signal.raise_signal(signal.SIGINT)
-        with raises(signal.SIGINT), interruption.prompt():
+        with raises(signal.SIGINT), interruption.interruptible():
             raise AssertionError("a signal has come before")
 
 

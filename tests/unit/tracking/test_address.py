@@ -52,8 +52,6 @@ def test_other_uris_are_kept(uri: str, kept: str, scheme: str) -> None:
         ("/abs/a.db", r"tracking\.uri=sqlite:////abs/a\.db"),
         ("localhost:5000", r"no scheme(.*\n)+.*choices: .*http://HOST:PORT"),
         ("sqlit:///a.db", r"no scheme 'sqlit'(.*\n)+.*choices: sqlite"),
-        ("http://", "names no host"),
-        ("http://host:port", "Port could not be cast"),
         ("sqlite://a.db", r"three slashes.*\n.*tracking\.uri=sqlite:///a\.db"),
         ("sqlite://", r"three slashes.*\n.*tracking\.uri=sqlite:///mlflow\.db"),
         ("sqlite:///", "database in memory"),
@@ -65,15 +63,6 @@ def test_what_cannot_be_used_is_refused_with_a_remedy(uri: str, message: str) ->
         resolve(uri, HERE)
     assert f"tracking.uri={uri!r} cannot be used" in str(raised.value)
     assert raised.value.problems[0].choices
-
-
-def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
-    for content in (b"", b"SQLite format 3\0" + bytes(84)):
-        (tmp_path / "runs.db").write_bytes(content)
-        assert resolve("sqlite:///runs.db", tmp_path).database == tmp_path / "runs.db"
-    (tmp_path / "notes.db").write_text("notes " * 1000)
-    with pytest.raises(TrackingUriError, match=r"notes\.db is not a database"):
-        resolve("sqlite:///notes.db", tmp_path)
 
 
 @pytest.mark.parametrize(

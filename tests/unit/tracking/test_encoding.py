@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from runner.tracking.encoding import (
     MAX_KEY,
-    Delivery,
     Encoder,
     Entry,
     MetricPoint,
@@ -20,11 +19,10 @@ from runner.tracking.encoding import (
     batches,
     clean,
     decode_key,
+    description,
     encode_key,
-    named,
     shorten,
     shorten_key,
-    summary,
 )
 from runner.tracking.journal import Artifact, Dataset, Parameters, Record, Text
 
@@ -104,8 +102,9 @@ def test_long_values_that_changed_past_the_limit_are_seen_to_differ() -> None:
 
 
 def test_a_note_keeps_within_the_limit_of_a_tag() -> None:
-    values = {f"p{index}": "v" * 6001 for index in range(2000)}
-    notes = [entry for entry in encode(Parameters(values)) if isinstance(entry, Tag)]
+    encoder = Encoder({f"p{index}": "1" for index in range(2000)}, {})
+    changed = Parameters({f"p{index}": "2" for index in range(2000)})
+    notes = [entry for entry in encode(changed, encoder=encoder) if isinstance(entry, Tag)]
     assert max(len(note.value) for note in notes) == 8000
 
 
@@ -140,17 +139,10 @@ def test_batches_keep_the_order_and_every_limit_and_lose_nothing(
         assert len(list(batches(entries))) == math.ceil(count / limit)
 
 
-def test_a_summary_counts_and_names_what_is_missing() -> None:
-    items: list[Delivery] = [
-        (POINT,) * 1200 + (PARAMETER,),
-        (POINT, POINT, PARAMETER, TAG),
-        (Dataset("digits", "abc"),),
-        (ARTIFACT,),
-        (Text("text", "reports/plan.txt"),),
-    ]
-    assert summary(items) == (
-        "1,202 metric values, 2 parameters, 1 tag, data set digits, artifact plan.txt,"
+def test_a_description_names_each_entry_once() -> None:
+    text, dataset = Text("text", "reports/plan.txt"), Dataset("digits", "abc")
+    assert description((POINT, POINT, PARAMETER, TAG, dataset, ARTIFACT, text)) == (
+        "metric value 'loss', parameter 'a', tag 't', data set digits, artifact plan.txt,"
         " artifact reports/plan.txt"
     )
-    assert summary([]) == ""
-    assert named((POINT, PARAMETER)) == "metric value 'loss', parameter 'a'"
+    assert description(()) == ""

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner.system.status import Status
-from runner.tracking.follower import RECORDED_AGAIN_TAG, Destination, Follower
+from runner.tracking.destination import Destination
+from runner.tracking.follower import RECORDED_AGAIN_TAG, Follower
 from runner.tracking.journal import Artifact, End, Journal, Metrics, Tags, Text, segments
-from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from tests.tiny.following import URI, Killed, Memory, edit_opening, follow, loss, record, twin
 
 
@@ -98,7 +99,9 @@ def test_a_store_that_is_away_is_tried_again_after_growing_delays(
         assert follow(directory, store, wait)
     assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
     assert store.history("loss") == twin(1)
-    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    warnings = [
+        message.getMessage() for message in caplog.records if message.levelno == logging.WARNING
+    ]
     assert len(warnings) == 1
     assert warnings[0].endswith("delivered when the store is back: described away")
     assert "Tracking has resumed." in caplog.text
@@ -117,7 +120,7 @@ def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
         if clock[0] > 1000.0:
             directory.release()
 
-    def away(opening: Opening, position: Position) -> Destination:
+    def away(opening: Opening) -> Destination:
         raise ConnectionError("away")
 
     assert not Follower(directory, URI, away, wait=wait, now=lambda: clock[0]).run()
@@ -140,7 +143,7 @@ def test_what_is_missing_is_reported_with_the_status(
     directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Memory()
-    store.refused = [(Text("x", "refused.txt"),)]
+    store.refused = [Text("x", "refused.txt")]
     record(directory, loss(1), loss(2), End(Status.FINISHED, 2))
     (segment,) = segments(directory.journal)
     content = bytearray(segment.path.read_bytes())

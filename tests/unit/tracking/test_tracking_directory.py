@@ -57,14 +57,9 @@ def test_only_its_owner_may_read_what_holds_passwords(tmp_path: Path) -> None:
     assert directory.path.stat().st_mode & 0o077 == 0
 
 
-def test_whoever_writes_or_delivers_shows(tmp_path: Path) -> None:
+def test_the_writer_shows(tmp_path: Path) -> None:
     directory, other = TrackingDirectory(tmp_path), TrackingDirectory(tmp_path)
-    assert not directory.is_delivered("http://a")
-    assert not directory.path.exists()
-    with directory.delivery_lock("http://a"):
-        assert directory.is_delivered("http://a")
-        assert not directory.is_delivered("http://b")
-    assert not directory.is_delivered("http://a")
+    assert not directory.is_written()
     other.claim()
     assert directory.is_written()
     other.release()

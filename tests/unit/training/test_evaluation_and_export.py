@@ -24,11 +24,13 @@ from runner.config.schema import (
     VariablesConfig,
 )
 from runner.errors import CheckpointError, PlanError, RunDirectoryError
+from runner.graph.keras_graph import first_example
+from runner.graph.serving import named
 from runner.runs.provenance import provenance_of
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from runner.training.export import exported_model, named
+from runner.training.export import exported_model
 from tests.tiny.experiment import Blobs
 from tests.tiny.odd import Structured
 from tests.tiny.runs import Runs, short, warm
@@ -97,7 +99,7 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     for count in (1, 20):
         outputs = served(features=tf.constant(features[:count]))["outputs"].numpy()
         np.testing.assert_allclose(outputs, _outputs(directory, features[:count]), rtol=1e-4)
-    model = exported_model(directory.export, 20, Blobs())
+    model = exported_model(directory.export, 20, first_example(Blobs()))
     assert (model.folder, model.step) == (directory.export, 20)
     fields = [(each.name, each.dtype.name, each.shape) for each in (*model.inputs, *model.outputs)]
     assert fields == [("features", "float32", (-1, 8)), ("outputs", "float32", (-1, 2))]
@@ -130,13 +132,13 @@ def test_structures_are_exported_under_their_keys_by_which_mlflow_predicts(
     served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
     one = np.ones([3, 1], np.float32)
     assert set(served.structured_input_signature[1]) == {"left", "right"}
-    model = exported_model(runs.directory().export, 2, Structured())
+    model = exported_model(runs.directory().export, 2, first_example(Structured()))
     assert model.example.keys() == {"left", "right"}
     uri = f"sqlite:///{database}"
     client = MlflowClient(uri)
     experiment = client.create_experiment("e", (tmp_path / "artifacts").as_uri())
     run_id = client.create_run(experiment).info.run_id
-    kept = MlflowStore(uri).keep_model(run_id, model, None, None)
+    kept = MlflowStore(uri).keep_model(run_id, model)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     predicted = mlflow.pyfunc.load_model(kept).predict({"left": one * 0, "right": one * 7})
     assert np.ravel(predicted["sum"]).tolist() == [7.0] * 3

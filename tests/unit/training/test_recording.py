@@ -107,7 +107,7 @@ def test_no_process_resumes_a_pruned_trial_and_its_own_a_failed_one(
     cheap.changes["hooks"] = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
 
     def trial(number: int, *, prune: bool = False) -> Trial:
-        return Trial(str(tmp_path / "sweep"), {}, lambda metrics, step: prune, number)
+        return Trial(str(tmp_path / "sweep"), {}, lambda metrics, step: prune, number=number)
 
     with pytest.raises(PrunedRunError, match="pruned at step 10"):
         cheap.start(cheap.config(), trial(0, prune=True))

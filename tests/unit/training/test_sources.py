@@ -270,4 +270,4 @@ def test_a_source_that_runs_by_itself_is_waited_for(tmp_path: Path) -> None:
     run.path.mkdir(parents=True)
     _sources(config).train_missing(train, lines.append)
     assert tried == ["tiny", "tiny"]
-    assert lines == [f"tiny: waiting for the process that trains {run.path}"]
+    assert lines == [f"tiny: {run.path} is in use; waiting for it"]

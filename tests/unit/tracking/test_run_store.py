@@ -25,7 +25,6 @@ from runner.tracking.journal import (
     read_lines,
     segments,
 )
-from runner.tracking.journal_store import JournalStore
 from runner.tracking.tracker import ExportedModel
 from runner.tracking.tracking_directory import Position, TrackingDirectory
 
@@ -33,18 +32,18 @@ CONFIG = TrackingConfig(uri="http://me:s3cret@host:5000", close_seconds=0.0)
 SETTINGS = {"data": {"password": "hunter22"}}
 
 
-def make_store(config: TrackingConfig = CONFIG) -> JournalStore:
+def make_store(config: TrackingConfig = CONFIG) -> RunStore:
     """A store whose runs are not followed: the process is not started."""
-    return JournalStore(config, Mask(config.mask, SETTINGS), FollowerProcess())
+    return RunStore(config, Mask(config.mask, SETTINGS), FollowerProcess())
 
 
 def recorded(directory: Path) -> list[Record | None]:
-    found = segments(TrackingDirectory(directory).journal)
-    return [line.record for each in found for line in read_lines(each.path)]
+    listed = segments(TrackingDirectory(directory).journal)
+    return [line.record for segment in listed for line in read_lines(segment.path)]
 
 
 def test_everything_is_in_the_journal_at_once_without_secrets(tmp_path: Path) -> None:
-    tracker = make_store().open(tmp_path, "digits", "one", {"command": "x --pw hunter22"})
+    tracker = make_store().open(tmp_path, "digits", "one", tags={"command": "x --pw hunter22"})
     before = time.time_ns() // 1_000_000
     tracker.log_parameters({"data.password": "hunter22", "rate": 0.1})
     metrics = {"loss": 0.5}
@@ -75,10 +74,10 @@ def test_everything_is_in_the_journal_at_once_without_secrets(tmp_path: Path) ->
 
 
 def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
-    make_store().open(tmp_path, "digits", "one", {"a": "1"}).close(Status.KILLED)
+    make_store().open(tmp_path, "digits", "one", tags={"a": "1"}).close(Status.KILLED)
     first = TrackingDirectory(tmp_path).opening()
     moved = make_store(replace(CONFIG, uri="http://other", tensorboard=True))
-    tracker = moved.open(tmp_path, "digits", "two", {"a": "2"})
+    tracker = moved.open(tmp_path, "digits", "two", tags={"a": "2"})
     tracker.log_metrics({"loss": 1.0}, 1)
     tracker.rewind(0)
     tracker.log_metrics({"loss": 1.0}, 1)
@@ -86,17 +85,21 @@ def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
     second = TrackingDirectory(tmp_path).opening()
     assert first is not None
     assert second == replace(first, stores=("http://other", "tensorboard:"))
-    assert [each.after for each in segments(TrackingDirectory(tmp_path).journal)] == [None, None, 0]
+    assert [segment.after for segment in segments(TrackingDirectory(tmp_path).journal)] == [
+        None,
+        None,
+        0,
+    ]
 
 
 def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [1000]
-    monkeypatch.setattr("runner.tracking.journal_store.now", lambda: clock[0])
+    monkeypatch.setattr("runner.tracking.run_store.now", lambda: clock[0])
 
     def open_run(ended: Status | None = None) -> Tracker:
-        return make_store().open(tmp_path, "digits", "one", {}, ended=ended)
+        return make_store().open(tmp_path, "digits", "one", tags={}, ended=ended)
 
     for status in (Status.KILLED, Status.FINISHED):
         tracker = open_run()
@@ -126,9 +129,9 @@ def test_two_processes_cannot_record_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.tracking.tracking_directory._CLAIM_SECONDS", 0.01)
-    tracker = make_store().open(tmp_path, "digits", "one", {})
+    tracker = make_store().open(tmp_path, "digits", "one", tags={})
     with pytest.raises(TrackingError, match="another process records from it"):
-        make_store().open(tmp_path, "digits", "one", {})
+        make_store().open(tmp_path, "digits", "one", tags={})
     tracker.close(Status.FINISHED)
 
 
@@ -164,7 +167,7 @@ def test_a_killed_run_is_settled_unless_its_status_is_delivered(
     store = make_store()
     store.deliver_rest(tmp_path / "untracked")
     assert not store.recorded(tmp_path)
-    store.open(tmp_path, "digits", "one", {})
+    store.open(tmp_path, "digits", "one", tags={})
     assert store.recorded(tmp_path)
     paths.clear()
     assert CONFIG.uri is not None
@@ -180,7 +183,7 @@ def test_the_model_of_a_run_that_mlflow_does_not_have_is_not_kept(tmp_path: Path
     model = ExportedModel(tmp_path, 1, (), (), {})
     with pytest.raises(TrackingError, match=r"train with that tracking\.uri"):
         store.keep_model(tmp_path, model)
-    store.open(tmp_path, "digits", "one", {})
+    store.open(tmp_path, "digits", "one", tags={})
     with pytest.raises(TrackingError, match=r"cannot be kept in http:.*\n.*\n.*runner.sync"):
         store.keep_model(tmp_path, model)
 
@@ -196,7 +199,7 @@ def test_a_uri_or_tensorboard_turns_tracking_on(
     monkeypatch.chdir(tmp_path)
     config = TrackingConfig(uri=uri, tensorboard=tensorboard)
     assert is_tracked(config) == (tensorboard or uri == "http://host:1")
-    assert type(open_store(config, {})) is (JournalStore if is_tracked(config) else RunStore)
+    open_store(config, {})
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(TrackingError, match="knows no scheme 'sqlit'"):
         open_store(replace(config, uri="sqlit:///mlflow.db"), {})
@@ -210,7 +213,7 @@ def test_a_run_is_logged_from_start_to_end(
 ) -> None:
     caplog.set_level(logging.INFO)
     store = RunStore()
-    tracker = store.open(tmp_path, "digits", "digits-1", {"host": "here"}, parent="p")
+    tracker = store.open(tmp_path, "digits", "digits-1", tags={"host": "here"}, parent="p")
     tracker.log_parameters({"rate": 0.001, "name": "cnn"})
     tracker.log_dataset(Dataset("digits", "abc", "train", "here", {"examples": 3}))
     tracker.rewind(10)

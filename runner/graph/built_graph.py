@@ -1,0 +1,152 @@
+"""The contract of a built graph, and of the makers that build one from a configuration."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from runner.config.schema import RunConfig
+from runner.errors import Problem
+from runner.graph.calls import Calls
+from runner.graph.evaluation import Evaluation
+from runner.graph.input_pipeline import InputState
+from runner.graph.optimization import AveragedWeights
+from runner.graph.replica import Replica
+from runner.restoration.variables import VariableSpec
+from runner.restoration.weights_layout import Slots, WeightsLayout
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training step.
+
+    Attributes:
+      train_op: runs one step and increments the global step.
+      step: the global step, an int64 scalar, read after the train op has run.
+      values: metric name -> float32 scalar over the step's batches; `loss` is one of them.
+      rollbacks: how often the run went back to a checkpoint; None when it cannot.
+      input_initializer: starts the training input at its beginning.
+      input_seconds: how long the step waits for its input, a float64 scalar.
+      input_name: how messages name the training input, e.g. `data.train()`.
+      saved_input: what the graph's saver saves of the training input; None when it saves nothing.
+      learning_rate: of the step, a float32 scalar; None when `optimizer.learning_rate` sets none.
+      learning_rate_scale: multiplies the learning rate; None when nothing can change it.
+      averages: moving averages of the weights; None when there are none.
+      shared_state: name of a variable's operation -> names of the operations of the weights that
+        share this variable of an optimizer.
+      state_names: operation's name of a variable of a Keras optimizer -> what it would be called by
+        one of TensorFlow's, see `runner.graph.keras_optimizer`.
+    """
+
+    train_op: tf.Operation
+    step: tf.Tensor
+    values: Mapping[str, tf.Tensor]
+    rollbacks: tf.Variable | None
+    input_initializer: tf.Operation
+    input_seconds: tf.Tensor
+    input_name: str
+    saved_input: InputState | None
+    learning_rate: tf.Tensor | None = None
+    learning_rate_scale: tf.Variable | None = None
+    averages: AveragedWeights | None = None
+    shared_state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    state_names: Mapping[str, str] = field(default_factory=dict)
+
+    def run_step(self, session: tf.compat.v1.train.MonitoredSession) -> None:
+        """Takes one training step; the session's hooks see it."""
+        session.run(self.train_op)
+
+    def input_ended(self, steps: int) -> Problem:
+        """Returns the problem of a training input that ended before the last step, `steps`."""
+        return Problem(
+            f"{self.input_name} ended before step {steps}",
+            "the training data must repeat without end",
+            "end its pipeline with .repeat() before .batch(), or lower train.steps",
+        )
+
+
+@dataclass(frozen=True)
+class BuiltGraph:
+    """A complete graph, before it is finalised: the contract that every `GraphMaker` fulfils.
+
+    Attributes:
+      graph: the graph.
+      variables: name -> global variable, all of them. Variables of Keras go by their paths without
+        the name of the root model, others by their names.
+      specs: the variables for the planner, in the same order.
+      training: the training step; None in a graph that only evaluates.
+      evaluation: evaluates a split with the weights of a session of this graph.
+      saver: saves and restores all variables and, where that is saved, the training input.
+      calls: the calls of user code in it.
+      sizes: split -> number of examples; empty where the data do not report it.
+      notes: lines on what the configuration replaces of a compiled model.
+      layout: returns where Keras saves the model's variables; None for a model that is not Keras's.
+      slots: the variables of a Keras optimizer; None for any other optimizer.
+      scaffold: what a user's graph adds to the start of a session, in a fresh start before
+        anything is restored; by default nothing.
+      graph_hooks: hooks that come with the graph, for every task that trains.
+      chief_hooks: hooks that come with the graph, for the task that saves checkpoints.
+      summary_op: the `tf.compat.v1.summary`s to write; None when there are none.
+    """
+
+    graph: tf.Graph
+    variables: Mapping[str, tf.Variable]
+    specs: tuple[VariableSpec, ...]
+    training: Training | None
+    evaluation: Evaluation
+    saver: tf.compat.v1.train.Saver
+    calls: Calls
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    layout: Callable[[], WeightsLayout] | None = None
+    slots: Slots | None = None
+    scaffold: tf.compat.v1.train.Scaffold = field(default_factory=tf.compat.v1.train.Scaffold)
+    graph_hooks: Sequence[tf.compat.v1.train.SessionRunHook] = ()
+    chief_hooks: Sequence[tf.compat.v1.train.SessionRunHook] = ()
+    summary_op: tf.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ServingGraph:
+    """The graph of a model that is served, for a SavedModel.
+
+    Attributes:
+      graph: the graph.
+      signatures: name -> `SignatureDef`; `serving_default` is one of them.
+      restorer: reads a checkpoint.
+      saver: writes the variables of the SavedModel.
+      main_op: prepares tables and local variables when the SavedModel is loaded.
+    """
+
+    graph: tf.Graph
+    signatures: Mapping[str, Any]
+    restorer: tf.compat.v1.train.Saver
+    saver: tf.compat.v1.train.Saver | None
+    main_op: tf.Operation
+
+
+class GraphMaker(ABC):
+    """Builds the graphs of a configuration; one class for each key that describes a graph.
+
+    Args:
+      config: the validated configuration.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
+        """Builds the graph in which a run trains and evaluates: see `build.build_graph`."""
+
+    @abstractmethod
+    def serving(self, checkpoint: str) -> ServingGraph:
+        """Builds the graph that `mode=export` exports, for the values of a checkpoint."""
+
+    @abstractmethod
+    def example(self) -> Mapping[str, Any]:
+        """Returns input of the served model -> array of one example; empty when there is none."""

@@ -1,0 +1,257 @@
+"""Evaluations of a split: in the training session, or in a graph and a session of their own."""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from runner.errors import ConfigError, Problem
+from runner.graph.graph_spec import GraphSpec, local_init_op
+from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
+from runner.session.session_manager import PLACED_SOFTLY
+
+
+class EvaluationCutError(Exception):
+    """An evaluation was cut short."""
+
+
+def never_cut() -> bool:
+    """Lets every evaluation complete."""
+    return False
+
+
+class Evaluation(ABC):
+    """Evaluates one pass over a split of the data.
+
+    Attributes:
+      split: `train`, `validation` or `test`.
+    """
+
+    split: str
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+
+    @abstractmethod
+    def evaluate(
+        self, session: tf.compat.v1.Session, cut: Callable[[], bool] = never_cut
+    ) -> dict[str, float]:
+        """Returns the metrics of the weights that a session of the built graph holds.
+
+        Args:
+          session: holds the weights.
+          cut: called after each batch; True ends the evaluation without a result.
+
+        Raises:
+          EvaluationCutError: when `cut` returned True.
+          ConfigError: when the split holds no example, or repeats forever.
+        """
+
+
+@dataclass(frozen=True)
+class InGraphEvaluation(Evaluation):
+    """An evaluation in the same graph and session as training.
+
+    Attributes:
+      initializer: starts a pass.
+      sums: metric name -> sum over the values of a batch, a float64 scalar.
+      counts: metric name -> how many values were summed, or the sum of their weights; a scalar.
+      results: metric name -> value of all batches since the initializer, a float32 scalar.
+      cardinality: how many batches a pass has, an int64 scalar, as `tf.data.Dataset.cardinality`;
+        None where a pass is known to end.
+    """
+
+    split: str
+    initializer: tf.Operation
+    sums: Mapping[str, tf.Tensor]
+    counts: Mapping[str, tf.Tensor]
+    results: Mapping[str, tf.Tensor] = field(default_factory=dict)
+    cardinality: tf.Tensor | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics, `loss` first."""
+        return (*self.sums, *self.results)
+
+    def evaluate(
+        self, session: tf.compat.v1.Session, cut: Callable[[], bool] = never_cut
+    ) -> dict[str, float]:
+        """Sums the means in float64, so that every example counts the same."""
+        if self.cardinality is None:
+            session.run(self.initializer)
+        else:
+            _require_end(self.split, session.run((self.initializer, self.cardinality))[1])
+        sums = dict.fromkeys(self.sums, 0.0)
+        counts = dict.fromkeys(self.counts, 0.0)
+        while True:
+            try:
+                batch_sums, batch_counts = session.run((dict(self.sums), dict(self.counts)))
+            except tf.errors.OutOfRangeError:
+                break
+            if cut():
+                raise EvaluationCutError
+            for name in sums:
+                sums[name] += float(batch_sums[name])
+                counts[name] += float(batch_counts[name])
+        if not all(counts.values()):
+            raise ConfigError(Problem(f"data.{self.split}() gives no example to evaluate"))
+        means = {name: sums[name] / counts[name] for name in sums}
+        if not self.results:
+            return means
+        results = session.run(dict(self.results))
+        return means | {name: float(value) for name, value in results.items()}
+
+
+@dataclass(frozen=True)
+class SeparateEvaluation(Evaluation):
+    """An evaluation in another graph and session, which a temporary checkpoint gives the weights.
+
+    Attributes:
+      graph: holds everything but `transfer`.
+      values: metric name -> its value over all batches since the session began.
+      update: evaluates one batch; it raises OutOfRangeError when the input has ended.
+      scaffold: its saver restores the model, its local init prepares the rest.
+      hooks: hooks of the evaluation.
+      transfer: saves the model for that saver, in the graph of the session that holds it.
+      rebuild: builds the evaluation again for every call of `evaluate`, for hooks whose `begin`
+        adds operations or starts counting; None, the default, uses the graph again.
+      once: whether `update` runs once, because it reads nothing that ends; by default not.
+      cardinality: as in `InGraphEvaluation`.
+      explaining: surrounds the session and explains errors of the graph's operations; by default
+        they stay as they are.
+    """
+
+    split: str
+    graph: tf.Graph
+    values: Mapping[str, Any]
+    update: tf.Operation
+    scaffold: tf.compat.v1.train.Scaffold
+    hooks: Sequence[tf.compat.v1.train.SessionRunHook]
+    transfer: tf.compat.v1.train.Saver
+    rebuild: Callable[[], SeparateEvaluation] | None = None
+    once: bool = False
+    cardinality: tf.Tensor | None = None
+    explaining: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return tuple(self.values)
+
+    def evaluate(
+        self, session: tf.compat.v1.Session, cut: Callable[[], bool] = never_cut
+    ) -> dict[str, float]:
+        """Evaluates the weights in a second session."""
+        evaluation = self if self.rebuild is None else self.rebuild()
+        with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
+            checkpoint = self.transfer.save(
+                session,
+                str(Path(folder, "model.ckpt")),
+                write_meta_graph=False,
+                write_state=False,
+            )
+            values = evaluation.evaluate_checkpoint(checkpoint, cut)
+        # The saver would delete the files that it remembers, which are gone.
+        self.transfer.set_last_checkpoints_with_time([])
+        return {name: float(value) for name, value in values.items()}
+
+    def evaluate_checkpoint(
+        self,
+        checkpoint: str | None,
+        cut: Callable[[], bool] = never_cut,
+        config: tf.compat.v1.ConfigProto = PLACED_SOFTLY,
+    ) -> dict[str, Any]:
+        """Returns the metrics of a checkpoint, evaluated in a new session.
+
+        Args:
+          checkpoint: its path; None evaluates the initial values.
+          cut: called after each batch; True ends the evaluation without a result.
+          config: of the session, by default with soft placement.
+
+        Raises:
+          EvaluationCutError: when `cut` returned True.
+          ConfigError: when the input holds no batch, or repeats forever.
+        """
+        final = tf.compat.v1.train.FinalOpsHook(dict(self.values))
+        batches = 0
+        with self.graph.as_default():
+            creator = ChiefSessionCreator(
+                self.scaffold, config=config, checkpoint_filename_with_path=checkpoint
+            )
+            with self.explaining(), MonitoredSession(creator, [*self.hooks, final]) as session:
+                if self.cardinality is not None:
+                    # Hooks do not take it for a step.
+                    count = session.run_step_fn(
+                        lambda step_context: step_context.session.run(self.cardinality)
+                    )
+                    _require_end(self.split, count)
+                while not session.should_stop():
+                    session.run(self.update)
+                    batches += 1
+                    if cut():
+                        raise EvaluationCutError
+                    if self.once:
+                        break
+        if batches == 0:
+            raise ConfigError(Problem(f"the input of mode {self.split} holds no batch to evaluate"))
+        return dict(final.final_ops_values)
+
+
+def separate_evaluation(
+    split: str, spec: GraphSpec, saver: tf.compat.v1.train.Saver
+) -> SeparateEvaluation:
+    """Returns the evaluation of the default graph, which `spec` describes.
+
+    `saver` restores its variables, and is the evaluation's `transfer`.
+    """
+    metrics = {} if spec.loss is None else {"loss": tf.compat.v1.metrics.mean(spec.loss)}
+    metrics |= spec.evaluation
+    inputs = [] if spec.input is None else [spec.input.initializer]
+    scaffold = tf.compat.v1.train.Scaffold(
+        local_init_op=local_init_op(spec.scaffold, *inputs),
+        saver=saver,
+        copy_from_scaffold=spec.scaffold,
+    )
+    saver.build()
+    return SeparateEvaluation(
+        split=split,
+        graph=tf.compat.v1.get_default_graph(),
+        values={
+            name: tf.nest.map_structure(tf.convert_to_tensor, value)
+            for name, (value, _) in metrics.items()
+        },
+        update=tf.group(*tf.nest.flatten([update for _, update in metrics.values()])),
+        scaffold=scaffold,
+        hooks=spec.hooks,
+        transfer=saver,
+    )
+
+
+def _require_end(split: str, cardinality: int) -> None:
+    """Raises a ConfigError where a pass over a split would never end, or may not."""
+    endless = cardinality == tf.data.INFINITE_CARDINALITY
+    if split == "train" and cardinality < 0:
+        raise ConfigError(
+            Problem(
+                f"data.train() repeats forever{'' if endless else ', as far as is known'}",
+                "an evaluation is one pass over a split, and the size of this one is not known",
+                "give the data a method sizes() that returns {'train': COUNT, ...}",
+            )
+        )
+    if endless:
+        raise ConfigError(
+            Problem(
+                f"the data of the {split} split repeats forever",
+                "an evaluation is one pass over a split",
+                "leave out .repeat(), or end it with .take(COUNT)",
+            )
+        )

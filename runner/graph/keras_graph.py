@@ -1,0 +1,322 @@
+"""The graph of a configuration with a `model`: data, model, loss, optimizer, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from runner.config.instantiation import build_target
+from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.validation import objective_problem
+from runner.errors import ConfigError, Problem
+from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph
+from runner.graph.calls import Calls
+from runner.graph.evaluation import InGraphEvaluation
+from runner.graph.experiment import Data, Model, Sized
+from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
+from runner.graph.measures import Batch
+from runner.graph.objective import Objective
+from runner.graph.optimization import Schedule, averaged_names
+from runner.graph.precision import (
+    build_model,
+    dtype_policy,
+    full_precision,
+    is_compiled,
+    new_graph,
+)
+from runner.graph.replica import Replica
+from runner.graph.serving import SIGNATURE, named
+from runner.graph.training_step import TrainingStep
+from runner.graph.variables import (
+    checkpoint_saver,
+    keras_slots,
+    name_variables,
+    saved_as,
+    variable_specs,
+    whole_name,
+)
+from runner.restoration.model_variables import (
+    initializers,
+    keras_variables,
+    model_variables,
+    which_train,
+)
+from runner.restoration.variables import WARM_STARTED, assign_owners, classify
+from runner.restoration.weights_layout import weights_layout
+from runner.system.user_code import calling
+
+# Of an evaluation of the training data.
+_BATCH_SIZE = 32
+
+
+class KerasGraph(GraphMaker):
+    """The graph of `data`, `model`, `loss`, `metrics` and `optimizer`."""
+
+    def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
+        """Builds the forward pass to train and to evaluate, and what updates the variables."""
+        config = self.config
+        with new_graph(config, replica) as graph, dtype_policy(config):
+            data = build_data(config)
+            with replica.partitioned():
+                model = build_model(config)
+                objective, calls = Objective(config, model), Calls(config)
+                notes = list(objective.notes)
+                if not config.optimizer:
+                    config = replace(config, optimizer=compiled_optimizer(model))
+                    notes += optimizer_notes(config, model)
+            source = step = None
+            if train:
+                source = _training_input(data, replica)
+                forward = _forward(calls, model, objective, train=True)
+                step = TrainingStep(config, source, forward, replica=replica)
+            evaluation = _evaluation(calls, split, data, model=model, objective=objective)
+            objective.keep_apart(graph)
+            weights = keras_variables(model)
+            keras_names = {name: weight.value for name, weight in weights.items()}
+            of_model = _in_order_of_model(keras_names)
+            policies = _policies(config, of_model)
+            _require_sources(config, graph, of_model, policies=policies)
+            trainable = which_train(model, of_model)
+            trained = _trained(of_model, trainable, policies=policies)
+            training = step.build([*trained.values()], evaluation.metrics, model) if step else None
+            variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
+            saver = _saver(config, variables, trained, source=source)
+        return BuiltGraph(
+            graph=graph,
+            variables=variables,
+            specs=variable_specs(
+                variables,
+                trainable,
+                policies=policies,
+                training=training,
+                initializers=initializers(model),
+            ),
+            training=training,
+            evaluation=evaluation,
+            saver=saver,
+            calls=calls,
+            sizes=data.sizes() if isinstance(data, Sized) else {},
+            notes=tuple(notes),
+            layout=partial(weights_layout, model, weights) if weights else None,
+            slots=keras_slots(variables, training) if training else None,
+        )
+
+    def serving(self, checkpoint: str) -> ServingGraph:
+        """Builds the forward pass alone, of features that are fed."""
+        config = self.config
+        with new_graph(config, Replica()) as graph, dtype_policy(config):
+            batch = build_data(config).test().element_spec[0]
+            features = tf.nest.map_structure(
+                lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
+            )
+            model = build_model(config)
+            outputs = tf.function(
+                lambda batch: full_precision(model(batch, training=False)), autograph=False
+            )(features)
+            variables = model_variables(model)
+            restored = variables
+            if config.train.evaluate_ema:
+                restored = averaged_names(variables, checkpoint)
+            signature = tf.compat.v1.saved_model.predict_signature_def(
+                named("features", features), named("outputs", outputs)
+            )
+            return ServingGraph(
+                graph=graph,
+                signatures={SIGNATURE: signature},
+                restorer=tf.compat.v1.train.Saver(restored or None),
+                # Under their names in checkpoints.
+                saver=tf.compat.v1.train.Saver(dict(variables)) if variables else None,
+                main_op=tf.compat.v1.train.Scaffold.default_local_init_op(),
+            )
+
+    def example(self) -> Mapping[str, Any]:
+        """Returns the features of the first example of the test split."""
+        return first_example(build_data(self.config))
+
+
+def first_example(data: Data) -> dict[str, Any]:
+    """Returns the features of the first example of the test split by name, arrays."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        batches = tf.compat.v1.data.make_initializable_iterator(data.test())
+        features, *_ = batches.get_next()
+        session.run([batches.initializer, tf.compat.v1.tables_initializer()])
+        example = session.run(named("features", features))
+    return {name: value[:1] for name, value in example.items()}
+
+
+def _saver(
+    config: RunConfig,
+    variables: Mapping[str, tf.Variable],
+    trained: Iterable[str],
+    *,
+    source: TrainingInput | None,
+) -> tf.compat.v1.train.Saver:
+    """Returns the saver; without training it may read the averages of the trained variables."""
+    averaged = config.train.ema_decay is not None or config.optimizer.get("use_ema")
+    averages = source is None and averaged and config.train.evaluate_ema
+    saved = saved_as(variables, frozenset(trained) if averages else frozenset())
+    return checkpoint_saver(config, saved, source if config.train.save_input else None)
+
+
+def build_data(config: RunConfig) -> Data:
+    """Builds the experiment's data.
+
+    Raises:
+      ConfigError: when the target cannot be built or lacks a split.
+    """
+    data = build_target("data", config.data)
+    if not isinstance(data, Data):
+        splits = ("train", "validation", "test")
+        lacking = [split for split in splits if not hasattr(data, split)]
+        raise ConfigError(
+            Problem(
+                f"data: {config.data['_target_']} has no {', '.join(lacking)}",
+                "data has the methods train(), validation() and test(), each a tf.data.Dataset",
+            )
+        )
+    return data
+
+
+def _batches(split: str, data: Data) -> tf.data.Dataset:
+    with calling(f"data.{split}()"):
+        dataset = getattr(data, split)()
+    element = getattr(dataset, "element_spec", None)
+    if isinstance(element, tuple) and len(element) in (2, 3):
+        return dataset
+    raise ConfigError(
+        Problem(
+            f"data.{split}() gives {element if element is not None else type(dataset).__name__}",
+            "it must be a tf.data.Dataset of (features, labels) batches, or of (features, labels, "
+            "weights)",
+        )
+    )
+
+
+def _one_pass(split: str, data: Data) -> tuple[tf.data.Dataset, tf.Tensor | None]:
+    """Returns the batches of a split, and their number; None where they are known to end."""
+    batches = _batches(split, data)
+    size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
+    if size is None:
+        return batches, batches.cardinality()
+    # The last batch of endless data may hold examples of two passes.
+    return batches.unbatch().take(size).batch(_BATCH_SIZE), None
+
+
+def _training_input(data: Data, replica: Replica) -> TrainingInput:
+    batches = replica.shard(_batches("train", data))
+    ahead = getattr(data, "prefetch", True)
+    return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
+
+
+def _forward(calls: Calls, model: Model, objective: Objective, *, train: bool) -> Any:
+    """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
+
+    After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
+    """
+
+    def forward(features: Any, labels: Any, weights: Any = None) -> Any:
+        if train:
+            objective.begin_batch()
+        outputs = calls.model(model, features, training=train)
+        measure = objective.means if train else objective.add
+        return measure(Batch(features, labels, weights, outputs, train))
+
+    # The training step compiles it together with its gradient. None: TensorFlow decides.
+    jit_compile = True if is_compiled(calls.config) and not train else None
+    return tf.function(forward, autograph=False, jit_compile=jit_compile)
+
+
+def _evaluation(
+    calls: Calls, split: str, data: Data, *, model: Model, objective: Objective
+) -> InGraphEvaluation:
+    with tf.name_scope(split):
+        dataset, cardinality = _one_pass(split, data)
+        dataset = without_autotuning(dataset)
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        totals = _forward(calls, model, objective, train=False)(*iterator.get_next())
+        results = tf.function(objective.of_pass, autograph=False)()
+        begin = iterator.initializer
+        if results:
+            begin = tf.group(begin, objective.begin())
+    sums = {name: total for name, (total, _) in totals.items()}
+    counts = {name: count for name, (_, count) in totals.items()}
+    evaluation = InGraphEvaluation(split, begin, sums, counts, results, cardinality)
+    problem = objective_problem(calls.config.train.objective, evaluation.metrics)
+    if problem is not None:
+        raise ConfigError(problem)
+    return evaluation
+
+
+def _in_order_of_model(keras_names: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
+    """Names the variables of the graph in the model's order, in which Keras saves slots."""
+    variables = name_variables(tf.compat.v1.global_variables(), keras_names)
+    return {name: variables[name] for name in (*keras_names, *variables) if name in variables}
+
+
+def _policies(config: RunConfig, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
+    """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
+    wholes = {name: whole_name(name, variable) for name, variable in variables.items()}
+    states = {whole: classify(whole, model=True) for whole in wholes.values()}
+    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
+    claims = assign_owners(candidates, config.scaffolds, config.restoration.collision).claims
+    return {
+        name: config.scaffolds[claims[whole][0]]
+        for name, whole in wholes.items()
+        if whole in claims
+    }
+
+
+def _require_sources(
+    config: RunConfig,
+    graph: tf.Graph,
+    variables: Mapping[str, tf.Variable],
+    *,
+    policies: Mapping[str, ScaffoldConfig],
+) -> None:
+    """Raises a ConfigError for values that the model's `_target_` loads and nothing restores.
+
+    In a graph Keras's assignments are operations that nothing runs.
+    """
+    initialised = {variable.initializer for variable in variables.values()}
+    assigned = {
+        operation.inputs[0].op
+        for operation in graph.get_operations()
+        if operation.type == "AssignVariableOp" and operation not in initialised
+    }
+    lost = [
+        name
+        for name, variable in variables.items()
+        if variable.handle.op in assigned and not (name in policies and policies[name].checkpoint)
+    ]
+    if lost:
+        shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
+        raise ConfigError(
+            Problem(
+                f"model: {config.model['_target_']} loads values for {shown}",
+                "a run takes pretrained values through scaffolds, which its plan shows and a "
+                "resumed run leaves out",
+                "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
+                "'scaffolds.NAME.variables.include=[*]'",
+            )
+        )
+
+
+def _trained(
+    variables: Mapping[str, tf.Variable],
+    trainable: Mapping[str, bool],
+    *,
+    policies: Mapping[str, ScaffoldConfig],
+) -> dict[str, tuple[tf.Variable, Schedule]]:
+    """Returns name -> variable and schedule, for the variables that train."""
+    trained = {}
+    for name, variable in variables.items():
+        policy = policies.get(name, ScaffoldConfig())
+        if trainable[name] and policy.trainable:
+            schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
+            trained[name] = (variable, schedule)
+    return trained

@@ -1,0 +1,132 @@
+"""The table of the stores that runs can be recorded in.
+
+Another backend takes a module with a `Destination` and an entry in `BACKENDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.config.schema import TrackingConfig
+from runner.errors import Problem, TrackingError
+from runner.tracking.address import resolve
+from runner.tracking.destination import Destination
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
+
+
+class ParentMissingError(TrackingError):
+    """The store does not have the parent run yet, in which the run is to be opened."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A kind of store.
+
+    Attributes:
+      uri: returns the URI of the store that a configuration names; None when it names none.
+      settings: returns the configuration keys that name the store at a URI, or none at None.
+      connect: opens a run at a URI, by its directory and opening. It imports the store's library,
+        and may raise anything.
+      location: returns the place of a run in the store at a URI, for display.
+    """
+
+    uri: Callable[[TrackingConfig], str | None]
+    settings: Callable[[str | None], dict[str, object]]
+    connect: Callable[[TrackingDirectory, str, Opening], Destination]
+    location: Callable[[TrackingDirectory, str], str]
+
+
+def mlflow_uri(config: TrackingConfig) -> str | None:
+    """Returns MLflow's tracking URI, absolute; None when nothing is recorded there.
+
+    Raises:
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
+    """
+    if config.uri is None or config.uri.lower() == "none":
+        return None
+    return resolve(config.uri, Path.cwd()).uri
+
+
+def _connect_mlflow(directory: TrackingDirectory, uri: str, opening: Opening) -> Destination:
+    # Importing MLflow takes seconds.
+    from runner.tracking.mlflow_store import MlflowStore
+
+    store = MlflowStore(uri)
+    parent_id = None
+    if opening.parent is not None:
+        parent = TrackingDirectory(Path(opening.parent))
+        # The store may have been moved or copied with the run directories.
+        parent_id = parent.position(uri).run_id or store.id_of(parent.opening())
+        if parent_id is None:
+            raise ParentMissingError(
+                Problem(
+                    f"run {opening.run_name!r} cannot be opened yet",
+                    f"it is a part of the one in {opening.parent}, which the store does not have",
+                    f"see {parent.log}, or deliver that: python -m runner.sync {opening.parent}",
+                )
+            )
+    run = store.open_run(opening, directory.position(uri).run_id, parent_id)
+    if opening.system_metrics and directory.is_written():
+        run.monitor()
+    return run
+
+
+def _mlflow_location(directory: TrackingDirectory, uri: str) -> str:
+    address, position = resolve(uri, Path.cwd()), directory.position(uri)
+    if position.run_id is None:
+        return f"{address.shown} (not delivered yet)"
+    if address.is_server:
+        return address.page(position.run_id, position.experiment_id)
+    return f"{address.shown}, run {position.run_id}"
+
+
+def _connect_event_files(directory: TrackingDirectory, uri: str, opening: Opening) -> Destination:
+    # Importing TensorFlow takes seconds.
+    from runner.tracking.event_files import EventFiles
+
+    return EventFiles(directory.tensorboard)
+
+
+MLFLOW = Backend(
+    uri=mlflow_uri,
+    settings=lambda uri: {"tracking.uri": uri},
+    connect=_connect_mlflow,
+    location=_mlflow_location,
+)
+
+BACKENDS: Mapping[str, Backend] = {
+    "mlflow": MLFLOW,
+    "tensorboard": Backend(
+        uri=lambda config: "tensorboard:" if config.tensorboard else None,
+        settings=lambda uri: {"tracking.tensorboard": uri is not None},
+        connect=_connect_event_files,
+        location=lambda directory, uri: f"event files in {directory.tensorboard}",
+    ),
+}
+"""Scheme of a URI -> backend. Schemes that are not listed, such as `sqlite`, are MLflow's."""
+
+
+def backend_of(uri: str) -> Backend:
+    """Returns the backend of a store's URI."""
+    return BACKENDS.get(uri.partition(":")[0], MLFLOW)
+
+
+def configured_uris(config: TrackingConfig) -> tuple[str, ...]:
+    """Returns the URIs of the stores that a configuration names.
+
+    Raises:
+      TrackingUriError: a URI is malformed, or of a kind that the backend does not offer.
+    """
+    uris = (backend.uri(config) for backend in BACKENDS.values())
+    return tuple(uri for uri in uris if uri is not None)
+
+
+def recorded_settings(uris: Sequence[str]) -> dict[str, object]:
+    """Returns the configuration keys that name the stores at `uris`, with their values."""
+    settings: dict[str, object] = {}
+    for backend in BACKENDS.values():
+        uri = next((uri for uri in uris if backend_of(uri) is backend), None)
+        settings |= backend.settings(uri)
+    return settings

@@ -1,0 +1,345 @@
+"""Records runs through journals in the configured stores, and finds them in MLflow."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shlex
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import Timeout
+
+from runner.config.masking import Mask
+from runner.config.schema import TrackingConfig
+from runner.errors import Problem, TrackingError
+from runner.system.status import Status
+from runner.tracking.address import Address, resolve
+from runner.tracking.backends import backend_of, configured_uris, mlflow_uri
+from runner.tracking.follower_process import FollowerProcess, start_follower
+from runner.tracking.journal import Artifact, Dataset, End, Journal, Metrics, Parameters, Tags, Text
+from runner.tracking.tracker import COMMAND_TAG, ExportedModel, TrackedRun, Tracker
+from runner.tracking.tracking_directory import Opening, TrackingDirectory
+
+if TYPE_CHECKING:
+    from runner.tracking.mlflow_store import MlflowStore
+
+logger = logging.getLogger(__name__)
+
+
+def now() -> int:
+    """Returns the present time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class JournalTracker(Tracker):
+    """Appends the records of one run to its journal.
+
+    Args:
+      store: the run's stores.
+      directory: the folder of the journal, claimed.
+      follower: follows the journal.
+      adds: whether the run has ended before and is only added to, so that its end time stays.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        directory: TrackingDirectory,
+        follower: FollowerProcess,
+        *,
+        adds: bool = False,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._journal = Journal(directory.journal)
+        self._follower = follower
+        self._mask = store.mask
+        self._adds = adds
+        self._closed = False
+
+    def log_parameters(self, parameters: Mapping[str, object]) -> None:
+        """Appends parameters, with secrets masked."""
+        masked = {name: str(self._mask.value(name, value)) for name, value in parameters.items()}
+        self._journal.append(Parameters(masked))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Appends metrics with the present time."""
+        self._journal.append(Metrics(metrics, step, now()))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Appends tags, with secrets masked."""
+        self._journal.append(Tags(_masked(tags, self._mask)))
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Appends the path; one in the run directory stays valid when the directory is moved."""
+        path, root = path.absolute(), self._directory.run_directory.absolute()
+        inside = path.is_relative_to(root)
+        self._journal.append(Artifact(path.relative_to(root) if inside else path, folder))
+
+    def log_text(self, text: str, file: str) -> None:
+        """Appends text, with secrets masked."""
+        self._journal.append(Text(self._mask.text(text), file))
+
+    def log_dataset(self, dataset: Dataset) -> None:
+        """Appends a data set, with secrets masked."""
+        self._journal.append(replace(dataset, source=self._mask.text(dataset.source)))
+
+    def rewind(self, step: int) -> None:
+        """Begins another segment of the journal if the run had got beyond `step`."""
+        self._journal.rewind(step)
+
+    def close(self, status: Status, seconds: float | None = None) -> None:
+        """Appends the status, and waits for the follower; see `FollowerProcess.finish`."""
+        if self._closed:
+            return
+        self._closed = True
+        end_time = None if self._adds else now()
+        self._journal.append(End(status, self._journal.lost, end_time))
+        self._journal.close()
+        self._directory.release()
+        longest = math.inf if seconds is None else seconds
+        timeout = self._store.config.close_seconds
+        for path in self._follower.finish(self._directory.run_directory, timeout, longest=longest):
+            undelivered = TrackingDirectory(path)
+            logger.warning(
+                "Not all that the run recorded is delivered yet. It is kept in %s; a process"
+                " delivers on for a time and logs to %s. When the store is back:"
+                " python -m runner.sync %s",
+                undelivered.journal,
+                undelivered.log,
+                shlex.quote(str(path)),
+            )
+
+    def location(self) -> str:
+        """Returns the run's page or its id and store, and the folder of event files."""
+        return self._store.location(self._directory.run_directory)
+
+
+class RunStore:
+    """Records runs in the configured stores, and finds them in MLflow again.
+
+    No store is contacted before it is needed. When the configuration names none, runs are only
+    logged, and none is found.
+
+    Args:
+      config: where runs are recorded, and how; by default nowhere.
+      mask: masks the secrets of what is recorded.
+      follower: delivers; by default the follower that all runs of this process share.
+
+    Raises:
+      TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.
+    """
+
+    def __init__(
+        self,
+        config: TrackingConfig | None = None,
+        mask: Mask | None = None,
+        follower: FollowerProcess | None = None,
+    ) -> None:
+        self.config = config or TrackingConfig(uri=None)
+        self.mask = mask or Mask(self.config.mask, {})
+        self._custom_follower = follower
+        uri = mlflow_uri(self.config)
+        self._address: Address | None = resolve(uri, Path.cwd()) if uri else None
+        self._mlflow_store: MlflowStore | None = None
+        self._uris = configured_uris(self.config)
+
+    def open(
+        self,
+        directory: Path,
+        experiment: str,
+        run_name: str,
+        *,
+        tags: Mapping[str, str],
+        parent: str | None = None,
+        ended: Status | None = None,
+    ) -> Tracker:
+        """Opens the run of a run directory: a new one, or the one recorded from there before.
+
+        Args:
+          directory: the run directory.
+          experiment: name of the experiment.
+          run_name: display name of the run.
+          tags: the first tags of a new run; `open` ignores the tags of existing runs.
+          parent: directory of the parent run, such as a sweep.
+          ended: the final status of a run that has ended and is only added to; it stays so.
+
+        Raises:
+          TrackingError: another process records from this directory.
+        """
+        if not self._uris:
+            logger.info("run %s of %s", run_name, experiment)
+            tracker = Tracker(run_name)
+            tracker.set_tags(tags)
+            return tracker
+        files = TrackingDirectory(directory.absolute())
+        try:
+            files.claim()
+        except Timeout as error:
+            raise TrackingError(
+                Problem(
+                    f"nothing can be recorded from {directory}",
+                    "another process records from it",
+                    "wait for it, or end it",
+                )
+            ) from error
+        first_tags = _masked(tags, self.mask)
+        opening = files.opening() or Opening(
+            uuid.uuid4().hex, experiment, run_name, first_tags, parent, start_time=now()
+        )
+        files.write_opening(
+            replace(
+                opening,
+                stores=self._uris,
+                system_metrics=self.config.system_metrics,
+                patience_seconds=self.config.patience_seconds,
+                ended=ended.value if ended else None,
+            )
+        )
+        follower = self._follower()
+        follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
+        return JournalTracker(self, files, follower, adds=ended is not None)
+
+    def recorded(self, directory: Path) -> bool:
+        """Whether the run of a run directory is recorded, and can be recorded further."""
+        return bool(self._uris) and TrackingDirectory(directory).opening() is not None
+
+    def deliver_rest(self, directory: Path) -> None:
+        """Starts the delivery of the rest of a killed process's run, and of its status.
+
+        It neither waits for the store nor raises because of it.
+        """
+        files = TrackingDirectory(directory.absolute())
+        opening = files.opening() if self._uris else None
+        if opening is None:
+            return
+        statuses = {files.position(uri).status for uri in opening.stores}
+        if statuses.isdisjoint({None, Status.RUNNING.value}):
+            return
+        parent = Path(opening.parent) if opening.parent else None
+        self._follower().follow(files.run_directory, parent)
+
+    def location(self, directory: Path) -> str:
+        """Returns the places where the run of a run directory is recorded, for display."""
+        files = TrackingDirectory(directory)
+        return "; ".join(backend_of(uri).location(files, uri) for uri in self._uris)
+
+    @property
+    def store(self) -> str:
+        """MLflow's tracking URI, with passwords masked; empty when runs are not recorded there."""
+        return self._address.shown if self._address else ""
+
+    def run_id(self, directory: Path) -> str | None:
+        """Returns MLflow's id of the run of a run directory; None while it has no such run."""
+        if self._address is None:
+            return None
+        return TrackingDirectory(directory).position(self._address.uri).run_id
+
+    def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
+        """Returns the FINISHED runs of `experiment` that have all of `tags`, newest first.
+
+        The values of the tags must not contain a quote.
+
+        Raises:
+          TrackingError: the store cannot be used.
+        """
+        return [] if self._address is None else self._mlflow().finished(experiment, tags)
+
+    def pin(self, uri: str) -> str:
+        """Returns the artifact's URI with a version in place of a model's alias.
+
+        Args:
+          uri: `runs:/...`, `models:/...` or `mlflow-artifacts:...`.
+
+        Raises:
+          TrackingError: the store cannot be used, or has no such model, version or alias.
+        """
+        return self._mlflow(uri).pin(uri)
+
+    def download(self, uri: str, folder: str) -> str:
+        """Copies the artifact at a pinned URI into a folder and returns the path of the copy.
+
+        Raises:
+          TrackingError: the store cannot be used, or there is no such artifact.
+        """
+        return self._mlflow(uri).download(uri, folder)
+
+    def keep_model(
+        self,
+        directory: Path,
+        model: ExportedModel,
+        register: str | None = None,
+        *,
+        alias: str | None = None,
+    ) -> str | None:
+        """Adds an exported model to the run of a run directory, once, and registers it.
+
+        Args:
+          directory: the run directory.
+          model: the model.
+          register: the name under which to register the model; None does not register it.
+          alias: names the registered version from now on.
+
+        Returns:
+          A URI by which MLflow's tools load the model; None when runs are not recorded there.
+
+        Raises:
+          TrackingError: the store cannot be used, does not have the run, or refuses the model.
+        """
+        if self._address is None:
+            return None
+        run_id = self.run_id(directory)
+        if run_id is None:
+            raise TrackingError(
+                Problem(
+                    f"the model of {directory} cannot be kept in {self.store}",
+                    "the run is not recorded there",
+                    f"deliver it first: python -m runner.sync {shlex.quote(str(directory))}"
+                    if self.recorded(directory)
+                    else "train with that tracking.uri",
+                )
+            )
+        return self._mlflow().keep_model(run_id, model, register, alias=alias)
+
+    def open_command(self) -> str:
+        """Returns the shell command that shows MLflow's runs, quoted, with passwords masked."""
+        return self._address.open_command() if self._address else ""
+
+    def page(self, directory: Path) -> str:
+        """Returns the address of the run's page on the server, or where `open_command` serves."""
+        if self._address is None:
+            return ""
+        position = TrackingDirectory(directory).position(self._address.uri)
+        return self._address.page(position.run_id, position.experiment_id)
+
+    def _follower(self) -> FollowerProcess:
+        return self._custom_follower or start_follower(self._address.uri if self._address else None)
+
+    def _mlflow(self, uri: str = "") -> MlflowStore:
+        """Returns MLflow, which has the artifact at `uri`."""
+        if self._address is None:
+            raise TrackingError(
+                Problem(
+                    f"{uri} is in MLflow, and tracking is off",
+                    "tracking.uri is null, so there is no store to ask for it",
+                    "set tracking.uri to the store that has it, or name a path",
+                )
+            )
+        if self._mlflow_store is None:
+            # Importing MLflow takes seconds.
+            from runner.tracking.mlflow_store import MlflowStore
+
+            self._mlflow_store = MlflowStore(self._address.uri)
+        return self._mlflow_store
+
+
+def _masked(tags: Mapping[str, str], mask: Mask) -> dict[str, str]:
+    return {
+        name: mask.command(value) if name == COMMAND_TAG else mask.text(str(value))
+        for name, value in tags.items()
+    }
