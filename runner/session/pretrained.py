@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -34,6 +34,10 @@ _Saver: TypeAlias = tf.compat.v1.train.Saver
 Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
 # What TensorFlow's Saver puts after its name for a keras.Variable; in a list, there is no name.
 _OF_KERAS = "VARIABLE_VALUE"
+_NAME_THEM = (
+    "name the tensors in the saver: tf.train.Saver({NAME: variable}); for a keras.Variable, give "
+    "the saver its own: {NAME: variable.value}"
+)
 
 
 class PretrainedScaffolds:
@@ -249,6 +253,11 @@ class _RestoredTensor:
         """The name of the variable, or of the value of a table."""
         return str(self.value.name if self.assign is None else self.assign.inputs[0].op.name)
 
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The shape as a tuple; empty if it is not fully known."""
+        return tuple(self.shape.as_list()) if self.shape.is_fully_defined() else ()
+
     def assignment(self, scaffold: str, tensor: TensorSpec) -> Assignment:
         """Returns the assignment of a tensor of a checkpoint.
 
@@ -257,8 +266,7 @@ class _RestoredTensor:
         """
         dtype = self.value.dtype.base_dtype.name
         if tensor.dtype != dtype or not self.shape.is_compatible_with(tensor.shape):
-            shape = self.shape.as_list() if self.shape.rank is not None else ""
-            raise ValueError(f"the variable is {dtype} {shape}".strip())
+            raise ValueError(f"the variable is {dtype} {list(self.size)}")
         conversions = () if self.conversion is None else (self.conversion,)
         shape = tensor.shape if self.conversion is None else self.conversion.shape(tensor.shape)
         spec = TensorSpec(self.name, shape, dtype)
@@ -270,40 +278,34 @@ def _assign(
     scaffold: str, tensors: Iterable[_RestoredTensor], spec: CheckpointSpec
 ) -> tuple[list[Assignment], list[Problem]]:
     """Returns the assignments of a scaffold, and the problems of tensors that it cannot restore."""
+    key = f"scaffolds.{scaffold}"
     assignments: list[Assignment] = []
     misses: list[Miss] = []
-    misfits: dict[str, Problem] = {}
+    misfits: list[Problem] = []
     for restored in tensors:
         tensor = spec.find(restored.key)
         if tensor is None:
-            misses.append(_miss(restored))
+            name = restored.key.removesuffix(_OF_KERAS) or restored.key
+            misses.append(Miss(restored.name, name, restored.size, renameable=False))
             continue
         try:
             assignments.append(restored.assignment(scaffold, tensor))
         except ValueError as error:
-            misfits[restored.name] = Problem(
-                f"scaffolds.{scaffold}: {restored.name} cannot be restored from {tensor.name}, "
-                f"which is {tensor.dtype} {list(tensor.shape)} in {spec.path}",
-                str(error),
-                "build the model as it was when it was saved, or leave the variable out of the "
-                "saver's var_list",
+            misfits.append(
+                Problem(
+                    f"{key}: {restored.name} cannot be restored from {tensor.name}, which is "
+                    f"{tensor.dtype} {list(tensor.shape)} in {spec.path}",
+                    str(error),
+                    "build the model as it was when it was saved, or leave the variable out of the "
+                    "saver's var_list",
+                )
             )
     taken = {piece.tensor.name for assignment in assignments for piece in assignment.pieces}
-    problems = missing_problems(scaffold, spec, misses, (), taken)
-    if misfits:
-        problems += combined(f"scaffolds.{scaffold}", "misfit", misfits)
-    return assignments, problems
-
-
-def _miss(restored: _RestoredTensor) -> Miss:
-    name, cause = restored.key.removesuffix(_OF_KERAS), ""
-    remedy = "name the tensor in the saver: tf.train.Saver({NAME: variable})"
-    if name != restored.key and not name.endswith("/"):
-        cause = f"tf.train.Saver calls it {restored.key!r}, the value of a keras.Variable"
-        remedy = "give the saver the variable's own: tf.train.Saver({NAME: variable.value})"
-    shape = tuple(restored.shape.as_list()) if restored.shape.is_fully_defined() else ()
-    wanted = name or restored.key
-    return Miss(restored.name, wanted, shape, renameable=False, cause=cause, remedy=remedy)
+    missing = missing_problems(key, spec, misses, taken=taken, not_renamed=())
+    return assignments, [
+        *(replace(problem, remedy=_NAME_THEM) for problem in missing),
+        *combined(key, misfits),
+    ]
 
 
 def _refuse_overlap(restored: Mapping[str, Iterable[_RestoredTensor]]) -> None:
