@@ -20,13 +20,8 @@ from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import Miss, combined, missing_problems
 from runner.restoration.reading import in_scaffold
-from runner.restoration.restorer import (
-    Feeds,
-    InGraph,
-    InitFunction,
-    SessionBackend,
-    Target,
-)
+from runner.restoration.restorer import InitFunction
+from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target
 from runner.restoration.variables import StateClass, VariableSpec
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold

@@ -15,17 +15,13 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
-from runner.restoration import restorer
+from runner.restoration import restorer, session_backend
 from runner.restoration.conversions import Slice
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.reading import NonFinite, converted_values
-from runner.restoration.restorer import (
-    SessionBackend,
-    Target,
-    restore_operation,
-    restored_in_graph,
-)
+from runner.restoration.restorer import restore_operation, restored_in_graph
+from runner.restoration.session_backend import SessionBackend, Target
 from tests.tiny.plans import checkpoint, variable
 from tests.tiny.restoring import save_bundle
 
@@ -63,7 +59,7 @@ def block(name: str, offset: int, size: int) -> Assignment:
 
 
 def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restorer, "BATCH_BYTES", 20)
+    monkeypatch.setattr(session_backend, "BATCH_BYTES", 20)
     sizes = (1, 4, 1, 9, 2, 3)
     assignments = [assignment(f"v{at}", size, ("a", "x")) for at, size in enumerate(sizes)]
     with tf.Graph().as_default():
@@ -81,7 +77,7 @@ def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch)
 def test_values_of_one_operation_are_assigned_together_and_of_one_tensor_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(restorer, "BATCH_BYTES", 20)
+    monkeypatch.setattr(session_backend, "BATCH_BYTES", 20)
     keys, values, first, second = (assignment(name, 4, ("a", "x")) for name in "kvab")
     with tf.Graph().as_default(), tf1.Session() as session:
         table, shared = tf.no_op(), tf1.placeholder(tf.float32)
