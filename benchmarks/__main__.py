@@ -1,4 +1,4 @@
-"""Runs all benchmarks, or those named: `python -m benchmarks [NAME ...] [--json FILE]`."""
+"""Runs all or the named benchmarks: `python -m benchmarks [NAME ...] [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.harness import machine
 
-# About how many minutes each takes on two cores, and what it is told besides: fewer repeats than by
-# itself, so that all of them take 20 minutes at most.
+# Benchmark -> its minutes on two cores, and its arguments: fewer repeats than by default, so that
+# all benchmarks take 20 minutes at most.
 THREE = ("--repeats", "3")
 BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "monitored_step": (1.0, ("--repeats", "25")),
@@ -35,11 +35,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), help="the results")
-    given = parser.parse_args()
-    unknown = [name for name in given.names if name not in BENCHMARKS]
+    args = parser.parse_args()
+    unknown = [name for name in args.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    names = given.names or list(BENCHMARKS)
+    names = args.names or list(BENCHMARKS)
     print(machine())
     print(f"about {sum(BENCHMARKS[name][0] for name in names):.0f} minutes", flush=True)
     results: dict[str, object] = {"machine": machine()}
@@ -61,9 +61,9 @@ def main() -> int:
                     print(errors.read(), f"{name} FAILED", sep="\n")
         worst = max(worst, code)
         print(f"{name} took {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
-        # After each, so that what is interrupted leaves what it has.
-        given.json.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"\nwritten to {given.json}; compare two: python -m benchmarks.compare OLD NEW")
+        # After each benchmark, so that an interruption loses only the current one.
+        args.json.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"\nwritten to {args.json}; compare two: python -m benchmarks.compare OLD NEW")
     return worst
 
 

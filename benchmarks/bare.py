@@ -42,9 +42,9 @@ def bare_graph(data: Data, model: Any) -> BareGraph:
 
     function = tf.function(forward, autograph=False)
     batches = tf.data.make_initializable_iterator(data.train().prefetch(tf.data.AUTOTUNE))
-    loss, accuracy = (tf.reduce_mean(each) for each in function(*batches.get_next(), True))
+    loss, accuracy = (tf.reduce_mean(metric) for metric in function(*batches.get_next(), True))
     passes = tf.data.make_initializable_iterator(data.validation())
-    sums = [tf.reduce_sum(each) for each in function(*passes.get_next(), False)]
+    sums = [tf.reduce_sum(metric) for metric in function(*passes.get_next(), False)]
     train_op = tf.train.AdamOptimizer(1e-3).minimize(loss, global_step)
     saver = tf.train.Saver()
     initializers = [tf.global_variables_initializer(), batches.initializer]

@@ -17,7 +17,7 @@ from benchmarks.harness import Result, compare, options, report
 from runner.session.cached_session import LONGEST_S, SAMPLES
 
 SLICE_S = 0.02
-# A number of threads is obeyed as given: -1 is TensorFlow's own way to say the caller's thread.
+# The session takes the number of threads as it is; to TensorFlow, -1 means the caller's thread.
 POOL, CALLER, CHOSEN = "pool", "caller", "chosen"
 
 
@@ -39,7 +39,7 @@ def wide(count: int, size: int) -> Callable[[], Any]:
 
 
 def chain(count: int, size: int) -> Callable[[], Any]:
-    """Products of matrices of which each needs the one before."""
+    """A chain of products of matrices."""
 
     def build() -> Any:
         matrix = tf.get_variable("matrix", [size, size])
@@ -77,20 +77,20 @@ STEPS: dict[str, Callable[[], Any]] = {
 
 
 def ways(build: Callable[[], Any]) -> dict[str, Callable[[], float]]:
-    """Returns what times the step each way, in microseconds."""
+    """Returns way -> a function that times the step, in microseconds."""
     threads = {POOL: os.cpu_count() or 1, CALLER: -1, CHOSEN: 0}
     with tf.Graph().as_default():
         fetches = build()
         initializer = tf.global_variables_initializer()
-        found: dict[str, Callable[[], float]] = {}
+        timers: dict[str, Callable[[], float]] = {}
         for way, number in threads.items():
             config = tf.ConfigProto(inter_op_parallelism_threads=number)
             session = runner.CachedSession(config=config)
             session.run(initializer)
             for _ in range(2 * SAMPLES + 10):
                 session.run(fetches)
-            found[way] = partial(slice_of_steps, session, fetches)
-    return found
+            timers[way] = partial(slice_of_steps, session, fetches)
+    return timers
 
 
 def slice_of_steps(session: tf.Session, fetches: Any) -> float:

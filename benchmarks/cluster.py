@@ -31,7 +31,7 @@ class Case:
 
     Attributes:
       name: what it is called.
-      overrides: those of the command.
+      overrides: the overrides of the command.
       batches: how many batches one step takes.
     """
 
@@ -80,7 +80,7 @@ def measure(case: Case, experiment: str, steps: int, overrides: Sequence[str]) -
                     seen.append((step, time.perf_counter()))
         if process.wait() or len(seen) < 4:
             raise RuntimeError("".join(lines))
-    # A cluster's first steps are those of the chief alone.
+    # The chief takes a cluster's first steps alone.
     logged = pairwise(seen[len(seen) // 3 :: 2])
     return [
         (after - before) / (end - start) * case.batches for (before, start), (after, end) in logged
@@ -93,17 +93,17 @@ def main() -> int:
     parser.add_argument("--experiment", default="digits_cnn")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("overrides", nargs="*")
-    given = parser.parse_args()
-    name = f"{given.experiment}, {given.steps} steps {' '.join(given.overrides)}".rstrip()
+    args = parser.parse_args()
+    name = f"{args.experiment}, {args.steps} steps {' '.join(args.overrides)}".rstrip()
     results: list[Result] = []
     for case in CASES:
         values: list[float] = []
-        for _ in range(given.repeats):
-            values += measure(case, given.experiment, given.steps, given.overrides)
+        for _ in range(args.repeats):
+            values += measure(case, args.experiment, args.steps, args.overrides)
         base = results[0].median if results else statistics.median(values)
         ratio = statistics.median(values) / base
         results += shown([Result(name, case.name, "batches/s", tuple(values), ratio)])
-    return report(results, given.json)
+    return report(results, args.json)
 
 
 if __name__ == "__main__":

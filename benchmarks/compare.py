@@ -29,7 +29,7 @@ def figures(results: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], 
 
 
 def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for each figure that both have, and for what only one has."""
+    """Yields a line for each figure, in both or in only one of them."""
     before = {key: value for key, value, _ in figures(old)}
     for key, value, unit in figures(new):
         name = f"{key[0]:<15} {key[1]:<44} {key[2]:<30}"
@@ -49,8 +49,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
-    given = parser.parse_args()
-    old, new = (json.loads(path.read_text()) for path in (given.old, given.new))
+    args = parser.parse_args()
+    old, new = (json.loads(path.read_text()) for path in (args.old, args.new))
     print(f"old: {old['machine']}\nnew: {new['machine']}")
     print("\n".join(compared(old, new)))
     return 0

@@ -31,7 +31,7 @@ def build(width: int) -> keras.Model:
 
 
 def measured(work: Any, files: Sequence[Path]) -> float:
-    """Returns how many seconds the work takes with files that look new: no digest is known."""
+    """Returns the seconds that the work takes with files whose digests are not known yet."""
     for file in files:
         os.utime(file, ns=(next(_STAMPS), next(_STAMPS)))
     start = time.perf_counter()
@@ -73,13 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the results; returns 1 when a limit is missed."""
     parser = options(__doc__, repeats=5)
     parser.add_argument("--width", type=int, default=1024, help="of the layers (default 1024)")
-    given = parser.parse_args(arguments)
-    model = build(given.width)
+    args = parser.parse_args(arguments)
+    model = build(args.width)
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder:
         for suffix in ("weights.h5", "keras"):
-            results += of_files(model, Path(folder), suffix, given.repeats)
-    return report(results, given.json)
+            results += of_files(model, Path(folder), suffix, args.repeats)
+    return report(results, args.json)
 
 
 if __name__ == "__main__":

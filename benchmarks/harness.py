@@ -1,4 +1,4 @@
-"""Measures ways of doing one thing against each other; prints each result when it is there."""
+"""Compares ways of doing one thing, and prints results as they come."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def met(self) -> bool | None:
-        """Whether the limit is kept; None without one."""
+        """Whether the result is within its limit; None without a limit."""
         if self.limit is None:
             return None
         return (self.median if self.ratio is None else self.ratio) <= self.limit
@@ -70,8 +70,8 @@ def compare(
             values[way].append(measure())
     base = statistics.median(next(iter(values.values())))
     return shown(
-        Result(case, way, unit, tuple(found), statistics.median(found) / base, limits.get(way))
-        for way, found in values.items()
+        Result(case, way, unit, tuple(times), statistics.median(times) / base, limits.get(way))
+        for way, times in values.items()
     )
 
 
@@ -86,17 +86,17 @@ def machine() -> str:
 
 
 def shown(results: Iterable[Result]) -> list[Result]:
-    """Prints each result in a line, also one that misses its limit, and returns them."""
-    found = list(results)
-    for each in found:
-        ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
-        unit = each.unit if each.ratio is None else ""
-        limit = "" if each.limit is None else f"at most {each.limit:g} {unit}".rstrip()
-        met = {None: "", True: "met", False: "MISSED"}[each.met]
-        value = f"{each.median:,.3f} {each.unit}"
-        line = f"{each.case:<44} {each.way:<30} {value:>16} {ratio:>6}  {limit:<14} {met}"
+    """Prints a line for every result, and returns the results."""
+    shown = list(results)
+    for result in shown:
+        ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
+        unit = result.unit if result.ratio is None else ""
+        limit = "" if result.limit is None else f"at most {result.limit:g} {unit}".rstrip()
+        met = {None: "", True: "met", False: "MISSED"}[result.met]
+        value = f"{result.median:,.3f} {result.unit}"
+        line = f"{result.case:<44} {result.way:<30} {value:>16} {ratio:>6}  {limit:<14} {met}"
         print(line.rstrip(), flush=True)
-    return found
+    return shown
 
 
 def options(description: str | None, repeats: int) -> argparse.ArgumentParser:
@@ -112,6 +112,6 @@ def report(results: Sequence[Result], path: Path | None) -> int:
     print(machine(), flush=True)
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [asdict(each) | {"median": each.median, "met": each.met} for each in results]
+        rows = [asdict(result) | {"median": result.median, "met": result.met} for result in results]
         path.write_text(json.dumps({"machine": machine(), "results": rows}, indent=2) + "\n")
     return int(any(result.met is False for result in results))

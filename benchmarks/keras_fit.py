@@ -27,12 +27,12 @@ from runner.run import run_experiment
 from runner.training.run import RunContext
 
 NEVER = 10**9
-# experiment -> steps in each repeat, and the greatest share of `fit`'s time that is wanted.
+# experiment -> steps in a repeat, and the limit as a share of `fit`'s time.
 CASES = {"lstm_cnn": (250, 0.95), "digits_cnn": (1000, 0.8)}
 
 
 class Fit(keras.callbacks.Callback):
-    """`fit` in a thread of its own, which takes steps when it is told to."""
+    """`fit` in a separate thread, which takes steps on request."""
 
     def __init__(self, model: keras.Model, data: Any) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def main() -> int:
     for experiment, (steps, limit) in CASES.items():
         with tempfile.TemporaryDirectory() as name:
             pairs = [in_turns(experiment, Path(name), steps) for _ in range(arguments.repeats)]
-        theirs, ours = (tuple(each) for each in zip(*pairs, strict=True))
+        theirs, ours = map(tuple, zip(*pairs, strict=True))
         # Both of a pair took their steps in turns, and met the same load.
         ratio = statistics.median(b / a for a, b in pairs)
         case = f"a step of {experiment}"

@@ -114,9 +114,9 @@ def time_steps(step: Callable[[], object], steps: int) -> float:
 
 
 class Ways:
-    """Sessions side by side in one process, each with what times some of its steps.
+    """Sessions side by side in one process, and for each a function that times some steps.
 
-    What they track is written to journals that nobody follows.
+    Their journals have no follower.
     """
 
     def __init__(self, directory: Path, steps: int) -> None:
@@ -181,8 +181,8 @@ def measure(directory: Path, repeats: int, steps: int) -> list[Result]:
             base, _, theirs, ours, more = results[-5:]
             results += shown([over(f"{case}, over TensorFlow's", ours, theirs, 0.2)])
             pairs = zip(more.values, ours.values, strict=True)
-            each = tuple((with_more - four) / MORE_HOOKS for with_more, four in pairs)
-            further = Result(f"{case}, over Session.run", "each further hook", UNIT, each)
+            times = tuple((with_more - four) / MORE_HOOKS for with_more, four in pairs)
+            further = Result(f"{case}, over Session.run", "each further hook", UNIT, times)
             results += shown([over(further.case, further, base, 0.03)])
     return results
 
@@ -221,7 +221,7 @@ def close_in(graph: tf.Graph, session: tf.train.MonitoredSession) -> None:
 def main() -> int:
     """Prints the results; returns 1 when a limit is missed."""
     parser = options(__doc__, repeats=100)
-    parser.add_argument("--steps", type=int, default=200, help="steps timed in each repeat")
+    parser.add_argument("--steps", type=int, default=200, help="timed steps per repeat")
     parser.add_argument("--seconds", type=float, default=5, help="for the ways that deliver")
     arguments = parser.parse_args()
     tf.get_logger().setLevel("ERROR")

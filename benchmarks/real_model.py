@@ -81,8 +81,8 @@ def measure(folder: Path, repeats: int) -> list[Result]:
         pairs = [in_turns(folder, tracked=tracked, terminal=terminal) for _ in range(repeats)]
         for clock, limit in (("wall", LIMIT), ("cpu", None)):
             bare, runner = (
-                tuple(float(getattr(taken, clock)) for taken in each)
-                for each in zip(*pairs, strict=True)
+                tuple(float(getattr(steps, clock)) for steps in runs)
+                for runs in zip(*pairs, strict=True)
             )
             # Both of a pair took their steps in turns, and met the same load.
             ratio = statistics.median(b / a for a, b in zip(bare, runner, strict=True))

@@ -70,13 +70,13 @@ def cases(scale: float, directory: Path) -> dict[str, tuple[Case, dict[str, floa
 def speed(case: Case, limits: dict[str, float], repeats: int) -> list[Result]:
     """Compares the ways to initialise and restore, and a second restoration with the first.
 
-    Each in a process of its own, as a run does it: memory that a process has used before costs it
-    nothing, and fresh memory more than reading does.
+    Each measurement has a separate process, as a run has: memory that a process has used before
+    costs nothing, and fresh memory costs more than reading.
     """
     ways = {name: _alone(_seconds, case, name) for name in WAYS if "npz" not in name}
     results = compare(case.name, "s", ways, limits, repeats)
     twice = [_alone(_restored_twice, case, "restorer")() for _ in range(repeats)]
-    first, second = (tuple(each) for each in zip(*twice, strict=True))
+    first, second = map(tuple, zip(*twice, strict=True))
     ratio = statistics.median(second) / statistics.median(first)
     again = [
         Result(case.name, "restorer: first restore", "s", first),
@@ -86,7 +86,7 @@ def speed(case: Case, limits: dict[str, float], repeats: int) -> list[Result]:
 
 
 def memory(case: Case, repeats: int) -> list[Result]:
-    """Compares the peak memory of the ways, each in a process of its own."""
+    """Compares the peak memory of the ways, each in a separate process."""
     ways = {name: _alone(peak_memory, case, name, method="spawn") for name in WAYS}
     limits = dict.fromkeys(("restorer", "restorer, remaining", "restorer, npz"), 1.0)
     return compare(f"{case.name}: peak memory", "MiB", ways, limits, repeats)
@@ -95,10 +95,9 @@ def memory(case: Case, repeats: int) -> list[Result]:
 def _alone(
     function: Callable[[Case, str], T], case: Case, way: str, method: str = "forkserver"
 ) -> Callable[[], T]:
-    """Returns what calls the function in a new process.
+    """Returns a function that calls `function` in a new process.
 
-    The processes of a fork server have imported everything; of a spawned one the memory that the
-    imports take is its own.
+    A fork server's processes share the memory of the imports; a spawned process does not.
     """
     context = multiprocessing.get_context(method)
     context.set_forkserver_preload(["benchmarks.restoration_cases"])
@@ -124,7 +123,7 @@ def peak_memory(case: Case, way: str) -> float:
     status = Path("/proc/self/status")
     if status.exists():
         # Linux hands `ru_maxrss` down from the parent process, but not this.
-        (line,) = (each for each in status.read_text().splitlines() if "VmHWM" in each)
+        (line,) = (line for line in status.read_text().splitlines() if "VmHWM" in line)
         return int(line.split()[1]) / 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
@@ -136,12 +135,12 @@ def planning(count: int, limit: float, repeats: int) -> list[Result]:
     names = {part: [f"{part}/layer_{i}/kernel" for i in range(count // 3)] for part in PARTS}
     variables = [
         VariableSpec(TensorSpec(name, (16, 16), "float32"), StateClass.WEIGHT, True, "Const")
-        for each in names.values()
-        for name in each
+        for names_of_part in names.values()
+        for name in names_of_part
     ]
     sources = {
-        part: CheckpointSpec(part, 1, {n: TensorSpec(n, (16, 16), "float32") for n in each})
-        for part, each in names.items()
+        part: CheckpointSpec(part, 1, {n: TensorSpec(n, (16, 16), "float32") for n in tensors})
+        for part, tensors in names.items()
     }
     scaffolds = {
         part: ScaffoldConfig(variables=VariablesConfig(include=[f"{part}/*"])) for part in PARTS
@@ -163,21 +162,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", nargs="*", help="cases: bundles variable slice parts many planning"
     )
     parser.add_argument("--data", type=Path, help="where 3 GB of checkpoints go for a while")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     results: list[Result] = []
-    with tempfile.TemporaryDirectory(dir=given.data) as directory:
-        for key, (case, limits) in cases(given.scale, Path(directory)).items():
-            if given.only and key not in given.only:
+    with tempfile.TemporaryDirectory(dir=args.data) as directory:
+        for key, (case, limits) in cases(args.scale, Path(directory)).items():
+            if args.only and key not in args.only:
                 continue
             forms = ("bundle", "npz") if key == "bundles" else ("bundle",)
             for form in forms:
                 case.save(form)
-            results += speed(case, limits, given.repeats)
+            results += speed(case, limits, args.repeats)
             if key == "bundles":
-                results += memory(case, max(1, given.repeats // 2))
-    if not given.only or "planning" in given.only:
-        results += planning(50_000, 1.0, given.repeats)
-    return report(results, given.json)
+                results += memory(case, max(1, args.repeats // 2))
+    if not args.only or "planning" in args.only:
+        results += planning(50_000, 1.0, args.repeats)
+    return report(results, args.json)
 
 
 if __name__ == "__main__":

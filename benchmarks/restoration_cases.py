@@ -28,13 +28,13 @@ Run = Callable[[tf.compat.v1.Session], object]
 
 @dataclass(frozen=True)
 class Case:
-    """A model in parts, each with a checkpoint.
+    """A model in parts that have one checkpoint each.
 
     Attributes:
-      name: what is restored.
+      name: describes the case.
       shapes: part -> the shapes of its variables.
-      cut: into how many parts every variable is partitioned; 1 for whole variables.
-      kept: how many of these parts the model has.
+      cut: the number of slices of every variable; 1 for whole variables.
+      kept: the number of these slices in the model.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Case:
     def variables(self) -> dict[str, dict[str, tf.Variable]]:
         """Adds the variables to the default graph; part -> name -> variable."""
         cut = tf1.fixed_size_partitioner(self.cut) if self.cut > 1 else None
-        made: dict[str, dict[str, tf.Variable]] = {}
+        variables: dict[str, dict[str, tf.Variable]] = {}
         for part, shapes in self.shapes.items():
             for index, shape in enumerate(shapes):
                 variable = tf1.get_variable(
@@ -56,9 +56,10 @@ class Case:
                     use_resource=True,
                     partitioner=cut,
                 )
-                kept = [variable] if cut is None else list(variable)[: self.kept]
-                made.setdefault(part, {}).update({each.op.name: each for each in kept})
-        return made
+                slices = [variable] if cut is None else list(variable)[: self.kept]
+                named = {variable.op.name: variable for variable in slices}
+                variables.setdefault(part, {}).update(named)
+        return variables
 
     def path(self, part: str, form: str = "bundle") -> str:
         """Returns the path of a part's checkpoint."""
@@ -79,7 +80,7 @@ class Case:
                 continue
             with tf.Graph().as_default(), tf.compat.v1.Session() as session:
                 names, tensors = list(values), list(values.values())
-                holders = [tf1.placeholder(tf.float32, each.shape) for each in tensors]
+                holders = [tf1.placeholder(tf.float32, tensor.shape) for tensor in tensors]
                 save = tf.raw_ops.SaveV2(
                     prefix=self.path(part),
                     tensor_names=names,
@@ -107,7 +108,7 @@ def _spec(variable: tf.Variable) -> VariableSpec:
 
 
 class Way:
-    """One way to initialise and restore a case, in a graph and a kind of session of its own."""
+    """A way to initialise and restore a case, with its graph and its kind of session."""
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class Way:
             return time.perf_counter() - start
 
     def restored_twice(self) -> list[float]:
-        """Initialises, then restores twice in one session; returns how long each time took."""
+        """Initialises, then restores twice in one session; returns both times."""
         if self._restore is None:
             raise ValueError("this way does not restore")
         times = []
@@ -146,10 +147,10 @@ def savers(case: Case) -> Way:
     with tf.Graph().as_default() as graph:
         variables = case.variables()
         init = tf1.variables_initializer(_all(variables))
-        made = {part: tf1.train.Saver(list(each.values())) for part, each in variables.items()}
+        savers = {part: tf1.train.Saver(list(named.values())) for part, named in variables.items()}
 
     def restore(session: tf.compat.v1.Session) -> None:
-        for part, saver in made.items():
+        for part, saver in savers.items():
             saver.restore(session, case.path(part))
 
     return Way(graph, lambda session: session.run(init), restore)
@@ -161,12 +162,12 @@ def init_from_checkpoint(case: Case) -> Way:
         variables = case.variables()
         for part, named in variables.items():
             mapped: dict[str, Any] = {}
-            for name, each in named.items():
-                info = each._get_save_slice_info()
+            for name, variable in named.items():
+                info = variable._get_save_slice_info()
                 if info is None:
-                    mapped[name] = each
+                    mapped[name] = variable
                 else:
-                    mapped.setdefault(info.full_name, []).append(each)
+                    mapped.setdefault(info.full_name, []).append(variable)
             tf1.train.init_from_checkpoint(case.path(part), mapped)
         init = tf1.variables_initializer(_all(variables))
     return Way(graph, lambda session: session.run(init))
@@ -176,15 +177,17 @@ def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
     """Runs the initialisers that the restorer asks for, then restores from all sources."""
     with tf.Graph().as_default() as graph:
         variables = case.variables()
-        made = Restorer(
+        restorer = Restorer(
             case.plan(variables, form),
-            {each.op.name: each for each in _all(variables)},
+            {variable.op.name: variable for variable in _all(variables)},
             lambda part: open_checkpoint(case.path(part, form)),
             initialize=initialize,
         )
-        made.build()
+        restorer.build()
         graph.finalize()
-    return Way(graph, lambda session: session.run(made.init_op), made.restore, CachedSession)
+    return Way(
+        graph, lambda session: session.run(restorer.init_op), restorer.restore, CachedSession
+    )
 
 
 class Monitored(Way):
@@ -206,10 +209,12 @@ class Monitored(Way):
 def monitored_init_fn(case: Case) -> Way:
     """TensorFlow's session, with an `init_fn` that restores one Saver after the other."""
     with tf.Graph().as_default() as graph:
-        made = {part: tf1.train.Saver(list(x.values())) for part, x in case.variables().items()}
+        savers = {
+            part: tf1.train.Saver(list(named.values())) for part, named in case.variables().items()
+        }
 
     def init_fn(scaffold: Any, session: Any) -> None:
-        for part, saver in made.items():
+        for part, saver in savers.items():
             saver.restore(session, case.path(part))
 
     return Monitored(
@@ -219,11 +224,11 @@ def monitored_init_fn(case: Case) -> Way:
 
 
 def monitored_scaffolds(case: Case) -> Way:
-    """The runner's session, with a scaffold for each checkpoint."""
+    """The runner's session, with one scaffold per checkpoint."""
     with tf.Graph().as_default() as graph:
         scaffolds = [
-            tf1.train.Scaffold(saver=tf1.train.Saver(list(each.values())))
-            for each in case.variables().values()
+            tf1.train.Scaffold(saver=tf1.train.Saver(list(named.values())))
+            for named in case.variables().values()
         ]
     return Monitored(
         graph,
@@ -235,7 +240,7 @@ def monitored_scaffolds(case: Case) -> Way:
 
 
 def _all(variables: Mapping[str, Variables]) -> list[tf.Variable]:
-    return [each for part in variables.values() for each in part.values()]
+    return [variable for part in variables.values() for variable in part.values()]
 
 
 WAYS: dict[str, Callable[[Case], Way]] = {

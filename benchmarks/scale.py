@@ -27,7 +27,7 @@ METRICS = 10_000_000
 
 
 def inspected(folder: Path, repeats: int) -> list[Result]:
-    """Lists the tensors of a sparse file of 20 GB, in a process of its own."""
+    """Lists the tensors of a sparse file of 20 GB, in a separate process."""
     path = folder / "large.safetensors"
     shape = [LARGE // 4096, 1024]
     entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, LARGE // 4096 * 4096]}
@@ -95,14 +95,14 @@ def resumed(folder: Path, repeats: int) -> list[Result]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the results; returns 1 when a limit is missed."""
-    given = options(__doc__, repeats=5).parse_args(arguments)
+    args = options(__doc__, repeats=5).parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         results = [
-            *inspected(Path(name), given.repeats),
-            *table_of_trials(given.repeats),
-            *resumed(Path(name), given.repeats),
+            *inspected(Path(name), args.repeats),
+            *table_of_trials(args.repeats),
+            *resumed(Path(name), args.repeats),
         ]
-    return report(results, given.json)
+    return report(results, args.json)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def first_step(folder: Path, *arguments: str) -> float:
     """Returns the seconds from the start of the process to the end of its first step."""
     file = Path(tempfile.mkdtemp(dir=folder)) / "first"
     begun = time.monotonic()
-    process = start(folder, *(each.format(file=file) for each in arguments))
+    process = start(folder, *(argument.format(file=file) for argument in arguments))
     if process.wait() != 0:
         raise RuntimeError(f"python {' '.join(arguments)} failed")
     return float(file.read_text()) - begun
@@ -71,7 +71,7 @@ def measure(folder: Path, repeats: int) -> list[Result]:
         "runner, tracking=mlflow": partial(first_step, folder, *command("mlflow")),
     }
     for way in ways.values():
-        way()  # Files are read from the disk, MLflow's database is made.
+        way()  # Reads files from the disk, and creates MLflow's database.
     limits = dict.fromkeys(list(ways)[1:], 1.15)
     results = compare("to the first step", "s", ways, limits, repeats)
     for name, arguments in ANSWERS.items():

@@ -66,7 +66,7 @@ def one_sweep(prepared: Path) -> float:
 
 
 def separate_processes(prepared: Path) -> float:
-    """Returns the seconds of as many commands, one after the other: so many times those of one."""
+    """Returns the seconds of the trials as separate commands, one after the other."""
     with fresh(prepared) as folder:
         return sum(run(folder, *TINY, f"seed={seed}") for seed in range(TRIALS))
 
@@ -85,11 +85,11 @@ class Trial:
 
 
 def a_trial(prepared: Path, *arguments: str) -> Trial:
-    """Measures trials of which each writes its times to `{file}`."""
+    """Measures trials that write their times to `{file}`."""
     with fresh(prepared) as folder:
         file = folder / "starts"
-        run(folder, *(each.format(file=file) for each in arguments))
-        starts = [[float(each) for each in line.split()] for line in file.read_text().splitlines()]
+        run(folder, *(argument.format(file=file) for argument in arguments))
+        starts = [[float(time) for time in line.split()] for line in file.read_text().splitlines()]
 
     def median(times: Iterable[float]) -> float:
         return statistics.median([b - a for a, b in itertools.pairwise(times)][1:])
@@ -148,7 +148,7 @@ def overhead(prepared: Path, repeats: int, steps: int) -> list[Result]:
     results = []
     for what, attribute in (("clock", "seconds"), ("processor", "processor")):
         bare, swept = (
-            tuple(getattr(each, attribute) for each in way) for way in zip(*trials, strict=True)
+            tuple(getattr(trial, attribute) for trial in way) for way in zip(*trials, strict=True)
         )
         beyond = tuple(ours - theirs for ours, theirs in zip(swept, bare, strict=True))
         limit = OVERHEAD_LIMIT_S if attribute == "seconds" else None
@@ -186,7 +186,7 @@ def main() -> int:
     results = []
     with tempfile.TemporaryDirectory() as name:
         prepared = Path(name)
-        run(prepared, *TINY)  # Files are read from the disk, MLflow's database is made.
+        run(prepared, *TINY)  # Reads files from the disk, and creates MLflow's database.
         for case in [arguments.only] if arguments.only else CASES:
             results += CASES[case](prepared, arguments.repeats, arguments.steps)
     return report(results, arguments.json)

@@ -36,7 +36,7 @@ NO_STORE = "http://127.0.0.1:9"
 
 
 def opened(folder: Path, uri: str, *, followed: bool = False, seconds: float = 0.0) -> Tracker:
-    """A tracker whose journal is delivered by a process of its own, or by none.
+    """A tracker whose journal is delivered by a separate process, or by none.
 
     Args:
       folder: of the journal.
@@ -119,7 +119,7 @@ def bare_client(uri: str, points: int) -> float:
 
 
 def quietly(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Starts a process that prints nothing, in a session of its own."""
+    """Starts a silent process in a new process session."""
     root = str(Path(__file__).resolve().parents[1])
     return subprocess.Popen(
         command,
@@ -216,18 +216,18 @@ def main() -> int:
     parser = options(__doc__, repeats=3)
     parser.add_argument("--points", type=int, default=50_000, help="delivered to each store")
     parser.add_argument("--outage", type=int, default=500_000, help="points while a store is away")
-    given = parser.parse_args()
+    args = parser.parse_args()
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        results = loop(folder / "loop", given.repeats)
+        results = loop(folder / "loop", args.repeats)
         uri = f"sqlite:///{folder}/mlflow.db"
-        results += delivery(folder / "sqlite", uri, given.points, given.repeats)
+        results += delivery(folder / "sqlite", uri, args.points, args.repeats)
         with mlflow_server(folder) as uri:
-            results += delivery(folder / "server", uri, given.points, given.repeats)
-        results += outage(folder / "outage", given.outage)
-        results += signalled(folder, given.repeats)
-    return report(results, given.json)
+            results += delivery(folder / "server", uri, args.points, args.repeats)
+        results += outage(folder / "outage", args.outage)
+        results += signalled(folder, args.repeats)
+    return report(results, args.json)
 
 
 if __name__ == "__main__":

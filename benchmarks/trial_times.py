@@ -54,7 +54,7 @@ def bare_trial(seed: int, folder: str) -> None:
 
 
 def main(file: str, count: int) -> None:
-    """Carries out so many bare trials and writes the times at which each of them starts."""
+    """Runs some bare trials and writes the times at which they start."""
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(count):
             write_time(Path(file))

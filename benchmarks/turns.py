@@ -39,13 +39,13 @@ def now() -> Taken:
 
 
 class Turns(tf.train.SessionRunHook):
-    """Lets the other loop take as many steps after each block of this one's.
+    """Lets the other loop take as many steps after every block of this loop's steps.
 
-    The runner makes the hook itself, from the configuration; what is measured stays in its class.
+    The runner builds the hook from the configuration, so the class holds the measurements.
 
     Attributes:
-      other: takes so many steps of the other loop.
-      theirs: what the other loop's steps took in all.
+      other: takes a number of steps of the other loop.
+      theirs: the total time of the other loop's steps.
       ours: what this loop's took.
     """
 

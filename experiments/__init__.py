@@ -1,1 +1,1 @@
-"""The data (`digits`) and `models` of the shipped experiments, reached through `_target_`."""
+"""The data (`digits`) and `models` of the shipped experiments, for `_target_`."""

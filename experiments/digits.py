@@ -1,4 +1,4 @@
-"""scikit-learn's 1,797 handwritten digits, one by one and in sequences to be added up."""
+"""scikit-learn's 1,797 handwritten digits, as single images and as sequences to sum."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-# Fixed, and apart from the run's seed: all runs are measured on the same unseen images, and a
-# pretrained CNN has never seen the images that the model it warm-starts is measured on.
+# Fixed, unlike the run's seed: all runs are evaluated on the same unseen images, and a pretrained
+# CNN has never seen the images on which the warm-started model is evaluated.
 SPLIT_SEED = 0
-# How much of all images validation and test take, half of it each.
+# The share of images in validation and test together; each has half of it.
 HELD_OUT = 0.4
 
 
@@ -24,7 +24,7 @@ class Images:
 
     Attributes:
       images: brightness from 0 to 1, float32 [count, 8, 8, 1].
-      digits: what the images show, 0 to 9, int32 [count].
+      digits: the digits in the images, 0 to 9, int32 [count].
     """
 
     images: NDArray[np.float32]
@@ -43,8 +43,8 @@ class Splits:
 @cache
 def load_splits() -> Splits:
     """Returns 1,078 images for training, 359 for validation and 360 for test, always the same."""
-    # Imported here, so that reading a config that names this module stays quick: scikit-learn
-    # takes a second to import, unless Keras, which uses it where it is installed, was there first.
+    # A config that names this module need not wait a second for scikit-learn. Keras imports it too,
+    # where it is installed.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -65,7 +65,7 @@ def load_splits() -> Splits:
 
 @dataclass(frozen=True)
 class Digits:
-    """Single images with the digits they show.
+    """Single images and their digits.
 
     Features are float32 [batch, 8, 8, 1] from 0 to 1, labels int32 [batch] from 0 to 9.
 
@@ -116,7 +116,7 @@ class Digits:
 class DigitSequences:
     """Sequences of images, labelled with the sum of their digits modulo `modulus`.
 
-    The label depends on every image equally: who forgets one of them can only guess.
+    The label depends on every image equally: a model that forgets one of them can only guess.
 
     Features are float32 [batch, length, 8, 8, 1] from 0 to 1; labels, from 0 to modulus - 1, are
     int32 [batch, length] with `every_step`, else int32 [batch].
@@ -126,10 +126,9 @@ class DigitSequences:
       seed: decides which training sequences there are, and their order.
       length: images per sequence.
       modulus: the labels are sums modulo this.
-      every_step: whether each image is labelled with the sum so far, or only the whole sequence
-        with its sum.
-      evaluation_sequences: sequences in the validation split and in the test split. They are the
-        same in every run, whatever its seed.
+      every_step: True labels each image with the sum so far, False only the whole sequence.
+      evaluation_sequences: sequences in the validation split and in the test split, which are the
+        same for every seed.
 
     Raises:
       ValueError: when a number is too small.
@@ -166,7 +165,7 @@ class DigitSequences:
         return self._pass(load_splits().test)
 
     def sizes(self) -> dict[str, int]:
-        """Returns split -> number of sequences, for training those of one epoch."""
+        """Returns split -> number of sequences; for training, the number in an epoch."""
         train = len(load_splits().train.digits) // self.length
         return {
             "train": train,
@@ -191,7 +190,7 @@ class DigitSequences:
 
 def _looked_up(batches: tf.data.Dataset, look_up: Callable[[tf.Tensor], Any]) -> tf.data.Dataset:
     options = tf.data.Options()
-    # There is nothing to tune, and the end of a session may wait long for the thread that would.
+    # There is nothing to tune, and the tuning thread can delay the end of a session.
     options.autotune.enabled = False
     return batches.map(look_up).prefetch(1).with_options(options)
 

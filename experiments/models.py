@@ -1,4 +1,4 @@
-"""Keras models whose parts `cnn`, `lstm` and `head` can be warm-started one by one."""
+"""Keras models whose parts `cnn`, `lstm` and `head` can be warm-started separately."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class SequenceClassifier(keras.Model):
       units: size of the LSTM's state.
       every_step: whether to classify after every image or only after the last.
       train_cnn: False calls the CNN in inference mode even in training: batch norm uses its moving
-        statistics and leaves them as they are, and dropout is off. That is what a frozen CNN
-        needs besides keeping its weights, which `scaffolds.<name>.trainable: false` sees to:
-        otherwise the frozen part would drift and its embeddings would be noisy.
+        statistics without updating them, and dropout is off. A frozen CNN needs this besides
+        `scaffolds.<name>.trainable: false`, which keeps its weights; otherwise its statistics would
+        drift and its embeddings would be noisy.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from runner.config.composition import (
 )
 from runner.config.new_project import init
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
-from runner.config.validation import is_by_folder, validate
+from runner.config.validation import is_from_run_dir, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
 from runner.runs.recorded_config import recorded_config
 from runner.sweeps.job import Trial, job_of, run_attempt
@@ -68,7 +68,7 @@ def _job(config: DictConfig) -> float | None:
 
 def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     overrides = HydraConfig.get().overrides.task
-    from_run_dir = is_by_folder(config)
+    from_run_dir = is_from_run_dir(config)
     if from_run_dir:
         config = recorded_config(config, overrides)
     run_config = resolve(validate(config, experiment_names()), os.environ)

@@ -37,7 +37,7 @@ class Format(Enum):
 
     @property
     def opens_remote_paths(self) -> bool:
-        """Whether its reader opens `gs://...` and the like; the others read a local copy."""
+        """True if its reader opens paths such as `gs://...`; the others read a local copy."""
         return self.value[1] == "bundle" or self is Format.SAFETENSORS_INDEX
 
 

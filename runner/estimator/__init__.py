@@ -1,13 +1,13 @@
 """`tf.estimator` for programs that were written for it: `import runner`, `runner.estimator.X`.
 
-- `spec`: `EstimatorSpec` and `ModeKeys`, what a `model_fn` returns.
+- `spec`: `EstimatorSpec`, the result of a `model_fn`, and `ModeKeys`.
 - `model_fn`: calls a `model_fn` for a mode, and returns the graph as a `runner.GraphSpec`.
 - `estimator`, with its `results`, and `train_and_evaluate`: for programs that use an `Estimator`.
   It trains in a `MonitoredTrainingSession`, not in a run: without plan, journal and MLflow.
-- `run_config`, `exporters`, `export`: the arguments of these, with TensorFlow's defaults.
+- `run_config`, `exporters`, `export`: the arguments of the above, with TensorFlow's defaults.
 
-It extends the rooms before it, which import nothing of it: for a configuration with a `model_fn`,
-`runner.graph.build` looks up `model_fn.ModelFnGraph` by its name.
+It extends the rooms before it, and they import none of its modules: for a configuration with a
+`model_fn`, `runner.graph.build` looks up `model_fn.ModelFnGraph` by its name.
 """
 
 from runner.estimator import export

@@ -284,7 +284,7 @@ class Estimator:
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[Any]:
-        """Yields the predictions for each example as NumPy arrays, or dicts of them.
+        """Yields the predictions, example by example, as NumPy arrays or dicts of arrays.
 
         Args:
           input_fn: returns a dataset or tensors, of features or of features and labels.

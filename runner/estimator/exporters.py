@@ -45,7 +45,7 @@ class LatestExporter(Exporter):
       serving_input_receiver_fn: as `Estimator.export_saved_model` takes it.
       assets_extra: as `Estimator.export_saved_model` takes it.
       as_text: as `Estimator.export_saved_model` takes it.
-      exports_to_keep: how many are kept, by default 5; None keeps all.
+      exports_to_keep: the number of exports to keep, by default 5; None keeps all.
 
     Raises:
       ValueError: when `exports_to_keep` is not positive.
@@ -132,7 +132,7 @@ class BestExporter(LatestExporter):
         is better; by default, whether its loss is smaller.
       assets_extra: as `Estimator.export_saved_model` takes it.
       as_text: as `Estimator.export_saved_model` takes it.
-      exports_to_keep: how many are kept, by default 5; None keeps all.
+      exports_to_keep: the number of exports to keep, by default 5; None keeps all.
 
     Raises:
       ValueError: when `exports_to_keep` is not positive.

@@ -1,4 +1,4 @@
-"""Calls a `model_fn` and its `input_fn` for a mode, and returns their graph."""
+"""Builds the graph of a `model_fn` and its `input_fn` for a mode."""
 
 from __future__ import annotations
 
@@ -205,24 +205,25 @@ class ModelFnGraph(UserGraph):
 
 
 def _function(key: str, node: Mapping[str, Any], argument: str) -> Callable[..., Any]:
-    """Returns the function that a target is, or that it returns when it is called.
+    """Returns the function that a target is or returns.
 
-    The target is the function itself if it takes `argument`. Otherwise it is called with the
-    configured arguments and must return a function.
+    A target that takes `argument` is the function. Any other target is called with the configured
+    arguments and must return the function.
     """
     target = locate_target(key, node)
     if argument in _arguments(target):
         function: Callable[..., Any] = build_target(key, {**node, "_partial_": True})
         return function
-    made = build_target(key, node)
-    if not callable(made):
+    result = build_target(key, node)
+    if not callable(result):
         raise ConfigError(
             Problem(
-                f"{key}: {node['_target_']} takes no {argument} and returns {type(made).__name__}",
+                f"{key}: {node['_target_']} takes no {argument} and returns "
+                f"{type(result).__name__}",
                 f"it is neither a {key} nor a function that returns one",
             )
         )
-    return made  # type: ignore[no-any-return]
+    return result  # type: ignore[no-any-return]
 
 
 def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
@@ -244,24 +245,13 @@ def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
 def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
     """Adds the graph of mode PREDICT, fed as configured, or by the features themselves."""
     if "serving" in config.input_fns:
-        made = _input_fn(config, "serving")()
-        return serving_graph(model, made if callable(made) else lambda: made)
-    split = next(each for each in ("test", "validation") if each in config.input_fns)
+        receiver = _input_fn(config, "serving")()
+        return serving_graph(model, receiver if callable(receiver) else lambda: receiver)
+    split = next(name for name in ("test", "validation") if name in config.input_fns)
     read = partial(model.input, _input_fn(config, split), ModeKeys.PREDICT)
     with tf.Graph().as_default():
         features, _, source = read()
-        named = _named(features)
-        for name, each in named.items():
-            if not isinstance(each, tf.Tensor):
-                raise ConfigError(
-                    Problem(
-                        "input_fns.serving is missing",
-                        f"{name!r} of input_fns.{split} is a {type(each).__name__}; without it "
-                        "only tensors can be fed",
-                        "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
-                    )
-                )
-        specs = {name: tf.TensorSpec(each.shape, each.dtype) for name, each in named.items()}
+        specs = {name: _fed_spec(name, value, split) for name, value in _named(features).items()}
     raw = build_raw_serving_input_receiver_fn(specs)
 
     def of_one_tensor() -> TensorServingInputReceiver:
@@ -269,8 +259,21 @@ def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
         return TensorServingInputReceiver(fed["features"], fed)
 
     spec = serving_graph(model, raw if isinstance(features, dict) else of_one_tensor)
-    # Tensors may come from queues, which nothing would fill.
+    # Tensors without a dataset may come from queues, which nothing would fill.
     return spec if source is None else replace(spec, example=lambda: _example(read))
+
+
+def _fed_spec(name: str, feature: Any, split: str) -> tf.TensorSpec:
+    if isinstance(feature, tf.Tensor):
+        return tf.TensorSpec(feature.shape, feature.dtype)
+    raise ConfigError(
+        Problem(
+            "input_fns.serving is missing",
+            f"{name!r} of input_fns.{split} is a {type(feature).__name__}; without it only tensors "
+            "can be fed",
+            "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
+        )
+    )
 
 
 def _named(features: Any) -> dict[str, tf.Tensor]:

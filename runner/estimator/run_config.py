@@ -39,7 +39,7 @@ class RunConfig:
       save_checkpoints_secs: seconds between checkpoints, by default 600 when neither is set; None
         for both saves none.
       session_config: the configuration of the sessions.
-      keep_checkpoint_max: how many checkpoints are kept, by default 5; None or 0 keeps all.
+      keep_checkpoint_max: the number of checkpoints to keep, by default 5; None or 0 keeps all.
       keep_checkpoint_every_n_hours: hours between checkpoints that are never deleted, by default
         10000.
       log_step_count_steps: steps between logs of loss and speed, by default 100; None logs none.
@@ -143,7 +143,7 @@ class RunConfig:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task initialises and saves."""
+        """True if this task initialises and saves."""
         return self.task_type == "chief" or not self._task.get("cluster")
 
     @property

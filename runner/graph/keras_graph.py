@@ -13,9 +13,8 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import objective_problem
 from runner.errors import ConfigError, Problem
-from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
+from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph
 from runner.graph.calls import Calls
-from runner.graph.configured_hooks import first_hooks, graph_references
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -25,7 +24,6 @@ from runner.graph.objective import Objective
 from runner.graph.optimization import Schedule, averaged_names
 from runner.graph.precision import (
     build_model,
-    check_compiled,
     dtype_policy,
     full_precision,
     is_compiled,
@@ -87,9 +85,7 @@ class KerasGraph(GraphMaker):
             trained = _trained(of_model, trainable, policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
             variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
-            hooks = _hooks(config, graph, variables, training=training)
             saver = _saver(config, variables, trained, source=source)
-        check_compiled(config, graph)
         return BuiltGraph(
             graph=graph,
             variables=variables,
@@ -102,7 +98,6 @@ class KerasGraph(GraphMaker):
             ),
             training=training,
             evaluation=evaluation,
-            hooks=hooks,
             saver=saver,
             calls=calls,
             sizes=data.sizes() if isinstance(data, Sized) else {},
@@ -152,18 +147,6 @@ def first_example(data: Data) -> dict[str, Any]:
         session.run([batches.initializer, tf.compat.v1.tables_initializer()])
         example = session.run(named("features", features))
     return {name: value[:1] for name, value in example.items()}
-
-
-def _hooks(
-    config: RunConfig,
-    graph: tf.Graph,
-    variables: Mapping[str, tf.Variable],
-    *,
-    training: Training | None,
-) -> Mapping[str, tf.compat.v1.train.SessionRunHook | None]:
-    if training is None:
-        return {}
-    return first_hooks(config.hooks, graph_references(graph, variables, training))
 
 
 def _saver(

@@ -251,16 +251,6 @@ def _resolved(kind: str, key: str, node: Any) -> Any:
                     "delete `_partial_`",
                 )
             )
-        other = keras.metrics.Metric if kind == "loss" else keras.losses.Loss
-        if isinstance(built, other):
-            raise ConfigError(
-                Problem(
-                    f"{key}: {node['_target_']} is a {other.__module__.split('.')[0]} "
-                    f"{other.__name__.lower()}",
-                    f"a {kind} is asked for",
-                    f"name one of keras.{'losses' if kind == 'loss' else 'metrics'}",
-                )
-            )
         return built
     if isinstance(node, Mapping):
         return {name: _resolved(kind, f"{key}.{name}", value) for name, value in node.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import keras
@@ -16,7 +15,6 @@ from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Model
 from runner.graph.optimization import Schedule
 from runner.graph.replica import Replica
-from runner.internals.tensorflow import called_functions, compilable_operations
 
 
 def set_threads(config: RunConfig) -> None:
@@ -64,44 +62,6 @@ def build_model(config: RunConfig) -> Model:
 def is_compiled(config: RunConfig) -> bool:
     """Whether XLA compiles the model, its losses and metrics, and in training the gradient."""
     return bool(config.model.get("jit_compile"))
-
-
-def check_compiled(config: RunConfig, graph: tf.Graph) -> None:
-    """Checks that XLA has a kernel for every operation that it is to compile.
-
-    Raises:
-      ConfigError: with the names of the operations that it has none for.
-    """
-    if not is_compiled(config):
-        return
-    definition = graph.as_graph_def()
-    library = definition.library.function
-    functions = {function.signature.name: function.node_def for function in library}
-    pending = [node for node in chain(definition.node, *functions.values()) if _must_compile(node)]
-    compiled: dict[str, tf.compat.v1.NodeDef] = {}
-    seen: set[str] = set()
-    while pending:
-        node = pending.pop()
-        called = {*called_functions(node)} - seen
-        seen |= called
-        pending += chain.from_iterable(functions[name] for name in called)
-        if not _must_compile(node):
-            compiled[node.name] = node
-    operations = {node.op for node in compiled.values()}
-    lacking = operations.difference(compilable_operations(operations), functions)
-    if lacking:
-        named = (f"{name} ({node.op})" for name, node in compiled.items() if node.op in lacking)
-        raise ConfigError(
-            Problem(
-                f"model.jit_compile is true, and XLA cannot compile {', '.join(sorted(named))}",
-                "it compiles the model, the loss, the metrics and the gradient as one",
-                "compute it in the data, or delete model.jit_compile",
-            )
-        )
-
-
-def _must_compile(node: tf.compat.v1.NodeDef) -> bool:
-    return "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
 
 
 @contextmanager

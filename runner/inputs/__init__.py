@@ -1,11 +1,11 @@
-"""Data sets for `_target_`, each with three splits of batches, made by `tf.data`.
+"""Data sets for `_target_`, with three splits of batches as `tf.data.Dataset`s.
 
-  split_data: `Npz` and `ImageFolder`, one collection of examples divided into splits.
-  tfrecord: `TFRecord`, files of `tf.train.Example`s for each split.
-  generator: `GeneratorData`, batches from Python generators.
+- `split_data`: `Npz` and `ImageFolder`, one collection of examples divided into splits.
+- `tfrecord`: `TFRecord`, files of `tf.train.Example`s for each split.
+- `generator`: `GeneratorData`, batches from Python generators.
 
-The doors are the four classes, which any config may name as `runner.inputs.<class>`. The contract
-that they follow is `Data` in `graph/experiment.py`; what a run does with batches is elsewhere.
+A configuration names the four classes as `runner.inputs.CLASS`. They fulfil the contract `Data` of
+`runner.graph.experiment`; this room knows nothing else of a run.
 """
 
 from runner.inputs.generator import GeneratorData

@@ -24,18 +24,18 @@ class GeneratorData:
     """Batches from Python generators, prefetched like any others.
 
     A resumed run continues with the next batch: a function with an argument `start` is called with
-    the number of that batch; any other is called again and must yield the same batches, of which
-    the first are discarded. A generator that cannot, such as a live stream, needs `replay: false`:
-    it just continues, and the run warns at its start that it will.
+    the number of that batch; any other function is called again, must yield the same batches, and
+    its first batches are discarded. A generator that cannot, such as a live stream, needs
+    `replay: false`: it just continues, and the run warns of that at its start.
 
     Attributes:
       train_batches: a function that returns an endless iterator.
-      validation_batches: one that returns an iterator over one pass.
+      validation_batches: a function that returns an iterator over one pass.
       test_batches: likewise.
-      replay: whether `train_batches` yields the same batches each time it is called.
+      replay: whether every call of `train_batches` yields the same batches.
 
     Raises:
-      ValueError: when one of them is not a function.
+      ValueError: when one of the three is not a function.
       ConfigError: from the splits, when a function does not return an iterator, or an empty one.
     """
 
@@ -56,14 +56,14 @@ class GeneratorData:
         """Returns endless batches."""
         source = _Source(self.train_batches, self.replay)
         flat = tf.nest.flatten(source.spec)
-        dtypes = [tf.bool, *(each.dtype for each in flat)]
+        dtypes = [tf.bool, *(spec.dtype for spec in flat)]
 
         def fetch(index: tf.Tensor) -> tuple[tf.Tensor, Any]:
             more, *arrays = tf.numpy_function(
                 source.batch, [index], dtypes, stateful=not self.replay
             )
             shaped = [
-                tf.ensure_shape(array, each.shape) for array, each in zip(arrays, flat, strict=True)
+                tf.ensure_shape(array, spec.shape) for array, spec in zip(arrays, flat, strict=True)
             ]
             return tf.ensure_shape(more, []), tf.nest.pack_sequence_as(source.spec, shaped)
 
@@ -92,7 +92,7 @@ class GeneratorData:
 
 
 class _Source:
-    """An iterator that returns any batch by its number; in order it costs nothing.
+    """The batches of a generator by their numbers; reading in order costs nothing.
 
     Attributes:
       spec: nested `tf.TensorSpec`s of a batch, with any number of examples.
@@ -101,12 +101,14 @@ class _Source:
     def __init__(self, batches: Batches, replay: bool) -> None:
         self._batches, self._replay = batches, replay
         self._lock = threading.Lock()
-        made = batches()
-        if not isinstance(made, Iterable):
+        generated = batches()
+        if not isinstance(generated, Iterable):
             raise ConfigError(
-                Problem(f"data: a generator gives {made!r}", "it must give an iterator of batches")
+                Problem(
+                    f"data: a generator gives {generated!r}", "it must give an iterator of batches"
+                )
             )
-        iterator = iter(made)
+        iterator = iter(generated)
         first = next(iterator, None)
         if first is None:
             raise ConfigError(Problem("data: a generator gives no batch"))
@@ -114,21 +116,23 @@ class _Source:
         self._next = 0
         arrays = tf.nest.map_structure(np.asarray, first)
         self.spec = tf.nest.map_structure(
-            lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), arrays
+            lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), arrays
         )
 
     def batch(self, index: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Returns whether there is a batch number `index`, then its arrays, empty if not."""
+        """Returns whether batch number `index` exists, and its arrays, otherwise empty ones."""
         with self._lock:
             if self._replay and index != self._next:
                 self._iterator = self._from(int(index))
             self._next = int(index) + 1
-            found = next(self._iterator, None)
-        flat = tf.nest.flatten(self.spec)
-        if found is None:
-            empty = [np.zeros([0, *each.shape[1:]], each.dtype.as_numpy_dtype) for each in flat]
+            batch = next(self._iterator, None)
+        if batch is None:
+            empty = [
+                np.zeros([0, *spec.shape[1:]], spec.dtype.as_numpy_dtype)
+                for spec in tf.nest.flatten(self.spec)
+            ]
             return [np.asarray(False), *empty]
-        return [np.asarray(True), *(np.asarray(each) for each in tf.nest.flatten(found))]
+        return [np.asarray(True), *map(np.asarray, tf.nest.flatten(batch))]
 
     def _from(self, index: int) -> Iterator[tuple[Any, Any]]:
         if "start" in inspect.signature(self._batches).parameters:

@@ -21,12 +21,12 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".bmp"})
 
 
 def split(count: int, validation: float, test: float) -> dict[str, NDArray[np.int64]]:
-    """Returns split -> indices of its examples, at random, but always the same for a count.
+    """Returns split -> indices of its examples: random, but always the same for a count.
 
     Args:
       count: how many examples there are.
-      validation: the part of them for validation; at least one example.
-      test: the part for test; at least one example.
+      validation: the part of the examples for validation; at least one example.
+      test: the part of the examples for test; at least one example.
     """
     order = np.random.default_rng(SPLIT_SEED).permutation(count)
     held_out = max(1, round(count * validation))
@@ -39,7 +39,7 @@ def split(count: int, validation: float, test: float) -> dict[str, NDArray[np.in
 
 
 class SplitData(abc.ABC):
-    """Data whose examples a subclass lists for each split, and makes batches of."""
+    """Examples that a subclass lists for each split, and batches."""
 
     batch_size: int
     seed: int
@@ -57,7 +57,7 @@ class SplitData(abc.ABC):
             )
 
     def train(self) -> tf.data.Dataset:
-        """Returns endless batches, every example once an epoch, in a new order each time."""
+        """Returns endless batches, every example once an epoch, in a new order every epoch."""
         examples = self._examples("train")
         order = tf.data.Dataset.from_tensor_slices(examples)
         return self._batches(order.shuffle(_count(examples), seed=self.seed).repeat())
@@ -76,11 +76,11 @@ class SplitData(abc.ABC):
 
     @abc.abstractmethod
     def _examples(self, part: str) -> Any:
-        """Returns what finds the examples of a split: an array, or several of one length."""
+        """Returns the references to the examples of a split: an array, or several of one length."""
 
     @abc.abstractmethod
     def _batches(self, examples: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns batches of the examples that the elements of `examples` find."""
+        """Returns batches of the examples that the elements of `examples` refer to."""
 
 
 def _count(examples: Any) -> int:
@@ -136,12 +136,12 @@ class Npz(SplitData):
 
         def gather(batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
             # As constants of the graph the arrays could not exceed its limit of 2 GB.
-            found = tf.numpy_function(
+            tensors = tf.numpy_function(
                 look_up, [batch], [array.dtype for array in arrays], stateful=False
             )
             return tuple(
-                tf.ensure_shape(tensor, [None, *each.shape[1:]])
-                for tensor, each in zip(found, arrays, strict=True)
+                tf.ensure_shape(tensor, [None, *array.shape[1:]])
+                for tensor, array in zip(tensors, arrays, strict=True)
             )
 
         return examples.batch(self.batch_size).map(gather)
@@ -165,9 +165,9 @@ def _array(path: str, name: str) -> NDArray[Any]:
 class ImageFolder(SplitData):
     """The images below `directory/CLASS/`, each class divided into three splits.
 
-    Features are float32 [batch, height, width, channels] from 0 to 1; labels are int32 [batch], the
-    index of the class among the sorted names of the folders. The split depends on the names of the
-    files alone.
+    Features are float32 [batch, height, width, channels] from 0 to 1. Labels are int32 [batch], the
+    index of the class among the sorted names of the folders. The split depends only on the names of
+    the files.
 
     Attributes:
       directory: holds one folder for each class.
@@ -210,7 +210,7 @@ class ImageFolder(SplitData):
         problems = []
         for label, name in enumerate(self.classes()):
             folder = Path(self.directory) / name
-            images = sorted(each for each in folder.rglob("*") if each.suffix.lower() in SUFFIXES)
+            images = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
             if len(images) < 3:
                 problems.append(
                     Problem(
@@ -220,9 +220,9 @@ class ImageFolder(SplitData):
                     )
                 )
                 continue
-            chosen = split(len(images), self.validation_part, self.test_part)[part]
-            files += [str(images[index]) for index in chosen]
-            labels += [label] * len(chosen)
+            indices = split(len(images), self.validation_part, self.test_part)[part]
+            files += [str(images[index]) for index in indices]
+            labels += [label] * len(indices)
         if not files and not problems:
             problems.append(
                 Problem(f"data.directory is {self.directory}", "it holds no folder for a class")

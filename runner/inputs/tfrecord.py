@@ -17,17 +17,17 @@ _STORED = frozenset({"float32", "int64", "string"})
 
 @dataclass(frozen=True)
 class TFRecord:
-    """`tf.train.Example`s, in files of their own for each split.
+    """`tf.train.Example`s, in separate files for each split.
 
-    Features are a tensor [batch, *shape] where the spec names one besides the label, else a dict of
-    them; labels are [batch, *shape].
+    Features are a tensor [batch, *shape], or a dict of tensors where the spec names several besides
+    the label; labels are [batch, *shape].
 
     Attributes:
-      train_files: patterns such as `/data/train-*`; each split's files are read in sorted order.
+      train_files: patterns such as `/data/train-*`; the files are read in sorted order.
       validation_files: likewise.
       test_files: likewise.
-      features: name -> `{shape: [28, 28], dtype: float32}`, the label's too. Without a shape it is
-        a scalar. Dtypes other than float32, int64 and string are read from raw bytes.
+      features: name -> `{shape: [28, 28], dtype: float32}`, including the label. Without a shape a
+        feature is a scalar. Dtypes other than float32, int64 and string are read from raw bytes.
       label: the name of the feature that is the label.
       batch_size: examples per batch; the last batch of validation and test may hold fewer.
       seed: decides the order of the training examples.
@@ -58,17 +58,17 @@ class TFRecord:
             )
         if self.compression not in ("", "GZIP", "ZLIB"):
             raise ValueError(f"compression is {self.compression!r}; choices: '', 'GZIP', 'ZLIB'")
-        for name, each in self.features.items():
+        for name, feature in self.features.items():
             try:
-                tf.as_dtype(each.get("dtype"))
+                tf.as_dtype(feature.get("dtype"))
             except TypeError as error:
                 raise ValueError(
-                    f"the dtype of features.{name} is {each.get('dtype')!r}; it is for example "
+                    f"the dtype of features.{name} is {feature.get('dtype')!r}; it is for example "
                     "float32, int64, uint8 or string"
                 ) from error
 
     def train(self) -> tf.data.Dataset:
-        """Returns endless batches, in a new order each epoch."""
+        """Returns endless batches, in a new order every epoch."""
         records = self._records("train_files").shuffle(self.shuffle_buffer, seed=self.seed)
         return self._batches(records.repeat())
 
@@ -81,16 +81,19 @@ class TFRecord:
         return self._batches(self._records("test_files"))
 
     def _records(self, key: str) -> tf.data.Dataset:
-        patterns = [each] if isinstance(each := getattr(self, key), str) else list(each)
-        found = {pattern: sorted(glob(pattern)) for pattern in patterns}
+        patterns = getattr(self, key)
+        matches = [
+            (pattern, sorted(glob(pattern)))
+            for pattern in ([patterns] if isinstance(patterns, str) else patterns)
+        ]
         problems = [
             Problem(f"data.{key}: {pattern} matches no file")
-            for pattern, files in found.items()
-            if not files
+            for pattern, matched in matches
+            if not matched
         ]
-        if problems or not found:
+        if problems or not matches:
             raise ConfigError(*problems or [Problem(f"data.{key} names no file")])
-        files = [file for each in found.values() for file in each]
+        files = [file for _, matched in matches for file in matched]
         return tf.data.TFRecordDataset(files, self.compression or None)
 
     def _batches(self, records: tf.data.Dataset) -> tf.data.Dataset:
@@ -102,10 +105,10 @@ class TFRecord:
                     choices=ranked(self.label, self.features),
                 )
             )
-        shapes = {name: list(each.get("shape", [])) for name, each in self.features.items()}
-        dtypes = {name: tf.as_dtype(each["dtype"]) for name, each in self.features.items()}
-        raw = {name for name, each in dtypes.items() if each.name not in _STORED}
-        spec = {
+        shapes = {name: list(spec.get("shape", [])) for name, spec in self.features.items()}
+        dtypes = {name: tf.as_dtype(spec["dtype"]) for name, spec in self.features.items()}
+        raw = {name for name, dtype in dtypes.items() if dtype.name not in _STORED}
+        stored = {
             name: tf.io.FixedLenFeature([], tf.string)
             if name in raw
             else tf.io.FixedLenFeature(shapes[name], dtypes[name])
@@ -113,7 +116,7 @@ class TFRecord:
         }
 
         def parse(batch: tf.Tensor) -> tuple[Any, tf.Tensor]:
-            values = tf.io.parse_example(batch, spec)
+            values = tf.io.parse_example(batch, stored)
             for name in raw:
                 flat = tf.io.decode_raw(values[name], dtypes[name])
                 values[name] = tf.reshape(flat, [-1, *shapes[name]])

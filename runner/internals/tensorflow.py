@@ -17,7 +17,6 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
     TrackableObjectGraph as TrackableObjectGraph,
 )
 from tensorflow.python.distribute import distribute_coordinator_context
-from tensorflow.python.framework import kernels
 
 # `tf.estimator.export` was these very classes and functions; no public module offers them any more.
 from tensorflow.python.saved_model.model_utils import (
@@ -65,22 +64,6 @@ def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
     values = node.attr.values()
     functions = [function for value in values for function in (value.func, *value.list.func)]
     return [function.name for function in functions if function.name]
-
-
-def compilable_operations(operations: Iterable[str]) -> set[str]:
-    """Returns the operations for which XLA has a kernel on this machine's GPU, or else its CPU.
-
-    Nothing public lists kernels. XLA registers its own when it first compiles something.
-    """
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        session.run(tf.function(lambda: tf.constant(0), jit_compile=True)())
-    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-    return {
-        operation
-        for operation in operations
-        for kernel in kernels.get_registered_kernels_for_op(operation).kernel
-        if kernel.device_type == f"XLA_{kind}_JIT"
-    }
 
 
 def slice_of(variable: tf.Variable) -> Any:

@@ -26,7 +26,7 @@ class Spirals:
         return self._points(300, seed=2).batch(self.batch_size)
 
     def test(self) -> tf.data.Dataset:
-        """Returns one pass over points that neither of them has seen."""
+        """Returns one pass over points that are in neither of the other splits."""
         return self._points(300, seed=3).batch(self.batch_size)
 
     def _points(self, count: int, seed: int) -> tf.data.Dataset:

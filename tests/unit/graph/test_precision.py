@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.config.schema import ScaffoldConfig, SessionConfig, TrainConfig, VariablesConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserCodeError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.precision import set_threads
 from tests.tiny.configs import LINEAR, tiny
@@ -81,12 +81,15 @@ def test_forward_pass_loss_and_gradient_are_compiled_as_one_and_give_the_same(
     assert compiled == [0, 2], "the training step and the evaluation"
 
 
-def test_an_operation_that_xla_cannot_compile_is_refused_by_name() -> None:
+def test_an_operation_that_xla_cannot_compile_fails_the_first_step_by_name() -> None:
     config = tiny(metrics={"named": {"_target_": "tests.tiny.odd.digits", "_partial_": True}})
-    build(config)
     config.model["jit_compile"] = True
-    with pytest.raises(ConfigError, match=r"compile .*AsString \(AsString\).*StringLength"):
-        build(config)
+    with (
+        pytest.raises(UserCodeError, match=r"^metrics\.named raised .*operations .* AsString"),
+        opened(config) as run,
+        run.built.calls.explaining(),
+    ):
+        run.train()
 
 
 def test_threads_that_this_process_cannot_change_any_more_are_a_warning(

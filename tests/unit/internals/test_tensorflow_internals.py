@@ -17,7 +17,6 @@ from runner.internals.tensorflow import (
     TrackableObjectGraph,
     add_listeners,
     build_all_signature_defs,
-    compilable_operations,
     function_nodes,
     get_export_outputs,
     get_timestamped_export_dir,
@@ -78,10 +77,6 @@ def test_the_configuration_of_a_session() -> None:
     config = tf.ConfigProto(inter_op_parallelism_threads=3)
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         assert session_config(session) == config
-
-
-def test_what_xla_has_kernels_for() -> None:
-    assert compilable_operations(["MatMul", "StringJoin", "absent"]) == {"MatMul"}
 
 
 @pytest.mark.parametrize("inline", [False, True])
