@@ -75,8 +75,7 @@ def train(experiment: Experiment) -> float:
             else:
                 plan = fresh_start or _plan_fresh_start(experiment)
             run = OpenedRun(experiment, claimed, plan, interruption)
-            with run.built.graph.as_default():
-                hooks = configured_hooks(run)
+            hooks = configured_hooks(run)
             _introduce(run)
         return train_run(run, hooks)
 
@@ -140,8 +139,7 @@ def _introduce(run: OpenedRun) -> None:
     screen.line(f"{run.config.name}: {how} in {run.directory.path}{steps}")
     notes = list(run.built.notes)
     if run.opening is Opening.new and not record.trial:
-        container, settings = run.experiment.container, run.experiment.settings
-        notes = skipped_run_notice(container, record, settings) + notes
+        notes = skipped_run_notice(run.experiment.resume_criteria) + notes
     if run.plan is None:
         notes.append("own checkpoint: pretrained sources not read")
     else:

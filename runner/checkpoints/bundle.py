@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import DAMAGE
 from runner.checkpoints.reader import (
     Bundle,
     CheckpointReader,
@@ -32,9 +31,6 @@ from runner.internals.tensorflow import TrackableObjectGraph
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
-
-# The exceptions of TensorFlow's reader on a damaged file.
-READ_ERRORS = (tf.errors.OpError, *DAMAGE)
 
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")

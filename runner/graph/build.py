@@ -6,6 +6,7 @@ from hydra.utils import get_object
 
 from runner.config.schema import RunConfig
 from runner.graph.built_graph import BuiltGraph, GraphMaker
+from runner.graph.configured_hooks import check_hooks, graph_references
 from runner.graph.precision import set_threads
 from runner.graph.replica import Replica
 
@@ -40,4 +41,8 @@ def build_graph(
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
     set_threads(config)
-    return graph_maker(config).build(split, train=train, replica=replica or Replica())
+    built = graph_maker(config).build(split, train=train, replica=replica or Replica())
+    if built.training is not None:
+        references = graph_references(built.graph, built.variables, built.training)
+        check_hooks(config.hooks, references)
+    return built

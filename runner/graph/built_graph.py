@@ -80,8 +80,6 @@ class BuiltGraph:
       specs: the variables for the planner, in the same order.
       training: the training step; None in a graph that only evaluates.
       evaluation: evaluates a split with the weights of a session of this graph.
-      hooks: the hooks of the configuration by name, in its order; None for one that refers to the
-        run, which is built once that exists.
       saver: saves and restores all variables and, where that is saved, the training input.
       calls: the calls of user code in it.
       sizes: split -> number of examples; empty where the data do not report it.
@@ -100,7 +98,6 @@ class BuiltGraph:
     specs: tuple[VariableSpec, ...]
     training: Training | None
     evaluation: Evaluation
-    hooks: Mapping[str, tf.compat.v1.train.SessionRunHook | None]
     saver: tf.compat.v1.train.Saver
     calls: Calls
     sizes: Mapping[str, int] = field(default_factory=dict)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
-from runner.config.instantiation import References, build_target, check_target, references
+from runner.config.instantiation import References, build_target, check_target, locate_target
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import Training
 
@@ -49,53 +48,47 @@ def _find(graph: tf.Graph, name: str) -> Any:
         return None
 
 
-_Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
-
 # `directory` and `checkpoints` are paths; `evaluation` is the hook that evaluates; `record` takes
-# metric name -> value and the step; `saver` keeps all its checkpoints, apart from the run's own.
+# metric name -> value and the step; `saver` keeps all its checkpoints, apart from the run's.
 RUN_NAMES = ("directory", "checkpoints", "evaluation", "record", "saver")
-# The constructors of our own hooks check their arguments and do nothing with what the run provides.
-_OWN_HOOKS = "runner.hooks."
-_STAND_INS = {
-    **dict.fromkeys(RUN_NAMES, "known later"),
-    "evaluation": SimpleNamespace(metrics=()),
-}
 
 
-def first_hooks(nodes: Mapping[str, Any], graph: References) -> dict[str, _Hook | None]:
-    """Builds the hooks that need only the graph, and checks the others.
+def check_hooks(nodes: Mapping[str, Any], graph: References) -> None:
+    """Checks the hooks of the configuration before there is a run; builds none.
 
-    Returns:
-      Name -> hook, or None for one that refers to the run.
+    Args:
+      nodes: name -> entry of `hooks`.
+      graph: see `graph_references`.
 
     Raises:
-      ConfigError: when a target is wrong, or a reference stands for nothing; and when a hook, of
-        those that refer to the run one of ours, refuses its arguments.
+      ConfigError: when a target or an argument's name or type is wrong, a reference stands for
+        nothing, or a target is a class of something else.
     """
-    checking = graph.also("run", dict.fromkeys(RUN_NAMES, "known later"))
-    hooks: dict[str, _Hook | None] = {}
+    references = graph.also("run", {name: name for name in RUN_NAMES})
     for name, node in nodes.items():
-        check_target(f"hooks.{name}", node, checking)
-        refers = any(kind == "run" for _, kind, _ in references("", node))
-        hooks[name] = None if refers else build_hook(name, node, graph)
-        if refers and str(node["_target_"]).startswith(_OWN_HOOKS):
-            build_hook(name, node, graph.also("run", _STAND_INS))  # Checks its arguments.
-    return hooks
+        key = f"hooks.{name}"
+        check_target(key, node, references)
+        target = locate_target(key, node)
+        if isinstance(target, type) and not issubclass(target, tf.compat.v1.train.SessionRunHook):
+            raise ConfigError(_no_hook(key, node))
 
 
-def build_hook(name: str, node: Mapping[str, Any], known: References) -> _Hook:
+def build_hook(name: str, node: Mapping[str, Any], references: References) -> Any:
     """Builds the hook `hooks.NAME`.
 
     Raises:
       ConfigError: when its target is wrong or is no hook, or a reference stands for nothing.
+      UserCodeError: when its target raises another error than a ValueError or TypeError.
     """
-    hook = build_target(f"hooks.{name}", node, known)
+    hook = build_target(f"hooks.{name}", node, references)
     if not isinstance(hook, tf.compat.v1.train.SessionRunHook):
-        raise ConfigError(
-            Problem(
-                f"hooks.{name}: {node['_target_']} is not a tf.compat.v1.train.SessionRunHook",
-                "the session calls its begin, before_run, after_run and end",
-                "derive it from tf.compat.v1.train.SessionRunHook",
-            )
-        )
+        raise ConfigError(_no_hook(f"hooks.{name}", node))
     return hook
+
+
+def _no_hook(key: str, node: Mapping[str, Any]) -> Problem:
+    return Problem(
+        f"{key}: {node['_target_']} is not a tf.compat.v1.train.SessionRunHook",
+        "the session calls its begin, before_run, after_run and end",
+        "derive it from tf.compat.v1.train.SessionRunHook",
+    )

@@ -13,9 +13,8 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import objective_problem
 from runner.errors import ConfigError, Problem
-from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
+from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph
 from runner.graph.calls import Calls
-from runner.graph.configured_hooks import first_hooks, graph_references
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -86,7 +85,6 @@ class KerasGraph(GraphMaker):
             trained = _trained(of_model, trainable, policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
             variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
-            hooks = _hooks(config, graph, variables, training=training)
             saver = _saver(config, variables, trained, source=source)
         return BuiltGraph(
             graph=graph,
@@ -100,7 +98,6 @@ class KerasGraph(GraphMaker):
             ),
             training=training,
             evaluation=evaluation,
-            hooks=hooks,
             saver=saver,
             calls=calls,
             sizes=data.sizes() if isinstance(data, Sized) else {},
@@ -150,18 +147,6 @@ def first_example(data: Data) -> dict[str, Any]:
         session.run([batches.initializer, tf.compat.v1.tables_initializer()])
         example = session.run(named("features", features))
     return {name: value[:1] for name, value in example.items()}
-
-
-def _hooks(
-    config: RunConfig,
-    graph: tf.Graph,
-    variables: Mapping[str, tf.Variable],
-    *,
-    training: Training | None,
-) -> Mapping[str, tf.compat.v1.train.SessionRunHook | None]:
-    if training is None:
-        return {}
-    return first_hooks(config.hooks, graph_references(graph, variables, training))
 
 
 def _saver(

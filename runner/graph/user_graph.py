@@ -21,7 +21,6 @@ from runner.config.instantiation import build_target
 from runner.errors import ConfigError, Problem, RunnerError, UserCodeError, ranked
 from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
-from runner.graph.configured_hooks import first_hooks, graph_references
 from runner.graph.evaluation import SeparateEvaluation, separate_evaluation
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import operations_for
@@ -78,7 +77,6 @@ class UserGraph(GraphMaker):
             ),
             training=None,
             evaluation=evaluation,
-            hooks={},
             saver=evaluation.transfer,
             calls=Calls(config),
         )
@@ -92,7 +90,6 @@ class UserGraph(GraphMaker):
                 raise ConfigError(*problems)
             training = self._training(spec)
             variables = name_variables(tf.compat.v1.global_variables(), {})
-            hooks = first_hooks(config.hooks, graph_references(graph, variables, training))
             transfer = checkpoint_saver(config, saved_as(variables), None)
             saver = spec.scaffold.saver
             if saver is None:
@@ -108,7 +105,6 @@ class UserGraph(GraphMaker):
                 ),
                 training=training,
                 evaluation=replace(evaluation, transfer=transfer),
-                hooks=hooks,
                 saver=saver,
                 calls=_UserCalls(self, "train"),
                 scaffold=spec.scaffold,

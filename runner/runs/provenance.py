@@ -1,7 +1,7 @@
 """Where a run came from: its code and machine as tags, its variables' values as a document.
 
-The document links to those of the checkpoints that the run started from, as do the tags: `lineage`
-follows them to the runs that a run started from, and theirs.
+Documents and tags link to the checkpoints and runs that a run started from; `runner.lineage`
+follows the links.
 """
 
 from __future__ import annotations
@@ -20,30 +20,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.checkpoints import files
 from runner.checkpoints.reader import CheckpointSpec
-from runner.errors import Problem, RunDirectoryError
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.system.atomic_files import write_text
 from runner.tracking import RunStore
-from runner.tracking.address import DEFAULT_URI
 from runner.tracking.tracker import COMMAND_TAG
-
-if TYPE_CHECKING:
-    from runner.tracking.mlflow_store import MlflowStore
 
 logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 
 SOURCE_TAG = "runner.source"
-"""Prefix of the tags with the checkpoint of each scaffold."""
+"""Prefix of the tags that name the checkpoint of each scaffold."""
 DIGEST = ".digest"
-"""Suffix of such a tag that has the digest of the checkpoint instead."""
+"""Suffix of the tags that hold the digests of these checkpoints."""
 SOURCE_RUN_TAG = "runner.source_run"
-"""Prefix of the tags with the run that saved a scaffold's checkpoint: its id, or its directory."""
+"""Prefix of the tags that name the run which saved each checkpoint: its id, or its directory."""
 
 _RUN_URI = re.compile(r"runs:/+([^/]+)(/.*)?")
 
@@ -60,10 +55,10 @@ class Origin:
     """A checkpoint that a source was resolved to.
 
     Attributes:
-      checkpoint: as the configuration names it.
-      spec: of what it was resolved to.
+      checkpoint: its name in the configuration.
+      spec: the metadata of the checkpoint.
       run: `run` of the provenance beside it, or {`run_id`} of a `runs:/` URI; None if unknown.
-      provenance: the document beside it; None when there is none.
+      provenance: the document beside it, if any.
     """
 
     checkpoint: str
@@ -72,7 +67,7 @@ class Origin:
     provenance: Mapping[str, Any] | None = None
 
     def document(self) -> dict[str, Any]:
-        """Returns it as plain values: what `provenance.json` has of a source."""
+        """Returns the entry of a source in `provenance.json`."""
         return {
             "checkpoint": self.checkpoint,
             "path": self.spec.path,
@@ -83,19 +78,21 @@ class Origin:
         }
 
 
-def chain(found: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yields a report of where a checkpoint's variables came from, back to the first source."""
-    run = found["run"]
+def chain(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Yields the lines of a report on where variables came from, back to the first source."""
+    run = document["run"]
     yield f"{indent}{run['experiment']} in {run['run_dir']}{_tracked(run)}"
-    for name, variable in found["variables"].items():
+    for name, variable in document["variables"].items():
         for piece in variable.get("pieces", ()):
             step = "" if piece["step"] is None else f" @ step {piece['step']}"
             how = f" ({', '.join(piece['conversions'])})" if piece["conversions"] else ""
             tensors = " + ".join(piece["tensors"])
             yield f"{indent}  {name} <- {piece['source']}: {tensors}{step}{how}"
-    initialised = [name for name, each in found["variables"].items() if "initializer" in each]
+    initialised = [
+        name for name, variable in document["variables"].items() if "initializer" in variable
+    ]
     yield f"{indent}  {len(initialised)} from initializers: {', '.join(initialised) or 'none'}"
-    for name, origins in found["sources"].items():
+    for name, origins in document["sources"].items():
         for origin in origins:
             yield f"{indent}  {name}: {origin['path']} {origin['digest']}{_tracked(origin['run'])}"
             if origin["provenance"] is not None:
@@ -109,30 +106,35 @@ def _tracked(run: Mapping[str, Any] | None) -> str:
 
 
 def origin(checkpoint: str, spec: CheckpointSpec) -> Origin:
-    """Returns the origin of a checkpoint as the configuration names it, and its provenance."""
-    found = provenance_of(spec.path)
+    """Returns the origin of a checkpoint, with the provenance beside it.
+
+    Args:
+      checkpoint: its name in the configuration.
+      spec: its metadata.
+    """
+    document = provenance_of(spec.path)
     uri = _RUN_URI.fullmatch(checkpoint)
-    run = found["run"] if found else {"run_id": uri[1]} if uri else None
-    if found and uri and found["run"].get("run_id") is None:
+    run = document["run"] if document else {"run_id": uri[1]} if uri else None
+    if document and uri and document["run"].get("run_id") is None:
         # It was written before MLflow's id of the run was known.
-        run = {**found["run"], "run_id": uri[1]}
-        found = {**found, "run": run}
-    return Origin(checkpoint, spec, run, found)
+        run = {**document["run"], "run_id": uri[1]}
+        document = {**document, "run": run}
+    return Origin(checkpoint, spec, run, document)
 
 
 def provenance_of(path: str) -> dict[str, Any] | None:
-    """Returns the document beside a checkpoint, or in a directory; None when there is none.
+    """Returns the provenance beside a checkpoint, or in a directory; None without one.
 
-    A file of that name that no run has written is left out with a warning.
+    Ignores, with a warning, a file of that name that no run has written.
     """
     for folder in (path, os.path.dirname(path)):
         file = os.path.join(folder, PROVENANCE)
         if not files.is_file(file):
             continue
         try:
-            found: dict[str, Any] = json.loads(files.read_text(file))
-            if found["schema"] == SCHEMA and isinstance(found["run"], dict):
-                return found
+            document: dict[str, Any] = json.loads(files.read_text(file))
+            if document["schema"] == SCHEMA and isinstance(document["run"], dict):
+                return document
             logger.warning("%s has another layout than this version's", file)
         except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning("%s is not the provenance of a checkpoint: %r", file, error)
@@ -141,24 +143,24 @@ def provenance_of(path: str) -> dict[str, Any] | None:
 
 
 def environment_tags(directory: Path) -> dict[str, str]:
-    """Returns tags for the code in the repository around `directory`, its host and its user.
+    """Returns tags for the code in the repository around `directory`, and for this process.
 
-    Git's commit, branch and `true` or `false` for changes to tracked files; the user, the host,
-    the command with passwords in URIs masked, and the versions of Python and of the packages that
-    results depend on. What is unknown is left out, such as the git tags outside a repository.
+    They hold Git's commit, branch and whether tracked files have changed; the user, the host, the
+    command with passwords in URIs masked, and the versions of Python and of the packages that
+    results depend on. Unknown values have no tag, such as Git's outside a repository.
     """
     program = Path(sys.argv[0])
     tags = {
         f"{_SOURCE}.name": program.parent.name if program.name == "__main__.py" else program.name,
         f"{_SOURCE}.type": "LOCAL",
-        COMMAND_TAG: shlex.join(_PASSWORD.sub("***", each) for each in sys.orig_argv),
+        COMMAND_TAG: shlex.join(_PASSWORD.sub("***", argument) for argument in sys.orig_argv),
         "runner.host": socket.gethostname(),
         "runner.python": platform.python_version(),
         **git_tags(directory),
     }
     try:
         tags[_USER] = getpass.getuser()
-    # Which one depends on the Python version: the user id has no name, as in many containers.
+    # The user id has no name in many containers; Python versions differ in the error.
     except (KeyError, OSError, ImportError) as error:
         logger.debug("The user has no name: %s", error)
     for package in _PACKAGES:
@@ -200,40 +202,8 @@ def git_tags(directory: Path) -> dict[str, str]:
     return tags
 
 
-@dataclass(frozen=True)
-class Ancestor:
-    """A run or a checkpoint, and by scaffold the runs or checkpoints it started from."""
-
-    label: str
-    sources: Mapping[str, Ancestor]
-
-
-def lineage(run: str, uri: str = DEFAULT_URI) -> Ancestor:
-    """Returns a run with all its ancestors.
-
-    Args:
-      run: a run directory; or the id of a run in MLflow, whose directory may be gone.
-      uri: MLflow's tracking URI, for an id.
-
-    Raises:
-      RunDirectoryError: a directory that is not a run directory.
-      NotInStoreError: the store has no such run.
-      TrackingError: the store cannot be used.
-    """
-    path = Path(run)
-    if RunDirectory(path).read() is not None:
-        return _directory(path)
-    if path.is_dir():
-        raise RunDirectoryError(
-            Problem(f"{path} is no run", "it has no run.json", "name a run, such as runs/NAME/001")
-        )
-    from runner.tracking.mlflow_store import MlflowStore
-
-    return _stored(run, MlflowStore(uri))
-
-
 def run_directory(checkpoint: str) -> Path | None:
-    """Returns the run directory of a checkpoint; None when no run has saved it."""
+    """Returns the directory of the run that saved a checkpoint; None where no run did."""
     for parent in list(Path(checkpoint).absolute().parents)[:2]:
         if RunDirectory(parent).read() is not None:
             return parent
@@ -241,9 +211,13 @@ def run_directory(checkpoint: str) -> Path | None:
 
 
 def source_run_tags(sources: Mapping[str, str], store: RunStore) -> dict[str, str]:
-    """Returns tags that link the runs which saved `sources`, scaffold -> checkpoint.
+    """Returns tags that link the runs which saved a run's sources.
 
     A run that the store does not have, or not yet, is linked by its directory.
+
+    Args:
+      sources: scaffold -> checkpoint.
+      store: where runs are recorded.
     """
     tags = {}
     for name, checkpoint in sources.items():
@@ -254,45 +228,14 @@ def source_run_tags(sources: Mapping[str, str], store: RunStore) -> dict[str, st
 
 
 def name_tracked_run(directory: RunDirectory, store: RunStore) -> None:
-    """Adds the store's id of a run, known only once it is delivered, to its provenance."""
-    own, *copies = directory.provenances
-    found = provenance_of(str(directory.path)) if own.is_file() else None
-    if found is None:
+    """Adds the store's id of a run to its provenance; it is known once the run is delivered."""
+    has_document = directory.provenances[0].is_file()
+    document = provenance_of(str(directory.path)) if has_document else None
+    if document is None:
         return
-    # Another one where the store lost the first, and the run was recorded anew.
-    found["run"]["run_id"] = store.run_id(directory.path) or found["run"].get("run_id")
-    text = json.dumps(found, indent=1) + "\n"
-    for file in (own, *(copy for copy in copies if copy.parent.is_dir())):
+    # It is another id where the store lost the run and has recorded it again.
+    document["run"]["run_id"] = store.run_id(directory.path) or document["run"].get("run_id")
+    text = json.dumps(document, indent=1) + "\n"
+    for file in (file for file in directory.provenances if file.parent.is_dir()):
         if not file.is_file() or file.read_text() != text:
             write_text(file, text)
-
-
-def _directory(path: Path) -> Ancestor:
-    record = RunDirectory(path).load_record()
-    objective = "" if record.objective is None else f", objective {record.objective:.6g}"
-    return Ancestor(
-        f"{record.name}  {path}  {record.status}{objective}",
-        {name: _checkpoint(checkpoint) for name, checkpoint in record.sources.items()},
-    )
-
-
-def _checkpoint(path: str) -> Ancestor:
-    directory = run_directory(path)
-    return Ancestor(path, {}) if directory is None else _directory(directory)
-
-
-def _stored(run_id: str, store: MlflowStore) -> Ancestor:
-    run = store.run(run_id)
-    prefix = f"{SOURCE_TAG}."
-    sources = {}
-    for tag, checkpoint in run.tags.items():
-        if tag.startswith(prefix) and not tag.endswith(DIGEST):
-            name = tag.removeprefix(prefix)
-            source = run.tags.get(f"{SOURCE_RUN_TAG}.{name}")
-            if source is None:
-                sources[name] = Ancestor(checkpoint, {})
-            elif Path(source).is_absolute():
-                sources[name] = _checkpoint(checkpoint)
-            else:
-                sources[name] = _stored(source, store)
-    return Ancestor(f"{run.experiment}  run {run.run_id}  {run.status}", sources)

@@ -18,10 +18,10 @@ from runner.system.atomic_files import make_container, next_numbered_folder
 from runner.system.status import Status
 
 _WARM_START = ("scaffolds", "restoration")
-# What `auto` and `must` never resume.
+# `auto` and `must` never resume runs of these.
 _ENDED = (Status.FINISHED, Status.PRUNED)
 _STEPS = "train.steps"
-# What distinguishes two configurations whose records look alike.
+# Why two fingerprints differ whose records look alike.
 _UNSEEN = "another secret, or the same values in another order, and that of scaffolds counts"
 
 
@@ -48,46 +48,64 @@ class ClaimedDirectory:
     former: RunRecord | None = None
 
 
-def interrupted_run(
-    container: Path,
-    record: RunRecord,
-    resume: str,
-    *,
-    run_dir_is_explicit: bool = False,
-    settings: Mapping[str, Any] | None = None,
-) -> RunDirectory | None:
-    """Returns the run that is to be resumed, or None when a new one is to be started.
+@dataclass(frozen=True)
+class ResumeCriteria:
+    """The criteria by which one run of a folder is resumed, or a new one started.
 
-    A trial of a sweep resumes only its own run; another trial may have the same configuration.
-    Changes nothing.
+    A trial of a sweep resumes only its run; other trials may have the same configuration.
 
-    Args:
+    Attributes:
       container: the configured `run_dir`.
-      record: the record a new run starts with.
+      record: the record with which a new run starts.
       resume: `auto` resumes an interrupted run of the same configuration, if there is one; `must`
-        only resumes, trials of a sweep excepted that have not started yet; `never` only starts;
-        `extend` continues the run that came furthest, finished or not, of those of the same
-        configuration but for a smaller `train.steps`.
+        only resumes, except for trials of a sweep that have not started yet; `never` only starts;
+        `extend` continues the run that came furthest, finished or not, among runs whose
+        configuration differs at most in a smaller `train.steps`.
+      settings: the settings of `record` with their secrets, for `extend`.
       run_dir_is_explicit: whether the user named `container` for this run; with `auto`, an
         interrupted run in it that has another warm start is then an error.
-      settings: those of `record` with their secrets, for `extend`; by default there are none.
+    """
+
+    container: Path
+    record: RunRecord
+    resume: str
+    settings: Mapping[str, Any]
+    run_dir_is_explicit: bool = False
+
+    @property
+    def steps(self) -> int:
+        """The configured `train.steps`."""
+        return _steps(self.settings)
+
+    def concerns(self, record: RunRecord) -> bool:
+        """Whether a run may be resumed at all: a trial's run only by the same trial."""
+        return self.record.trial in ("", record.trial)
+
+    def is_interrupted(self, record: RunRecord) -> bool:
+        """Whether a run has this configuration and has not ended."""
+        return record.fingerprint == self.record.fingerprint and record.status not in _ENDED
+
+
+def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
+    """Returns the run to resume, or None to start a new one; changes nothing.
 
     Raises:
-      RunDirectoryError: when `must` or `extend` finds no such run, `container` is itself a run
+      RunDirectoryError: when `must` or `extend` finds no such run, the container is itself a run
         that is not to be resumed, or an explicit one holds a run of another warm start.
     """
+    container, resume = criteria.container, criteria.resume
     if resume == "extend":
-        found = _extendable(container, record, settings or record.settings)
-        return found[0][0] if found else _refuse_to_extend(container, record)
-    for directory, each in runs(container) if resume != "never" else ():
-        if _is_interrupted(each, record) and record.trial in ("", each.trial):
+        extendable = _extendable(criteria)
+        return extendable[0][0] if extendable else _refuse_to_extend(criteria)
+    for directory, record in runs(container) if resume != "never" else ():
+        if criteria.is_interrupted(record) and criteria.concerns(record):
             return directory
-    if resume == "must" and not record.trial:
-        raise RunDirectoryError(_nothing_to_resume(container, record))
-    own = RunDirectory(container).read() is not None
-    if resume == "auto" and (run_dir_is_explicit or own):
-        _refuse_other_warm_start(container, record)
-    if own:
+    if resume == "must" and not criteria.record.trial:
+        raise RunDirectoryError(_nothing_to_resume(criteria))
+    is_run = RunDirectory(container).read() is not None
+    if resume == "auto" and (criteria.run_dir_is_explicit or is_run):
+        _refuse_other_warm_start(criteria)
+    if is_run:
         cause = "it is finished or has another configuration, and a run is never overwritten"
         remedy = "give run_dir=... another folder; a new run is made inside it"
         state = f"{container} is a run of its own, and not one to resume"
@@ -95,47 +113,37 @@ def interrupted_run(
     return None
 
 
-def open_run(
-    container: Path,
-    record: RunRecord,
-    resume: str,
-    *,
-    run_dir_is_explicit: bool = False,
-    settings: Mapping[str, Any] | None = None,
-) -> ClaimedDirectory:
-    """Claims the directory of the run to resume, or a new, numbered one in `container`.
+def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
+    """Claims the directory of the run to resume, or a new, numbered one in the container.
 
-    A run that is extended takes the record's fingerprint and settings, in one atomic write with its
-    status: whatever ends it from then on, it is an interrupted run of the new configuration.
-
-    The arguments and errors are those of `interrupted_run`.
+    An extended run takes the fingerprint and settings of the new record, in one atomic write with
+    its status: however it ends, it then is an interrupted run of the new configuration.
 
     Raises:
-      RunDirectoryError: also when a living process owns the run to resume, or `container` cannot be
-        made.
+      RunDirectoryError: as `interrupted_run`; also when a living process owns the run to resume, or
+        the container cannot be made.
     """
+    container, record = criteria.container, criteria.record
     make_container(container, "run_dir")
     with FileLock(container / ".lock"):
-        directory = interrupted_run(
-            container, record, resume, run_dir_is_explicit=run_dir_is_explicit, settings=settings
-        )
-        if directory is not None:
+        directory = interrupted_run(criteria)
+        if directory is None:
+            directory = RunDirectory(next_numbered_folder(container))
             directory.claim()
-            former = directory.load_record()
-            if former.fingerprint == record.fingerprint and former.status != Status.FINISHED:
-                directory.update(status=Status.RUNNING)
-                return ClaimedDirectory(directory, Opening.resumed, former)
-            directory.update(
-                status=Status.RUNNING,
-                fingerprint=record.fingerprint,
-                settings=record.settings,
-                trained=False,
-            )
-            return ClaimedDirectory(directory, Opening.extended, former)
-        directory = RunDirectory(next_numbered_folder(container))
+            directory.write(record)
+            return ClaimedDirectory(directory, Opening.new)
         directory.claim()
-        directory.write(record)
-        return ClaimedDirectory(directory, Opening.new)
+        former = directory.load_record()
+        if former.fingerprint == record.fingerprint and former.status != Status.FINISHED:
+            directory.update(status=Status.RUNNING)
+            return ClaimedDirectory(directory, Opening.resumed, former)
+        directory.update(
+            status=Status.RUNNING,
+            fingerprint=record.fingerprint,
+            settings=record.settings,
+            trained=False,
+        )
+        return ClaimedDirectory(directory, Opening.extended, former)
 
 
 def discard(directory: RunDirectory, container: Path) -> None:
@@ -144,126 +152,55 @@ def discard(directory: RunDirectory, container: Path) -> None:
         directory.delete()
 
 
-def skipped_run_notice(
-    container: Path, record: RunRecord, settings: Mapping[str, Any] | None = None
-) -> list[str]:
-    """Returns a line on the run that could be extended, or else on the newest unfinished run.
+def skipped_run_notice(criteria: ResumeCriteria) -> list[str]:
+    """Returns a line about the run that could be extended, or else the newest unfinished run.
 
-    The arguments are those of `interrupted_run`. There is no line on an unfinished run of the same
-    configuration.
+    An unfinished run of the same configuration gets no line.
     """
-    for directory, found, taken in _extendable(container, record, settings or record.settings):
-        if found.fingerprint != record.fingerprint and found.status != Status.RUNNING:
+    for directory, record, taken in _extendable(criteria):
+        if record.fingerprint != criteria.record.fingerprint and record.status != Status.RUNNING:
             return [
                 f"{directory.path} has taken {taken} steps, and only {_STEPS} differs: "
                 "resume=extend continues it"
             ]
-    for directory, found in runs(container):
-        if found.status in (Status.KILLED, Status.FAILED):
-            changes = "; ".join(differences(found.settings, record.settings))
+    for directory, record in runs(criteria.container):
+        if record.status in (Status.KILLED, Status.FAILED):
+            changes = "; ".join(differences(record.settings, criteria.record.settings))
             return [f"{directory.path} is unfinished and left alone: {changes}"] if changes else []
     return []
 
 
-def _extendable(
-    container: Path, record: RunRecord, settings: Mapping[str, Any]
-) -> list[tuple[RunDirectory, RunRecord, int]]:
-    """Returns the runs that `extend` can continue, with their steps taken, most steps first."""
-    found = []
-    for directory, each in runs(container):
+def _extendable(criteria: ResumeCriteria) -> list[tuple[RunDirectory, RunRecord, int]]:
+    """Returns the runs that `extend` can continue, with the steps taken, most steps first."""
+    extendable = []
+    for directory, record in runs(criteria.container):
         taken = _steps_taken(directory)
-        shorter = 0 < taken < _steps(settings) and _is_shorter(each, settings)
-        if record.trial in ("", each.trial) and (shorter or _is_interrupted(each, record)):
-            found.append((directory, each, taken))
-    return sorted(found, key=lambda each: -each[2])
+        is_shorter = 0 < taken < criteria.steps and _is_shorter(record, criteria.settings)
+        if criteria.concerns(record) and (is_shorter or criteria.is_interrupted(record)):
+            extendable.append((directory, record, taken))
+    return sorted(extendable, key=lambda run: -run[2])
 
 
-def _is_interrupted(found: RunRecord, record: RunRecord) -> bool:
-    """Whether a run has the record's configuration and has not ended."""
-    return found.fingerprint == record.fingerprint and found.status not in _ENDED
+def _is_shorter(record: RunRecord, settings: Mapping[str, Any]) -> bool:
+    """Whether a run has the same configuration with a smaller `train.steps`, or has finished early.
 
-
-def _is_shorter(found: RunRecord, settings: Mapping[str, Any]) -> bool:
-    """Whether a run has the same configuration with a smaller `train.steps`, or a finished one.
-
-    Values of the optimizer that followed `train.steps`, such as a schedule's decay, may too.
+    Values of the optimizer that followed `train.steps`, such as a schedule's decay, may differ too.
     """
-    old, new = _steps(found.settings), _steps(settings)
-    if found.status == Status.PRUNED or old > new:
+    old, new = _steps(record.settings), _steps(settings)
+    if record.status == Status.PRUNED or old > new:
         return False
-    if old == new and found.status != Status.FINISHED:
+    if old == new and record.status != Status.FINISHED:
         return False
-    optimizer = _following(settings["optimizer"], found.settings.get("optimizer"), new, old)
+    optimizer = _following(settings["optimizer"], record.settings.get("optimizer"), new, old)
     train = {**settings["train"], "steps": old}
-    return fingerprint({**settings, "optimizer": optimizer, "train": train}) == found.fingerprint
+    return fingerprint({**settings, "optimizer": optimizer, "train": train}) == record.fingerprint
 
 
-def _following(value: Any, found: Any, new: int, old: int) -> Any:
-    """Returns nested settings with `old` where they have `new` and `found` has `old`."""
-    if isinstance(value, Mapping) and isinstance(found, Mapping):
-        return {key: _following(each, found.get(key), new, old) for key, each in value.items()}
-    return found if (value, found) == (new, old) else value
-
-
-def _steps_taken(directory: RunDirectory) -> int:
-    """Returns the step of the newest checkpoint; 0 where there is none.
-
-    The `checkpoint` file is not asked: that of a run that only lies beside may be damaged.
-    """
-    names = (file.stem.rpartition("-")[2] for file in directory.checkpoints.glob("*.index"))
-    return max((int(name) for name in names if name.isdecimal()), default=0)
-
-
-def extension_lines(found: RunRecord, record: RunRecord) -> Iterator[str]:
-    """Yields a line on what makes an extended run another than one that took all steps at once.
-
-    Args:
-      found: the record of the run before it was extended.
-      record: the record of its extension.
-    """
-    changed = [
-        each
-        for each in differences(found.settings, record.settings)
-        if not each.startswith(f"{_STEPS}: ")
-    ]
-    if changed:
-        yield (
-            f"not exactly what {_steps(record.settings)} steps at once would be: "
-            f"{'; '.join(changed)} applies only from here on"
-        )
-
-
-def nearest(
-    found: Sequence[tuple[RunDirectory, RunRecord]], record: RunRecord
-) -> tuple[RunDirectory, RunRecord, list[str]]:
-    """Returns the run whose settings differ least from a record's, and how; at least one is given.
-
-    Args:
-      found: runs, of which the first is taken where several differ alike.
-      record: the record of the configuration.
-    """
-    compared = [
-        (directory, each, differences(each.settings, record.settings)) for directory, each in found
-    ]
-    return min(compared, key=lambda each: len(each[2]))
-
-
-def _refuse_to_extend(container: Path, record: RunRecord) -> NoReturn:
-    """Explains why no run in `container` can be extended by the record's configuration."""
-    state = f"{container} holds no run that resume=extend can continue"
-    remedy = "use resume=auto to start a run"
-    found = [(d, r) for d, r in runs(container) if r.status != Status.PRUNED]
-    if not found:
-        raise RunDirectoryError(Problem(state, "it holds no run at all", remedy))
-    directory, old, changes = nearest(found, record)
-    taken, before, steps = _steps_taken(directory), _steps(old.settings), _steps(record.settings)
-    # The values that followed the steps may differ too.
-    others = "; ".join(each for each in changes if not each.endswith(f": {before} -> {steps}"))
-    if not others and (taken == 0 or taken >= steps or before > steps):
-        cause = f"{directory.path} has taken {taken} of {before} steps, and {_STEPS} is {steps}"
-        raise RunDirectoryError(Problem(state, cause, f"give a larger {_STEPS}, or {remedy}"))
-    cause = f"more than {_STEPS} differs from {directory.path}: {others or _UNSEEN}"
-    raise RunDirectoryError(Problem(state, cause, f"repeat its configuration, or {remedy}"))
+def _following(value: Any, former: Any, new: int, old: int) -> Any:
+    """Returns nested settings with `old` where they have `new` and the former ones `old`."""
+    if isinstance(value, Mapping) and isinstance(former, Mapping):
+        return {key: _following(item, former.get(key), new, old) for key, item in value.items()}
+    return former if (value, former) == (new, old) else value
 
 
 def _steps(settings: Mapping[str, Any]) -> int:
@@ -271,54 +208,119 @@ def _steps(settings: Mapping[str, Any]) -> int:
     return steps
 
 
-def _nothing_to_resume(container: Path, record: RunRecord) -> Problem:
-    """Explains why no run in `container` can be resumed with the record's configuration."""
-    unfinished = [(d, r) for d, r in runs(container) if r.status not in _ENDED]
+def _steps_taken(directory: RunDirectory) -> int:
+    """Returns the step of the newest checkpoint; 0 without one.
+
+    Reads file names, as the `checkpoint` file of a run that is not to be resumed may be damaged.
+    """
+    names = (file.stem.rpartition("-")[2] for file in directory.checkpoints.glob("*.index"))
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def extension_lines(former: RunRecord, record: RunRecord) -> Iterator[str]:
+    """Yields a line if an extended run differs from one that takes all its steps at once.
+
+    Args:
+      former: the record of the run before it was extended.
+      record: the record of its extension.
+    """
+    changes = [
+        change
+        for change in differences(former.settings, record.settings)
+        if not change.startswith(f"{_STEPS}: ")
+    ]
+    if changes:
+        yield (
+            f"not exactly what {_steps(record.settings)} steps at once would be: "
+            f"{'; '.join(changes)} applies only from here on"
+        )
+
+
+def nearest(
+    candidates: Sequence[tuple[RunDirectory, RunRecord]], record: RunRecord
+) -> tuple[RunDirectory, RunRecord, list[str]]:
+    """Returns the run whose settings differ least from a record's, and the differences.
+
+    Args:
+      candidates: at least one run; the first wins where several differ alike.
+      record: the record of the configuration.
+    """
+    compared = [
+        (directory, candidate, differences(candidate.settings, record.settings))
+        for directory, candidate in candidates
+    ]
+    return min(compared, key=lambda run: len(run[2]))
+
+
+def _refuse_to_extend(criteria: ResumeCriteria) -> NoReturn:
+    """Explains why `extend` can continue no run."""
+    state = f"{criteria.container} holds no run that resume=extend can continue"
+    remedy = "use resume=auto to start a run"
+    candidates = [run for run in runs(criteria.container) if run[1].status != Status.PRUNED]
+    if not candidates:
+        raise RunDirectoryError(Problem(state, "it holds no run at all", remedy))
+    directory, former, changes = nearest(candidates, criteria.record)
+    taken, before, steps = _steps_taken(directory), _steps(former.settings), criteria.steps
+    # The values that followed the steps may differ too.
+    others = "; ".join(
+        change for change in changes if not change.endswith(f": {before} -> {steps}")
+    )
+    if not others and (taken == 0 or taken >= steps or before > steps):
+        cause = f"{directory.path} has taken {taken} of {before} steps, and {_STEPS} is {steps}"
+        raise RunDirectoryError(Problem(state, cause, f"give a larger {_STEPS}, or {remedy}"))
+    cause = f"more than {_STEPS} differs from {directory.path}: {others or _UNSEEN}"
+    raise RunDirectoryError(Problem(state, cause, f"repeat its configuration, or {remedy}"))
+
+
+def _nothing_to_resume(criteria: ResumeCriteria) -> Problem:
+    """Explains why `must` can resume no run."""
+    unfinished = [run for run in runs(criteria.container) if run[1].status not in _ENDED]
     if not unfinished:
         return Problem(
-            f"{container} holds no interrupted run",
+            f"{criteria.container} holds no interrupted run",
             "resume=must only resumes",
             "use resume=auto to start one",
         )
-    directory, found = unfinished[0]
-    changes = differences(found.settings, record.settings)
+    directory, record = unfinished[0]
+    changes = differences(record.settings, criteria.record.settings)
     return Problem(
         f"the interrupted run {directory.path} has another configuration",
         "; ".join(changes) or _UNSEEN,
-        "repeat its configuration, or use resume=never to start anew",
+        "repeat its configuration, or use resume=never to start a new run",
     )
 
 
-def _refuse_other_warm_start(container: Path, record: RunRecord) -> None:
-    """Refuses when the newest unfinished run of the experiment has another warm start."""
-    for directory, found in runs(container):
-        if found.name != record.name or found.status in _ENDED:
-            continue
+def _refuse_other_warm_start(criteria: ResumeCriteria) -> None:
+    """Raises if the newest unfinished run of the experiment has another warm start."""
+    unfinished = [
+        (directory, record)
+        for directory, record in runs(criteria.container)
+        if record.name == criteria.record.name and record.status not in _ENDED
+    ]
+    for directory, record in unfinished[:1]:
         old, new = (
-            {key: each.settings.get(key) for key in _WARM_START} for each in (found, record)
+            {key: settings.get(key) for key in _WARM_START}
+            for settings in (record.settings, criteria.record.settings)
         )
         if json.dumps(old) != json.dumps(new):
             raise RunDirectoryError(
                 Problem(
                     f"the warm start has changed since {directory.path} began, which is unfinished",
                     "; ".join(differences(old, new)) or "the scaffolds are in another order",
-                    "repeat its configuration to resume it, or start anew with resume=never or "
-                    "in another run_dir",
+                    "repeat its configuration to resume it, or start a new run with resume=never "
+                    "or in another run_dir",
                 )
             )
-        return
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
     """Returns `key: old -> new` for each leaf that differs between two nested settings."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        keys = [*old, *(each for each in new if each not in old)]
+        absent = "(absent)"
         prefix = f"{key}." if key else ""
         return [
             line
-            for each in keys
-            for line in differences(
-                old.get(each, "(absent)"), new.get(each, "(absent)"), f"{prefix}{each}"
-            )
+            for name in dict.fromkeys((*old, *new))
+            for line in differences(old.get(name, absent), new.get(name, absent), prefix + name)
         ]
     return [] if old == new else [f"{key}: {old} -> {new}"]

@@ -1,10 +1,8 @@
-"""Saved checkpoints of a run: written so that a crash leaves a whole one, and found again.
-
-At its start a run resumes from its newest whole checkpoint; damaged ones are set aside.
-"""
+"""Saves checkpoints so that a crash leaves a whole one, and finds it when the run resumes."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +11,9 @@ from typing import TypeAlias
 import tensorflow as tf
 from google.protobuf import text_format
 
-from runner.checkpoints.bundle import READ_ERRORS, BundleReader
+from runner.checkpoints.bundle import BundleReader
 from runner.checkpoints.contents import STATE_FILE, read_state
+from runner.checkpoints.reader import TensorSpec
 from runner.errors import CheckpointError, Problem
 from runner.runs.run_directory import RunDirectory
 from runner.system.atomic_files import next_numbered_folder, sync_to_disk, write_text
@@ -24,30 +23,30 @@ _Session: TypeAlias = tf.compat.v1.Session
 
 PREFIX = "model.ckpt"
 _FILE = re.compile(rf"{re.escape(PREFIX)}-(\d+)\.(?:index|data-\d{{5}}-of-\d{{5}}|meta)")
-# TensorFlow writes under such names first, and renames when all is written.
+# TensorFlow writes to such names first and renames the files once they are complete.
 _UNFINISHED = f"{PREFIX}-*.tempstate*"
-_GROUP_BYTES = 2**26
+_BATCH_BYTES = 2**26
 
 
 def is_save_error(error: Exception, directory: Path) -> bool:
-    """Whether a save into a directory failed because of the disk.
+    """Whether the disk is why a save into a directory failed.
 
-    A preempted session fails otherwise, and so does state that can never be saved.
+    False for a preempted session, and for state that can never be saved.
     """
     if isinstance(error, tf.errors.AbortedError | tf.errors.UnavailableError):
         return False
     if isinstance(error, OSError):
         return True
-    # TensorFlow names the file; ValueError is for a directory that has gone.
+    # TensorFlow names the file; it raises ValueError where the directory is gone.
     return isinstance(error, tf.errors.OpError | ValueError) and str(directory) in str(error)
 
 
 def save(session: _Session, saver: _Saver, directory: Path, step: int) -> None:
     """Saves `directory/model.ckpt-<step>` without the graph, and removes the oldest.
 
-    Before the `checkpoint` file names the new one its files are on the disk, and only then are
-    old ones removed, as many as exceed the saver's `max_to_keep`. At any instant the `checkpoint`
-    file names a whole checkpoint, if there ever was one.
+    The new files are on the disk before the `checkpoint` file names them, and only then are the
+    oldest removed, down to the saver's `max_to_keep`. So the `checkpoint` file names a whole
+    checkpoint at any instant, once there is one.
 
     Raises:
       Exception: see `is_save_error`; no unfinished file is left then.
@@ -63,22 +62,20 @@ def save(session: _Session, saver: _Saver, directory: Path, step: int) -> None:
         )
         new = f"{PREFIX}-{step}"
         sync_to_disk(*directory.glob(f"{new}.*"), directory)
-        listed = [each for each in state(directory) if each != new]
-        kept = [*listed, new]
-        limit = saver.as_saver_def().max_to_keep
-        kept, removed = (kept[-limit:], kept[:-limit]) if limit else (kept, [])
-        write_state(directory, kept)
+        names = [*(name for name in state(directory) if name != new), new]
+        limit = saver.as_saver_def().max_to_keep or len(names)
+        write_state(directory, names[-limit:])
     except Exception:
         for file in directory.glob(f"{PREFIX}-{step}.*.tempstate*"):
             file.unlink()
         raise
-    for name in removed:
+    for name in names[:-limit]:
         for file in directory.glob(f"{name}.*"):
             file.unlink(missing_ok=True)
 
 
 def state(directory: Path) -> list[str]:
-    """Returns the names that the `checkpoint` file lists, oldest first; none if it is damaged."""
+    """Returns the names that the `checkpoint` file lists, oldest first; empty if it is damaged."""
     if not (directory / STATE_FILE).is_file():
         return []
     return [Path(path).name for path in read_state(str(directory)) or ()]
@@ -95,27 +92,28 @@ def write_state(directory: Path, names: Sequence[str]) -> None:
 
 def by_step(directory: Path) -> dict[int, list[Path]]:
     """Returns the files of each checkpoint in a directory, newest step first, whole or not."""
-    found: dict[int, list[Path]] = {}
+    files_by_step: dict[int, list[Path]] = {}
     for file in sorted(directory.glob(f"{PREFIX}-*")):
         match = _FILE.fullmatch(file.name)
         if match:
-            found.setdefault(int(match[1]), []).append(file)
-    return dict(sorted(found.items(), reverse=True))
+            files_by_step.setdefault(int(match[1]), []).append(file)
+    return dict(sorted(files_by_step.items(), reverse=True))
 
 
 def recover(run: RunDirectory, say: Callable[[str], None]) -> None:
     """Makes sure that the run resumes from its newest whole checkpoint, if it has any.
 
-    A newer one that is damaged is moved to `damaged/` in the run directory, never deleted. The
-    `checkpoint` file is rewritten where it is damaged, or names files that are gone. The process
-    has to own the run.
+    Newer ones that are damaged are moved to `damaged/` in the run directory, never deleted. The
+    `checkpoint` file is rewritten where it is damaged or names files that are gone.
 
-    `say` is called with a line for each checkpoint that is set aside.
+    Args:
+      run: the run directory, which this process has to own.
+      say: takes a line about each checkpoint that is set aside.
 
     Raises:
       CheckpointError: there are checkpoints and none is whole; nothing is moved then.
     """
-    # What a process left that died during a save.
+    # A process that died during a save leaves such files.
     for file in (*run.checkpoints.glob(_UNFINISHED), *run.best.glob(_UNFINISHED)):
         file.unlink()
     _recover_newest(run, say)
@@ -124,35 +122,38 @@ def recover(run: RunDirectory, say: Callable[[str], None]) -> None:
 
 def _recover_newest(run: RunDirectory, say: Callable[[str], None]) -> None:
     directory = run.checkpoints
-    found, listed = by_step(directory), state(directory)
+    files_by_step, listed = by_step(directory), state(directory)
+    if not files_by_step:
+        return
     damaged: dict[int, str] = {}
-    for step in found:
-        reason = damage(directory / f"{PREFIX}-{step}")
+    for newest in files_by_step:
+        reason = damage(directory / f"{PREFIX}-{newest}")
         if reason is None:
             break
-        damaged[step] = reason
+        damaged[newest] = reason
     else:
-        if damaged:
-            raise CheckpointError(
-                Problem(
-                    f"{run.path} cannot be resumed: none of its checkpoints is whole",
-                    "; ".join(f"step {step}: {reason}" for step, reason in damaged.items()),
-                    "restore their files from a copy, or start anew with resume=never",
-                )
+        raise CheckpointError(
+            Problem(
+                f"{run.path} cannot be resumed: none of its checkpoints is whole",
+                "; ".join(f"step {step}: {reason}" for step, reason in damaged.items()),
+                "restore their files from a copy, or start a new run with resume=never",
             )
-        return
-    names = [f"{PREFIX}-{each}" for each in sorted(found) if each <= step]
-    names = [each for each in names if (directory / f"{each}.index").exists()]
+        )
+    names = [
+        f"{PREFIX}-{step}"
+        for step in sorted(files_by_step)
+        if step <= newest and (directory / f"{PREFIX}-{step}.index").exists()
+    ]
     if listed != names:
         write_state(directory, names)
-    place = f"the run resumes from step {step}"
-    for each, reason in damaged.items():
-        moved = _set_aside(run, found[each])
-        say(f"checkpoint of step {each} is damaged and set aside in {moved} ({reason}); {place}")
+    resumes = f"the run resumes from step {newest}"
+    for step, reason in damaged.items():
+        folder = _set_aside(run, files_by_step[step])
+        say(f"checkpoint of step {step} is damaged and set aside in {folder} ({reason}); {resumes}")
     for name in listed:
-        number = int(name.rpartition("-")[2])
-        if number > step and number not in damaged:
-            say(f"checkpoint {name} is gone from {directory}; {place}")
+        step = int(name.rpartition("-")[2])
+        if step > newest and step not in damaged:
+            say(f"checkpoint {name} is gone from {directory}; {resumes}")
 
 
 def _recover_best(run: RunDirectory, say: Callable[[str], None]) -> None:
@@ -164,51 +165,49 @@ def _recover_best(run: RunDirectory, say: Callable[[str], None]) -> None:
     if reason is None:
         return
     step = int(names[-1].rpartition("-")[2])
-    files = [*by_step(directory).get(step, []), run.best_record, directory / "checkpoint"]
-    moved = _set_aside(run, files)
+    files = [*by_step(directory).get(step, []), run.best_record, directory / STATE_FILE]
+    folder = _set_aside(run, files)
     say(
-        f"the best checkpoint, of step {step}, is damaged and set aside in {moved} ({reason}); "
+        f"the best checkpoint, of step {step}, is damaged and set aside in {folder} ({reason}); "
         "the best of the coming evaluations takes its place"
     )
 
 
 def damage(prefix: Path) -> str | None:
-    """Returns what is wrong with a checkpoint, or None; every byte of its tensors is read.
+    """Reads every byte of a checkpoint's tensors and describes the first damage; None if whole.
 
     Args:
-      prefix: of a bundle, of which at least one file exists.
+      prefix: the prefix of a bundle, of which at least one file exists.
     """
+    if not Path(f"{prefix}.index").exists():
+        return "its index is missing"
+    reader = BundleReader(str(prefix))
     try:
-        if not Path(f"{prefix}.index").exists():
-            return "its index is missing"
-        reader = BundleReader(str(prefix))
         reader.spec()
         _read_all(reader)
     except CheckpointError as error:
         problem = error.problems[0]
-        return _one_line(problem.cause or problem.state)
-    except READ_ERRORS as error:
-        return _one_line(str(error))
+        return (problem.cause or problem.state).partition("\n")[0]
+    except tf.errors.OpError as error:
+        lines = str(error.message).splitlines()
+        return next((line for line in lines if reader.prefix in line), lines[0])
     return None
 
 
 def _read_all(reader: BundleReader) -> None:
-    """Has TensorFlow check the checksum of every tensor, holding 64 MB of them at a time."""
-    groups: list[list[str]] = [[]]
-    held = 0
-    for name, spec in reader.stored.items():
-        if groups[-1] and held + spec.bytes > _GROUP_BYTES:
-            groups.append([])
-            held = 0
-        groups[-1].append(name)
-        held += spec.bytes
+    """Has TensorFlow check the checksum of every tensor, with about 64 MB in memory at a time."""
+    # NumPy has no type for the state of iterators, so that `reader.read` cannot read it.
+    sums = itertools.accumulate(tensor.bytes for tensor in reader.stored.values())
+    batches: dict[int, list[TensorSpec]] = {}
+    for tensor, total in zip(reader.stored.values(), sums, strict=True):
+        batches.setdefault(total // _BATCH_BYTES, []).append(tensor)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        for names in filter(None, groups):
+        for batch in batches.values():
             tensors = tf.raw_ops.RestoreV2(
                 prefix=reader.prefix,
-                tensor_names=names,
-                shape_and_slices=[""] * len(names),
-                dtypes=[tf.as_dtype(reader.stored[name].dtype) for name in names],
+                tensor_names=[tensor.name for tensor in batch],
+                shape_and_slices=[""] * len(batch),
+                dtypes=[tf.as_dtype(tensor.dtype) for tensor in batch],
             )
             session.run(tensors[0].op)
 
@@ -220,10 +219,3 @@ def _set_aside(run: RunDirectory, files: list[Path]) -> Path:
         if file.exists():
             file.rename(folder / file.name)
     return folder
-
-
-def _one_line(text: str) -> str:
-    """Returns the message of an error, without its place in the graph."""
-    _, node, message = text.partition("\nNode: ")
-    lines = (message.splitlines()[1:] if node else text.strip().splitlines()) or ["unreadable"]
-    return lines[0]

@@ -1,4 +1,4 @@
-"""Launches the trials of a sweep by one of Hydra's launchers, and retries those that fail."""
+"""Launches the trials of a sweep by one of Hydra's launchers, and retries failures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Execution:
       launch: starts jobs, and returns when they have ended.
       retries: how often a trial that failed or was killed is retried.
       interruption: the signals that end the sweep.
-      crashes_together: whether the death of one process may end those of other trials.
+      crashes_together: whether the death of one process may end other trials.
       cancel_queued: removes jobs that have not started from the launcher's queue.
     """
 

@@ -119,7 +119,7 @@ def _value_problems(override: Override) -> Iterator[Problem]:
             "a trial needs one",
             "correct its ends, its step or its pattern",
         )
-    for value, count in Counter(_normal_spelling(plain(value)) for value in values).items():
+    for value, count in Counter(plain(value) for value in values).items():
         if count > 1:
             yield Problem(
                 f"{override.input_line} lists {value!r} {count} times",
@@ -149,14 +149,6 @@ def _repeated_keys(overrides: Sequence[Override]) -> Iterator[Problem]:
                 "the last one would hold in every trial",
                 "give all its values in one override",
             )
-
-
-def _normal_spelling(value: str) -> str:
-    """Returns a number in one spelling, so that 1 and 1.0 are equal; any other value as it is."""
-    try:
-        return str(float(value)).removesuffix(".0")
-    except ValueError:
-        return value
 
 
 def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:

@@ -170,8 +170,8 @@ def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
 def check_sources(composed: Sequence[ComposedPoint]) -> None:
     """Checks that checkpoints are where trials look for them, as a run does before it starts.
 
-    Checks only paths of this machine, and does not open the checkpoints. Skips paths in folders
-    that a trial writes to, which may come to exist, and sources of runs that are to be resumed.
+    Checks only paths of this machine. Skips paths in folders that a trial writes to, which may not
+    exist yet, and sources of runs that are to be resumed.
 
     Raises:
       ConfigError: with every problem of every trial.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -34,25 +34,60 @@ from runner.system.user_code import raised
 from runner.training.run import OpenedRun
 
 
+class _NamedHook(tf.compat.v1.train.SessionRunHook):
+    """A hook of the configuration, which remembers the error that it raised.
+
+    Errors pass through unchanged: a session recovers from some of them.
+    """
+
+    def __init__(self, key: str, hook: tf.compat.v1.train.SessionRunHook) -> None:
+        self.key, self._hook = key, hook
+        self.error: Exception | None = None
+
+    def begin(self) -> None:
+        self._call(self._hook.begin)
+
+    def after_create_session(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+    ) -> None:
+        self._call(self._hook.after_create_session, session, coord)
+
+    def before_run(self, run_context: Any) -> Any:
+        return self._call(self._hook.before_run, run_context)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._call(self._hook.after_run, run_context, run_values)
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        self._call(self._hook.end, session)
+
+    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:
+            self.error = error
+            raise
+
+
 @dataclass(frozen=True)
 class ConfiguredHooks:
     """The hooks of the configuration, and what they may refer to.
 
     Attributes:
-      by_name: the hooks, in the configuration's order.
+      named: the hooks, in the configuration's order.
       evaluation: evaluates the validation split.
       best: keeps the best checkpoint.
       saves: what a checkpoint must be, and what happens where it cannot be saved.
     """
 
-    by_name: Mapping[str, tf.compat.v1.train.SessionRunHook]
+    named: Sequence[_NamedHook]
     evaluation: EvaluationHook
     best: BestCheckpoint
     saves: SavePolicy
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Reports errors that come out of a hook of the configuration with that hook's name.
+        """Reports errors of a hook of the configuration with the name of that hook.
 
         Raises:
           UserCodeError: in place of any other error than a `RunnerError`.
@@ -68,16 +103,12 @@ class ConfiguredHooks:
             raise raised(place, error) from error
 
     def place_of(self, error: Exception) -> str | None:
-        """Returns the hook that an error comes out of, e.g. `hooks.log`; None for none of them."""
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        for name, hook in self.by_name.items():
-            if any(frame.f_locals.get("self") is hook for frame in frames):
-                return f"hooks.{name}"
-        return None
+        """Returns the key of the hook that raised an error, e.g. `hooks.log`; None for no hook."""
+        return next((hook.key for hook in self.named if hook.error is error), None)
 
 
 def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
-    """Makes the hooks of the configuration, in the graph of a run.
+    """Builds the hooks of the configuration, in the graph of a run.
 
     Args:
       run: the run, opened; `${run:record}` works once it is recorded.
@@ -86,16 +117,16 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
       ConfigError: when a hook does not fit, or refuses its arguments.
       UserCodeError: when its constructor raises another error.
     """
-    saves = _save_policy(run)
-    best = _best_checkpoint(run, saves)
-    evaluation = _evaluation(run, best)
-    known = _known(run, evaluation)
-    first = run.built.hooks
-    hooks = {
-        name: first[name] or build_hook(name, node, known)
-        for name, node in run.config.hooks.items()
-    }
-    return ConfiguredHooks(hooks, evaluation, best, saves)
+    with run.built.graph.as_default():
+        saves = _save_policy(run)
+        best = _best_checkpoint(run, saves)
+        evaluation = _evaluation(run, best)
+        references = _references(run, evaluation)
+        named = [
+            _NamedHook(f"hooks.{name}", build_hook(name, node, references))
+            for name, node in run.config.hooks.items()
+        ]
+    return ConfiguredHooks(named, evaluation, best, saves)
 
 
 def loop_hooks(
@@ -124,7 +155,7 @@ def loop_hooks(
         _metrics(run, names["metrics"], progress),
         configured.evaluation,
         progress,
-        *configured.by_name.values(),
+        *configured.named,
         *_of_the_graph(run),
         # After the others, so that what they record of a step is there when the step is saved:
         # a run that resumes from it never records it again.
@@ -234,7 +265,7 @@ def _of_the_graph(run: OpenedRun) -> list[tf.compat.v1.train.SessionRunHook]:
     return hooks
 
 
-def _known(run: OpenedRun, evaluation: EvaluationHook) -> References:
+def _references(run: OpenedRun, evaluation: EvaluationHook) -> References:
     """Returns what `${graph:NAME}` stands for, and `${run:NAME}` for each of `RUN_NAMES`."""
 
     def record(metrics: Mapping[str, float], step: int) -> None:
@@ -247,5 +278,5 @@ def _known(run: OpenedRun, evaluation: EvaluationHook) -> References:
         "record": record,
         "saver": another_saver(run.built.saver, 0),
     }
-    known = graph_references(run.built.graph, run.built.variables, run.training)
-    return known.also("run", names)
+    references = graph_references(run.built.graph, run.built.variables, run.training)
+    return references.also("run", names)

@@ -31,6 +31,7 @@ from runner.runs.provenance import environment_tags
 from runner.runs.resumption import (
     ClaimedDirectory,
     Opening,
+    ResumeCriteria,
     discard,
     interrupted_run,
     nearest,
@@ -173,7 +174,7 @@ class Experiment:
         Raises:
           RunDirectoryError: when training would refuse to start here.
         """
-        return interrupted_run(self.container, self.record, **self._resume_criteria)
+        return interrupted_run(self.resume_criteria)
 
     def claim_directory(self) -> ClaimedDirectory:
         """Claims the directory of the run to resume, or of a new one.
@@ -181,15 +182,15 @@ class Experiment:
         Raises:
           RunDirectoryError: as `preview_resumed`; also when a living process owns the directory.
         """
-        return open_run(self.container, self.record, **self._resume_criteria)
+        return open_run(self.resume_criteria)
 
     @property
-    def _resume_criteria(self) -> dict[str, Any]:
-        return {
-            "resume": self.config.resume.value,
-            "run_dir_is_explicit": self.context.run_dir_is_explicit,
-            "settings": self.settings,
-        }
+    def resume_criteria(self) -> ResumeCriteria:
+        """The criteria by which a run in `container` is resumed."""
+        resume, explicit = self.config.resume.value, self.context.run_dir_is_explicit
+        return ResumeCriteria(
+            self.container, self.record, resume, self.settings, run_dir_is_explicit=explicit
+        )
 
     def make_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start, with all problems.

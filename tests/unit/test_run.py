@@ -206,6 +206,13 @@ def test_a_mistake_leaves_nothing_behind(
     assert not cheap.folder.exists()
 
 
+def test_a_hook_that_refuses_its_arguments_leaves_no_run(cheap: Runs) -> None:
+    stop = {"_target_": "runner.hooks.EarlyStoppingHook", "evaluation": "${run:evaluation}"}
+    with pytest.raises(ConfigError, match=r"refuses its arguments\n.*patience is 0 and"):
+        cheap.run(hooks={"stop": {**stop, "patience": 0}})
+    assert cheap.count() == 0
+
+
 def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(plain: Runs) -> None:
     slow = ScaffoldConfig(VariablesConfig(["body/*"]), learning_rate_multiplier=0.5)
     plain.run(scaffolds={"part": slow}, train=short(steps=1, evaluate_every=1))

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.instantiation import References
 from runner.errors import ConfigError
-from runner.graph.configured_hooks import first_hooks, graph_references
+from runner.graph.configured_hooks import check_hooks, graph_references
 from runner.graph.variables import name_variables
 from runner.restoration.model_variables import model_variables
 from tests.tiny.experiment import Net
@@ -75,17 +75,12 @@ def test_tensorflows_own_names_are_found() -> None:
     assert len(known.problems("hooks", ["${graph:two}", "${graph:one:7}"])) == 2
 
 
-def test_a_hook_over_the_graph_is_built_at_once_and_one_over_the_run_later() -> None:
-    hooks = first_hooks(
-        {
-            "early": {"_target_": NAN, "loss_tensor": "${graph:loss}"},
-            "late": {"_target_": NAN, "loss_tensor": "${run:saver}"},
-        },
-        GRAPH,
-    )
-    assert list(hooks) == ["early", "late"]
-    assert isinstance(hooks["early"], tf.train.NanTensorHook)
-    assert hooks["late"] is None
+def test_hooks_over_the_graph_and_over_the_run_are_checked() -> None:
+    hooks = {
+        "graph": {"_target_": NAN, "loss_tensor": "${graph:loss}"},
+        "run": {"_target_": STOP, "evaluation": "${run:evaluation}"},
+    }
+    check_hooks(hooks, GRAPH)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +92,9 @@ def test_a_hook_over_the_graph_is_built_at_once_and_one_over_the_run_later() -> 
         ),
         ({"_target_": NAN, "loss_tensor": "${run:savr}"}, r"is \$\{run:savr\}(.|\n)*saver"),
         ({"_target_": NAN, "los": "${run:saver}"}, r"hooks\.mine\.los is not an argument"),
-        (
-            {"_target_": STOP, "evaluation": "${run:evaluation}", "patience": 0},
-            r"hooks\.mine: .*EarlyStoppingHook refuses its arguments\n.*patience is 0 and",
-        ),
         ({"_target_": "builtins.dict"}, r"builtins\.dict is not a tf\.compat\.v1\.train\.Sess"),
     ],
 )
 def test_a_mistake_is_found_before_there_is_a_run(node: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        first_hooks({"mine": node}, GRAPH)
+        check_hooks({"mine": node}, GRAPH)

@@ -15,12 +15,10 @@ import pytest
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.schema import TrackingConfig
-from runner.lineage import main
+from runner.lineage import Ancestor, lineage, main
 from runner.runs.provenance import (
-    Ancestor,
     environment_tags,
     git_tags,
-    lineage,
     name_tracked_run,
     origin,
     provenance_of,

@@ -9,7 +9,7 @@ import pytest
 
 from runner.config.fingerprint import fingerprint
 from runner.errors import RunDirectoryError
-from runner.runs.resumption import interrupted_run, skipped_run_notice
+from runner.runs.resumption import ResumeCriteria, interrupted_run, skipped_run_notice
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
 
@@ -35,9 +35,13 @@ def make(container: Path, name: str, of: RunRecord, taken: int) -> Path:
     return run.path
 
 
+def criteria(container: Path, given: dict[str, Any], trial: str = "") -> ResumeCriteria:
+    return ResumeCriteria(container, record(given, trial=trial), "extend", given)
+
+
 def extended(container: Path, given: dict[str, Any], trial: str = "") -> str | None:
-    found = interrupted_run(container, record(given, trial=trial), "extend", settings=given)
-    return found.path.name if found else None
+    run = interrupted_run(criteria(container, given, trial))
+    return run.path.name if run else None
 
 
 SHORT, SAME, LONG = settings(10), settings(20), settings(30)
@@ -87,16 +91,14 @@ def test_what_cannot_be_extended(
     make(tmp_path, "001", record(given, Status(status)), taken)
     with pytest.raises(RunDirectoryError, match=message):
         extended(tmp_path, SAME)
-    assert not any(
-        "resume=extend" in line for line in skipped_run_notice(tmp_path, record(SAME), SAME)
-    )
+    assert not any("resume=extend" in line for line in skipped_run_notice(criteria(tmp_path, SAME)))
 
 
 def test_a_damaged_run_beside_it_stops_no_other(tmp_path: Path) -> None:
     for name, other in (("001", SAME), ("002", {**SAME, "seed": 3})):
         path = make(tmp_path, name, record(other, Status.KILLED), 5)
         (path / "checkpoints" / "checkpoint").touch()  # Empty, as a full disk leaves it.
-    (line,) = skipped_run_notice(tmp_path, record(SAME), SAME)
+    (line,) = skipped_run_notice(criteria(tmp_path, SAME))
     assert line == f"{tmp_path}/002 is unfinished and left alone: seed: 3 -> 0"
     assert extended(tmp_path, SAME) == "001"
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from runner.errors import RunDirectoryError
-from runner.runs.resumption import Opening, interrupted_run, open_run
+from runner.runs import resumption
+from runner.runs.resumption import ClaimedDirectory, Opening, ResumeCriteria
 from runner.runs.run_directory import RunDirectory, RunRecord, mark_killed_runs, runs
 from runner.system.status import Status
 
@@ -33,6 +34,20 @@ def make_run(container: Path, name: str, record: RunRecord) -> Path:
     path.mkdir(parents=True)
     RunDirectory(path).write(record)
     return path
+
+
+def _criteria(container: Path, record: RunRecord, resume: str, explicit: bool) -> ResumeCriteria:
+    return ResumeCriteria(container, record, resume, record.settings, run_dir_is_explicit=explicit)
+
+
+def interrupted_run(
+    container: Path, record: RunRecord, resume: str, *, run_dir_is_explicit: bool = False
+) -> RunDirectory | None:
+    return resumption.interrupted_run(_criteria(container, record, resume, run_dir_is_explicit))
+
+
+def open_run(container: Path, record: RunRecord, resume: str) -> ClaimedDirectory:
+    return resumption.open_run(_criteria(container, record, resume, False))
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_a_damaged_best_checkpoint_is_set_aside_with_its_record(run: RunDirector
 def test_a_large_checkpoint_is_read_in_parts(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner.runs.saved_checkpoints, "_GROUP_BYTES", 10)
+    monkeypatch.setattr(runner.runs.saved_checkpoints, "_BATCH_BYTES", 10)
     assert damage(run.checkpoints / "model.ckpt-3") is None
     _flip(run.checkpoints / f"model.ckpt-3.{DATA}")
     assert damage(run.checkpoints / "model.ckpt-3") is not None

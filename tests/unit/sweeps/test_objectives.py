@@ -77,11 +77,11 @@ def test_constraints_are_bounds_or_functions() -> None:
     assert constraints({}, METRICS) == constraints({"constraints": None}, METRICS) == {}
 
 
-_ABOVE = "min is above max, so that no trial meets it"
+_NO_BOUNDS = "it must be a mapping with a number `min`, a `max` not below it, or a `_target_`"
 # hydra.sweeper.constraints -> state and cause of each problem.
 CONSTRAINTS: list[tuple[Any, list[tuple[str, str]]]] = [
     (0.5, [("hydra.sweeper.constraints is 0.5", "it must be a mapping")]),
-    ({"loss": 0.5}, [(".loss is 0.5", "it must be a mapping with `min`, `max` or a `_target_`")]),
+    ({"loss": 0.5}, [(".loss is 0.5", _NO_BOUNDS)]),
     (
         {"validation/los": {"max": 0.5}, "mine": {**ACCURATE, "leats": 1}, "acc": {"mx": 1}},
         [
@@ -93,11 +93,11 @@ CONSTRAINTS: list[tuple[Any, list[tuple[str, str]]]] = [
     ),
     ({"mine": {"_target_": "nosuch.fn"}}, [(".mine._target_ is 'nosuch.fn'", "")]),
     *(
-        ({"loss": {"max": bound}}, [(f".loss.max is {bound!r}", "it must be a number")])
+        ({"loss": {"max": bound}}, [(f".loss is {{'max': {bound!r}}}", _NO_BOUNDS)])
         for bound in ("x", None, True, math.nan, [1])
     ),
-    ({"loss": {"min": 1, "max": 0}}, [(".loss is {'min': 1, 'max': 0}", _ABOVE)]),
-    ({"loss": {"min": math.inf, "max": 1e9}}, [(".loss is {'min': inf", _ABOVE)]),
+    ({"loss": {"min": 1, "max": 0}}, [(".loss is {'min': 1, 'max': 0}", _NO_BOUNDS)]),
+    ({"loss": {"min": math.inf, "max": 1e9}}, [(".loss is {'min': inf", _NO_BOUNDS)]),
 ]
 
 
@@ -129,4 +129,4 @@ def test_a_function_that_gives_no_number_is_named_with_the_metrics() -> None:
         with pytest.raises(ConfigError, match="gives no number") as raised:
             function({"loss": 0.5, "error": 0.5})
         assert f"cause: {cause}" in str(raised.value)
-        assert "it is given the metrics error, loss" in str(raised.value)
+        assert "it gets the metrics error, loss" in str(raised.value)

@@ -299,7 +299,7 @@ def test_failures_are_replaced_by_others(sweep: Sweep) -> None:
     sweep.work = lambda overrides: left.pop()
     sweep.run(RATE)
     assert [each.trial for each in sweep.sweeper.failures(sweep.trials)] == [1]
-    assert "others in place of those that failed" in sweep.sweeper.rerun
+    assert "replaces trials that failed by others" in sweep.sweeper.rerun
     assert sweep.printed == ""
     sweep.work = _rate
     sweep.run(RATE)
