@@ -107,10 +107,19 @@ class _Matcher:
             return self._match(variable)
         except PlanError as error:
             self._misfits += error.problems
-            return Match()
+        except ValueError as error:
+            self._misfits.append(
+                Problem(
+                    f"{self._key}: {variable.full_name} cannot be converted",
+                    str(error),
+                    "fix the rule in rename, convert, transpose or vocabulary, or exclude the "
+                    "variable",
+                )
+            )
+        return Match()
 
     def _match(self, variable: VariableSpec) -> Match:
-        # The rules for a slot or an average are those of the variable that it belongs to.
+        # A slot or an average has the rules of the variable that it belongs to.
         owner = self._owners.get(variable.full_name)
         rules = self._fitter.rules(owner or variable.full_name, linear=owner is not None)
         exact = self._renames.exact(variable.full_name) if owner else None

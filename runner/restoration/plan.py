@@ -3,7 +3,7 @@
 `make_plan` makes it from metadata in four steps; reports show it; a `Restorer` carries it out.
 
 1. Ownership: the scaffolds' patterns and classes of state decide which variables each claims.
-2. Matching: `rename` turns a claimed variable's name into that of a tensor of the scaffold's
+2. Matching: `rename` turns a claimed variable's name into a tensor's name in the scaffold's
    checkpoint; `convert`, `transpose`, `vocabulary`, `shape` and `cast` make the tensor fit.
 3. Collision: of several claims the first or last wins, or the mean of all is taken.
 4. Expectations: `restoration.expect` is compared with what came out.
@@ -34,7 +34,7 @@ from runner.restoration.variables import (
 
 @dataclass(frozen=True)
 class Assignment:
-    """Where one variable's value comes from.
+    """The source of one variable's value.
 
     Attributes:
       variable: the variable.
@@ -75,10 +75,10 @@ class LocatedSources:
 
 @dataclass(frozen=True)
 class RestorationPlan:
-    """Where every variable's value comes from: an assignment for each, and all problems.
+    """The sources of all values: an assignment for every variable, and all problems.
 
     A variable takes its value either from its initializer or from the tensors of one scaffold's
-    checkpoint, converted step by step; with `collision: mean` from those of several. A plan is a
+    checkpoint, converted step by step; with `collision: mean` from several scaffolds'. A plan is a
     value: reports only show it, and a `Restorer` carries it out if it has no problems.
 
     Attributes:

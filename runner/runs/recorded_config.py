@@ -31,7 +31,7 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
     the command names another store; secrets, which were not recorded, are the command's too.
 
     Args:
-      command: the composed command, for which `is_by_folder` holds.
+      command: the composed command, for which `is_from_run_dir` holds.
       overrides: the command's overrides.
 
     Raises:
