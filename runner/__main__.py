@@ -120,26 +120,26 @@ def _import_runtime() -> None:
 
 
 def _launch(config: RunConfig, trial: Trial | None) -> float | None:
-    """Starts the tasks of a local cluster, each by this very command."""
+    """Starts the tasks of a local cluster by this same command."""
     command = task_command(HydraConfig.get(), shipped("conf"))
     return LocalCluster(config.cluster, command, config.session.grace_seconds, trial).run()
 
 
 def versions() -> str:
-    """Returns the installed versions of what decides a run's result; nothing is imported for it."""
-    found = []
+    """Returns the installed versions of the packages that decide a run's result."""
+    installed = []
     for name, package in (("runner", "runner"), ("TensorFlow", "tensorflow"), ("Keras", "keras")):
         try:
-            found.append(f"{name} {metadata.version(package)}")
+            installed.append(f"{name} {metadata.version(package)}")
         except metadata.PackageNotFoundError:  # A checkout that is merely on the Python path.
-            found.append(f"{name} (not installed)")
-    return ", ".join(found)
+            installed.append(f"{name} (not installed)")
+    return ", ".join(installed)
 
 
 def main() -> int:
     """Runs the command line and returns the exit code.
 
-    That is 0 when all is done, 2 for a mistake in the command or the configuration, 3 for a plan
+    The code is 0 when all is done, 2 for a mistake in the command or configuration, 3 for a plan
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
     if "--version" in sys.argv[1:]:
@@ -183,14 +183,14 @@ _VALUED |= {"--config-dir", "-cd", "--experimental-rerun"}
 
 
 def _options_first(arguments: Sequence[str]) -> list[str]:
-    """Moves the overrides to the end, where `argparse` accepts them in one piece only."""
+    """Moves the overrides behind the options, because `argparse` accepts them only in one piece."""
     options: list[str] = []
     overrides: list[str] = []
     previous = ""
-    for each in arguments:
-        is_value = previous in _VALUED or (previous in ("--info", "-i") and "=" not in each)
-        (options if is_value or each.startswith("-") else overrides).append(each)
-        previous = "" if is_value else each
+    for argument in arguments:
+        is_value = previous in _VALUED or (previous in ("--info", "-i") and "=" not in argument)
+        (options if is_value or argument.startswith("-") else overrides).append(argument)
+        previous = "" if is_value else argument
     return options + overrides
 
 
@@ -198,21 +198,21 @@ def _fail(error: RunnerError) -> int:
     shown: RunnerError = error
     if isinstance(error, InterruptedRunError) and LIFELINE in os.environ:
         # The process that has started this task reports whether there is a run to continue.
-        shown = RunnerError(*(replace(each, remedy="") for each in error.problems))
+        shown = RunnerError(*(replace(problem, remedy="") for problem in error.problems))
     details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
     print(f"runner: {shown}{details}", file=sys.stderr)
     return error.exit_code
 
 
 def command() -> NoReturn:
-    """Is the command `runner`: like `python -m runner`, with the current directory's modules."""
+    """Runs the command `runner`: like `python -m runner`, with the current directory's modules."""
     sys.path.insert(0, str(Path.cwd()))
     _main_within_grace()
 
 
 def _main_within_grace() -> NoReturn:
-    """Ends the process, after a signal without taking TensorFlow apart, which costs seconds."""
-    # Where native code aborts the process, the Python frames show in which step.
+    """Runs `main` and ends the process, after a signal without a cleanup that takes seconds."""
+    # If native code aborts the process, the Python frames show in which step.
     faulthandler.enable(all_threads=False)
     try:
         code: object = main()

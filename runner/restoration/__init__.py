@@ -9,7 +9,8 @@ variables + checkpoints + rules -> plan -> report, or restore:
   layouts of frameworks, by name.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
-- `restorer`: `Restorer`, the door for carrying a plan out; `reading`: reads and checks values.
+- `engine`: restores the values of a plan; `reading`: reads, converts and checks them.
+- `restorer`: `Restorer`, the door for restoring in sessions; `session_backend`: their backend.
 - `sources`: opens the scaffolds' checkpoints; `starting_scaffold`: the scaffold that
   `runner.inspect --as-scaffold` prints.
 - `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them.
