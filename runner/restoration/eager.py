@@ -277,7 +277,7 @@ def _prepare(
         shapes = {name: tuple(each.shape) for name, each in slots.items()}
         kept = Slots(type(optimizer).__name__, shapes) if slots else None
         located = named_sources(located, partial(weights_layout, model, variables), kept)
-    made = make_plan(specs, given, located, rules.collision, rules.expect)
+    made = make_plan(specs, given, located, collision=rules.collision, expect=rules.expect)
     origins = {name: source.origins for name, source in sources.items()}
     name = str(getattr(model, "name", "") or type(model).__name__)
     return _WarmStart(
