@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -59,8 +57,9 @@ class RayLauncher(Launcher):
         import ray
 
         if not ray.is_initialized():
-            with _preserved_handler():
-                ray.init(**self._init)
+            handler = signal.getsignal(signal.SIGTERM)
+            ray.init(**self._init)
+            signal.signal(signal.SIGTERM, handler)  # Ray's would just end the process.
         # The sweep retries trials that die, and counts the attempts.
         job = ray.remote(_execute).options(**{"max_retries": 0, **self._remote})
         hydra = (self._context, self._config, self._task_function, Singleton.get_state())
@@ -91,15 +90,3 @@ def _execute(number: int, overrides: list[str], folder: str, hydra: Any) -> JobR
         job_dir_key="hydra.sweep.dir",
         job_subdir_key="hydra.sweep.subdir",
     )
-
-
-@contextmanager
-def _preserved_handler() -> Iterator[None]:
-    """Restores the handler of SIGTERM, which Ray replaces by one that just ends the process."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        # In other threads, neither Ray nor Python can set handlers.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)

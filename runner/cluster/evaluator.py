@@ -122,7 +122,7 @@ class FollowedRun:
         self.status = None if record is None else record.status
 
     def newest(self) -> str | None:
-        """Returns the newest checkpoint, or None if there is none."""
+        """Returns the newest checkpoint, or None without one."""
         if self.directory is None:
             return None
         newest: str | None = tf.train.latest_checkpoint(str(self.directory.checkpoints))

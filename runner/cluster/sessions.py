@@ -91,10 +91,9 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a task's sessions.
 
     They see the parameter servers and their own task, so that the loss of another worker does not
-    affect them. Functions are inlined, because a function called whole must find all variables it
-    reads on one machine. A loop in one, such as that of an LSTM, passes its variables through an
-    operation that can be on one machine only, which soft placement allows; variables stay where
-    they are.
+    affect them. Functions are inlined, because a function call must find all variables it reads on
+    one machine. A loop in a function, as in an LSTM, passes its variables through an operation that
+    can be on one machine only, which soft placement allows; variables stay where they are.
     """
     config = tf.compat.v1.ConfigProto(
         device_filters=[f"/job:{PS}", f"/job:{cluster.task.type}/task:{cluster.task.index}"]
@@ -177,7 +176,7 @@ class ClusterSession(tf.compat.v1.Session):
     """
 
     def run(self, *arguments: Any, **options: Any) -> Any:
-        """Runs a step; arguments and errors are those of `tf.compat.v1.Session.run`.
+        """Runs a step, with the arguments and errors of `tf.compat.v1.Session.run`.
 
         Raises:
           tf.errors.AbortedError: also when a parameter server is lost and the step is cancelled.

@@ -178,10 +178,10 @@ OnTrialError = Enum(
 )
 
 
-# The checkpoint to evaluate or export that is no run's: what training would start from.
+# Stands for the values that training would start from, in place of a run's checkpoint.
 SCAFFOLDS = "scaffolds"
 
-# The remedy for a scaffold's checkpoint that is not there, besides correcting its path.
+# The remedy for a missing checkpoint of a scaffold, besides correcting its path.
 OPTIONAL = "set `optional: true` to initialise these variables instead"
 
 # How a configuration names the experiment that a checkpoint comes from, and checkpoints in MLflow.
@@ -191,7 +191,7 @@ MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be, besides its key's type.
+    """A condition for the values of a key, besides its type.
 
     Attributes:
       cause: returns why a value is refused, or an empty string.
@@ -220,71 +220,74 @@ def rule(
 def at_least(least: float, remedy: str = "", most: float = math.inf) -> dict[str, Rule]:
     """Returns the metadata of a field that holds a number from `least` to `most`."""
     words = f"at least {least}" if most == math.inf else f"from {least:g} to {most:.10g}"
-    return _bounded(lambda given: least <= given <= most, words, remedy)
+    return _bounded(lambda value: least <= value <= most, words, remedy)
 
 
 def above(bound: float, remedy: str = "", most: float = math.inf) -> dict[str, Rule]:
     """Returns the metadata of a field that holds a number above `bound`, up to `most`."""
     words = f"above {bound:g}" + (f" and at most {most:g}" if most != math.inf else "")
-    return _bounded(lambda given: bound < given <= most, words, remedy)
+    return _bounded(lambda value: bound < value <= most, words, remedy)
 
 
 def _bounded(accepted: Callable[[Any], bool], words: str, remedy: str) -> dict[str, Rule]:
     return rule(_is(accepted, f"it must be {words}"), remedy, words=words)
 
 
-def _schedule(given: object) -> str:
+def _schedule(value: object) -> str:
     try:
-        as_schedule(given)  # type: ignore[arg-type]
+        as_schedule(value)  # type: ignore[arg-type]
     except ValueError as error:
         return str(error)
     return ""
 
 
-def _average(given: object) -> str:
-    if isinstance(given, list):
-        fits = bool(given) and {type(each) for each in given} <= {str, int}
+def _average(value: object) -> str:
+    if isinstance(value, list):
+        fits = bool(value) and {type(item) for item in value} <= {str, int}
     else:
-        fits = re.fullmatch(r"\s*last\s+0*[1-9]\d*\s*", str(given)) is not None
+        fits = re.fullmatch(r"\s*last\s+0*[1-9]\d*\s*", str(value)) is not None
     return "" if fits else "it is neither `last N` nor a list of steps and paths"
 
 
-def _strings(given: Mapping[str, object]) -> str:
-    # OmegaConf lets containers pass as the values of a dict[str, str].
-    wrong = (f"the value of {k!r} is {v!r}" for k, v in given.items() if not isinstance(v, str))
-    return next((f"{each}, which is not a string" for each in wrong), "")
+def _strings(mapping: Mapping[str, object]) -> str:
+    # OmegaConf accepts containers as the values of a dict[str, str].
+    for key, value in mapping.items():
+        if not isinstance(value, str):
+            return f"the value of {key!r} is {value!r}, which is not a string"
+    return ""
 
 
-def _axes(given: Mapping[str, list[int]]) -> str:
-    for pattern, axes in given.items():
+def _axes(mapping: Mapping[str, list[int]]) -> str:
+    for pattern, axes in mapping.items():
         if not axes or sorted(axes) != list(range(len(axes))):
             return f"{pattern!r} must hold each of 0 to {max(len(axes) - 1, 0)} once"
     return ""
 
 
-def _patterns(given: Sequence[str]) -> str:
-    found = []
-    for pattern in given:
+def _patterns(patterns: Sequence[str]) -> str:
+    causes = []
+    for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
-            found.append(f"{pattern!r} is not a regular expression: {error}")
-    return "; ".join(found)
+            causes.append(f"{pattern!r} is not a regular expression: {error}")
+    return "; ".join(causes)
 
 
 def _is(accepted: Callable[[Any], object], cause: str) -> Callable[[Any], str]:
-    return lambda given: "" if accepted(given) else cause
+    return lambda value: "" if accepted(value) else cause
 
 
+CHECKPOINT = rule(_is(str.strip, "it names no checkpoint"), "null starts from initializers")
 NAME = rule(_is(str.strip, "runs are filed under it"), "name=my_experiment")
 SCHEDULE = rule(_schedule, words="such as `10 minutes` or `at 100, at 1000`")
 # What TensorFlow and the operating system can count in milliseconds, about 30 years.
 _MOST_SECONDS = 1e9
 WAIT = above(0, most=_MOST_SECONDS)
 GRACE = at_least(0, most=_MOST_SECONDS)
-DECAY = _bounded(lambda given: 0 < given < 1, "between 0 and 1", "null keeps none")
+DECAY = _bounded(lambda value: 0 < value < 1, "between 0 and 1", "null keeps none")
 SCALE = rule(
-    _is(lambda given: 0 < given < math.inf, "it must be a number greater than 0"),
+    _is(lambda value: 0 < value < math.inf, "it must be a number greater than 0"),
     "to keep the variables as they are, set trainable=false",
     words="above 0",
 )
@@ -333,25 +336,22 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
 
     Args:
       values: the plain values of a structured config.
-      kind: that structured config.
-      prefix: empty, or its own dotted key and a dot.
+      kind: the structured config.
+      prefix: the dotted key of the structured config and a dot; empty for the root.
     """
-    found: list[Problem] = []
-    for each in dataclasses.fields(kind):
-        value, key = values.get(each.name), f"{prefix}{each.name}"
-        checked: Rule | None = each.metadata.get(RULE)
-        if isinstance(value, Mapping) and dataclasses.is_dataclass(hints(kind)[each.name]):
-            found += rule_problems(value, hints(kind)[each.name], f"{key}.")
-        elif checked is not None and value is not None:
-            cause = checked.cause(value)
-            default = "" if each.default in (None, dataclasses.MISSING) else each.default
-            remedy = checked.remedy.replace("{key}", key) or (
-                f"the default is {_shown(default)}" if default != "" else ""
-            )
-            if cause:
-                choices = ranked(str(value), checked.choices)
-                found.append(Problem(f"{key} is {_shown(value)}", cause, remedy, choices))
-    return found
+    problems: list[Problem] = []
+    for field in dataclasses.fields(kind):
+        value, key = values.get(field.name), f"{prefix}{field.name}"
+        rule: Rule | None = field.metadata.get(RULE)
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(hints(kind)[field.name]):
+            problems += rule_problems(value, hints(kind)[field.name], f"{key}.")
+        elif rule is not None and value is not None and (cause := rule.cause(value)):
+            default = field.default not in (None, "", dataclasses.MISSING)
+            remedy = f"the default is {_shown(field.default)}" if default else ""
+            remedy = rule.remedy.replace("{key}", key) or remedy
+            choices = ranked(str(value), rule.choices)
+            problems.append(Problem(f"{key} is {_shown(value)}", cause, remedy, choices))
+    return problems
 
 
 def _shown(value: object) -> str:

@@ -1,10 +1,9 @@
-"""Which cluster a configuration and `TF_CONFIG` describe together, and what in it contradicts."""
+"""The cluster that a configuration and `TF_CONFIG` describe together, and its contradictions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from enum import Enum
 
 from runner.config.choices import Mode, NonFinite
 from runner.config.cluster_spec import (
@@ -12,13 +11,13 @@ from runner.config.cluster_spec import (
     addresses_by_type,
     has_addresses,
     in_use,
-    index_problem,
     is_cluster,
     is_task,
     read_tf_config,
     split,
     trainers,
 )
+from runner.config.reference import in_yaml
 from runner.config.schema import (
     CHIEF,
     EVALUATOR,
@@ -34,11 +33,11 @@ from runner.errors import ConfigError, Problem, ranked
 def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     """Returns the configuration with the cluster that it and `TF_CONFIG` describe together.
 
-    Where there is one, `cluster.addresses` and `cluster.task` then name it and this process, and
-    `cluster.workers` and `cluster.ps` count its tasks. A chief alone is not a cluster.
+    If there is one, `cluster.addresses` and `cluster.task` of the result name it and this process,
+    and `cluster.workers` and `cluster.ps` count its tasks. A chief alone is not a cluster.
 
     Raises:
-      ConfigError: with every mistake in them.
+      ConfigError: with every mistake in the two.
     """
     cluster = config.cluster
     tf_config = read_tf_config(environ)
@@ -62,9 +61,8 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
         source = VARIABLE if tf_config else "cluster.addresses"
         problems += _address_problems(cluster, source)
         problems += _task_problems(cluster, config.mode, VARIABLE if tf_config else "cluster.task")
-        problems += _count_problems(cluster, source)
-    elif not cluster.local:
-        problems += _idle_problems(cluster)
+    if not cluster.local:
+        problems += _unused_problems(cluster)
     if problems:
         raise ConfigError(*problems)
     if alone:
@@ -73,14 +71,14 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
 
 
 def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
-    """Returns what `resolve` does for a trial of a sweep.
+    """Returns the configuration of a trial of a sweep, resolved as by `resolve`.
 
     Raises:
-      ConfigError: also where this process is a task of a cluster, because each task would sweep.
+      ConfigError: also if this process is a task of a cluster, because each task would sweep.
     """
-    found = resolve(config, environ)
-    if is_task(found.cluster):
-        task = found.cluster.task
+    resolved = resolve(config, environ)
+    if is_task(resolved.cluster):
+        task = resolved.cluster.task
         raise ConfigError(
             Problem(
                 f"this process is {task.type} {task.index} of a cluster, and is to sweep",
@@ -89,11 +87,11 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
                 "trial as a run of its own",
             )
         )
-    return found
+    return resolved
 
 
 def _require_chief(mode: Mode, task: TaskConfig) -> None:
-    """Raises ConfigError where this is one of several tasks that would all do the same."""
+    """Raises ConfigError if this is one of several tasks that would all do the same."""
     if task.type not in (None, CHIEF):
         raise ConfigError(
             Problem(
@@ -117,18 +115,12 @@ def _counted(cluster: ClusterConfig) -> ClusterConfig:
 
 
 def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Iterator[Problem]:
-    """Finds where `cluster:` and `TF_CONFIG` contradict each other."""
-    if cluster.local and has_addresses(cluster):
+    """Yields the contradictions within `cluster:`, and between it and `TF_CONFIG`."""
+    if cluster.local and (has_addresses(cluster) or (cluster.task.type and tf_config is None)):
         yield Problem(
-            "cluster.local is true, and there are cluster.addresses",
-            "the tasks of a local cluster are given theirs when they are started",
-            "delete cluster.addresses, or set cluster.local=false",
-        )
-    elif cluster.local and cluster.task.type is not None and tf_config is None:
-        yield Problem(
-            f"cluster.local is true, and cluster.task.type is {cluster.task.type}",
-            "this process starts all tasks of a local cluster, and is not one of them",
-            "delete cluster.task, or set cluster.local=false and give cluster.addresses",
+            "cluster.local is true, and there are cluster.addresses or a cluster.task",
+            "this process starts all tasks of a local cluster, and gives them their addresses",
+            "delete cluster.addresses and cluster.task, or set cluster.local=false",
         )
     if tf_config is None:
         return
@@ -148,72 +140,50 @@ def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Itera
             )
 
 
-# Keys that have no effect without a cluster.
-_OF_CLUSTERS = (
-    *("workers", "ps", "evaluator", "synchronous", "backup", "placement", "partition_bytes"),
-    "restarts",
-)
+_OF_CLUSTERS = ("evaluator", "synchronous", "backup", "placement", "partition_bytes")
 
 
-def _idle_problems(cluster: ClusterConfig) -> Iterator[Problem]:
-    """Finds settings of a cluster, or a task of it, where there is no cluster."""
-    kind, defaults = cluster.task.type, ClusterConfig()
-    if kind is not None:
-        yield Problem(
-            f"cluster.task.type is {kind}, and there are no addresses",
-            "a task must know where the others are",
-            "set cluster.addresses.chief, .worker and .ps, or TF_CONFIG",
-            () if kind in TASKS else ranked(kind, TASKS),
-        )
-        return
-    given = {key: getattr(cluster, key) for key in _OF_CLUSTERS}
+def _unused_problems(cluster: ClusterConfig) -> Iterator[Problem]:
+    """Yields the problem of settings that have no effect, because no local cluster is started."""
+    used: dict[str, object] = {"workers": 1, "ps": 1, "restarts": 0}
+    if has_addresses(cluster):
+        used |= {"workers": len(trainers(cluster)), "ps": len(cluster.addresses.ps)}
+        state, cause = "the tasks have addresses", "there are as many tasks as addresses"
+    else:
+        used |= {key: getattr(ClusterConfig(), key) for key in _OF_CLUSTERS}
+        state, cause = "there is no cluster", "one process would train, to which this means nothing"
+        kind = cluster.task.type
+        if kind is not None:
+            yield Problem(
+                f"cluster.task.type is {kind}, and there are no addresses",
+                "a task must know where the others are",
+                "set cluster.addresses.chief, .worker and .ps, or TF_CONFIG",
+            )
+    values = {key: getattr(cluster, key) for key in used}
     changed = [
-        f"cluster.{key} is {value.value if isinstance(value, Enum) else str(value).lower()}"
-        for key, value in given.items()
-        if value != getattr(defaults, key)
+        f"cluster.{key} is {in_yaml(value)}"
+        for key, value in values.items()
+        if value not in (used[key], getattr(ClusterConfig(), key))
     ]
     if changed:
         yield Problem(
-            f"{', '.join(changed)}, and there is no cluster",
-            "one process would train, to which this means nothing",
-            f"cluster=local starts a cluster on this machine, cluster.addresses or {VARIABLE} "
-            "name one; otherwise delete it",
-        )
-
-
-def _count_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
-    """Finds settings of a local cluster that the tasks' addresses, from `source`, contradict."""
-    counts = {"workers": len(trainers(cluster)), "ps": len(cluster.addresses.ps)}
-    for key, count in counts.items():
-        given = getattr(cluster, key)
-        if given not in (getattr(ClusterConfig(), key), count):
-            yield Problem(
-                f"cluster.{key} is {given}, and {source} names {count}",
-                "with addresses the tasks are those that have one",
-                f"delete cluster.{key}, or fix the addresses",
-            )
-    if cluster.restarts > 0 and not cluster.local:
-        yield Problem(
-            f"cluster.restarts is {cluster.restarts}, and {source} names the tasks",
-            "cluster=local restarts only the tasks that it has started",
-            "delete cluster.restarts; whatever starts this task can restart it",
+            f"{', '.join(changed)}, and {state}",
+            cause,
+            f"delete it; cluster=local starts a cluster on this machine, and cluster.addresses or "
+            f"{VARIABLE} name one",
         )
 
 
 def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
-    """Finds addresses that are malformed, missing or given twice."""
-    located = [
-        (f"{kind} {index}", address)
-        for kind, hosts in addresses_by_type(cluster).items()
-        for index, address in enumerate(hosts)
-    ]
-    for task, address in located:
-        if split(address) is None:
-            yield Problem(
-                f"{source}: {task} is at {address!r}",
-                "it is not an address",
-                "write host:port, with a port from 1 to 65535",
-            )
+    """Yields the problems of addresses, from `source`, that are malformed or missing."""
+    for kind, hosts in addresses_by_type(cluster).items():
+        for index, address in enumerate(hosts):
+            if split(address) is None:
+                yield Problem(
+                    f"{source}: {kind} {index} is at {address!r}",
+                    "it is not an address",
+                    "write host:port, with a port from 1 to 65535",
+                )
     chiefs = len(cluster.addresses.chief)
     if chiefs != 1:
         yield Problem(
@@ -221,33 +191,20 @@ def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
             "one task initialises, restores, saves and records for all",
             "give `chief` one address; it may be that of the first worker, moved from there",
         )
-    if cluster.addresses.worker and not cluster.addresses.ps:
-        yield Problem(
-            f"{source}: there are workers and no ps",
-            "the variables they share are on parameter servers",
-            "give `ps` at least one address; workers without any are not supported",
-        )
-    evaluated = cluster.evaluator or cluster.task.type == EVALUATOR
-    if evaluated and set(addresses_by_type(cluster)) == {CHIEF}:
-        yield Problem(
-            f"{source}: there are a chief and an evaluator, and no ps",
-            "they communicate through a parameter server",
-            "give `ps` an address, or leave the evaluator out: the chief evaluates by itself "
-            "(train.evaluate_every)",
-        )
-    known: dict[str, str] = {}
-    for task, address in located:
-        other = known.setdefault(address.lower(), task)
-        if other != task:
+    if not cluster.addresses.ps:
+        evaluated = cluster.evaluator or cluster.task.type == EVALUATOR
+        if cluster.addresses.worker or evaluated:
+            others = "workers" if cluster.addresses.worker else "a chief and an evaluator"
             yield Problem(
-                f"{source}: {other} and {task} are both at {address}",
-                "two tasks cannot share a port",
-                "give each an address of its own",
+                f"{source}: there are {others}, and no ps",
+                "tasks share their variables through parameter servers",
+                "give `ps` at least one address; a chief alone also evaluates by itself "
+                "(train.evaluate_every)",
             )
 
 
 def _task_problems(cluster: ClusterConfig, mode: Mode, source: str) -> Iterator[Problem]:
-    """Finds whether this process can be the task that it is to be."""
+    """Yields the problem that keeps this process from being its task, if there is one."""
     kind, index = cluster.task.type, cluster.task.index
     hosts = addresses_by_type(cluster).get(kind or "", [])
     if kind is None and mode is not Mode.plan:
@@ -267,7 +224,13 @@ def _task_problems(cluster: ClusterConfig, mode: Mode, source: str) -> Iterator[
     elif kind in (None, EVALUATOR):
         return
     elif not 0 <= index < len(hosts):
-        yield index_problem(source, kind, index, len(hosts))
+        yield Problem(
+            f"{source}: this task is {kind} {index}, and there "
+            f"{'is' if len(hosts) == 1 else 'are'} {len(hosts) or 'none'} of that type",
+            "its index is that of its address, counted from 0",
+            "fix the index, or add the task's address",
+            [f"{kind} {number}" for number in range(len(hosts))],
+        )
     elif mode is Mode.train and in_use(hosts[index]):
         yield Problem(
             f"{kind} {index} is to listen at {hosts[index]}, and its port is in use",
@@ -277,7 +240,7 @@ def _task_problems(cluster: ClusterConfig, mode: Mode, source: str) -> Iterator[
 
 
 def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Problem]:
-    """Finds what several processes cannot do."""
+    """Yields the problems of settings that several processes cannot follow."""
     train, workers = config.train, _counted(cluster).workers
     if train.non_finite.action is NonFinite["rollback"]:
         yield Problem(
@@ -291,20 +254,17 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
             "XLA compiles within one process, and the variables are in others",
             "delete model.jit_compile",
         )
-    averaged = (
-        f"train.ema_decay is {train.ema_decay:g}"
-        if train.ema_decay
-        else "optimizer.use_ema is true"
-        if config.optimizer.get("use_ema")
-        else ""
-    )
+    averaged, remedy = "", ""
+    if train.ema_decay:
+        averaged, remedy = f"train.ema_decay is {train.ema_decay:g}", "train.ema_decay=null"
+    elif config.optimizer.get("use_ema"):
+        averaged, remedy = "optimizer.use_ema is true", "optimizer.use_ema=false"
     if averaged and train.evaluate_ema and workers > 1 and not cluster.synchronous:
         yield Problem(
             f"{averaged} with train.evaluate_ema, and {workers} workers train",
             "while the chief evaluates, the averages replace the weights on the servers, and the "
             "other workers would train them",
-            "train.evaluate_ema=false evaluates the weights; or "
-            + ("train.ema_decay=null" if train.ema_decay else "optimizer.use_ema=false"),
+            f"train.evaluate_ema=false evaluates the weights; or {remedy}",
         )
     if cluster.backup > 0 and not cluster.synchronous:
         yield Problem(

@@ -36,24 +36,23 @@ _EXAMPLE = (
 
 
 def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
-    """Returns the cluster that `TF_CONFIG` describes; None where it is not set or names none.
+    """Returns the cluster that `TF_CONFIG` describes; None if it is not set or names none.
 
-    `master` is read as `chief`. Without either the first worker is the chief, as TensorFlow has it,
-    and the others are counted from there: worker 1 becomes worker 0. `local` is whether
-    `cluster.local` has started this task.
+    `master` is read as `chief`. Without either the first worker is the chief, as in TensorFlow, and
+    the others are counted from there: worker 1 becomes worker 0. `local` is true in a task that
+    `cluster.local` has started.
 
     Raises:
-      ConfigError: with everything that is not in its documented form.
+      ConfigError: with every part of it that is not in the documented form.
     """
-    content = _parsed(environ)
+    content = _content(environ)
     if not content.get("cluster"):
         return None
     problems: list[Problem] = []
-    found = _hosts(content["cluster"], problems)
+    hosts = _hosts(content["cluster"], problems)
     task = _task(content.get("task"), problems)
-    chief, workers = found.get(CHIEF, []), found.get(WORKER, [])
     # An evaluator takes no part in the cluster, and needs no address.
-    evaluators, count = found.get(EVALUATOR, []), len(found.get(str(task.type), []))
+    evaluators = hosts.get(EVALUATOR, [])
     if len(evaluators) > 1:
         problems.append(
             Problem(
@@ -62,24 +61,22 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
                 "give `evaluator` one address, or none",
             )
         )
-    # The index of any other task is checked with its address.
-    if 0 < count <= task.index and task.type in (EVALUATOR, None if chief else WORKER):
-        problems.append(index_problem(VARIABLE, str(task.type), task.index, count))
     if problems:
         raise ConfigError(*problems)
+    chief, workers = hosts.get(CHIEF, []), hosts.get(WORKER, [])
     if workers and not chief:
         chief, workers = workers[:1], workers[1:]
         if task.type == WORKER:
             task = TaskConfig(WORKER, task.index - 1) if task.index else TaskConfig(CHIEF, 0)
     return ClusterConfig(
         local=content.get("environment") == LOCAL,
-        addresses=AddressesConfig(chief, workers, found.get(PS, [])),
+        addresses=AddressesConfig(chief, workers, hosts.get(PS, [])),
         task=task,
         evaluator=bool(evaluators),
     )
 
 
-def _parsed(environ: Mapping[str, str]) -> Mapping[str, Any]:
+def _content(environ: Mapping[str, str]) -> Mapping[str, Any]:
     text = environ.get(VARIABLE, "").strip()
     try:
         content = json.loads(text or "{}")
@@ -96,7 +93,7 @@ def write_tf_config(
     """Returns the value of `TF_CONFIG` for a task of a cluster on this machine."""
     return json.dumps(
         {
-            "cluster": {each: list(hosts) for each, hosts in addresses.items()},
+            "cluster": {kind: list(hosts) for kind, hosts in addresses.items()},
             "task": {"type": task_type, "index": task_index},
             "environment": LOCAL,
         }
@@ -108,33 +105,33 @@ def _malformed(state: str, cause: str, choices: tuple[str, ...] = ()) -> Problem
 
 
 def _hosts(cluster: Any, problems: list[Problem]) -> dict[str, list[str]]:
-    """Returns the addresses of each type of task, and adds what is wrong with them."""
-    found: dict[str, list[str]] = {}
+    """Returns the addresses of each type of task, and appends their problems."""
+    addresses: dict[str, list[str]] = {}
     if not isinstance(cluster, Mapping):
         cause = "it is not an object of task types, each with a list of addresses"
         problems.append(_malformed(f": cluster is {cluster!r}", cause))
-        return found
-    for given, hosts in cluster.items():
-        kind = CHIEF if given == MASTER else given
+        return addresses
+    for name, hosts in cluster.items():
+        kind = CHIEF if name == MASTER else name
         if kind not in TASKS:
             problems.append(
                 Problem(
-                    f"{VARIABLE}: cluster has tasks of type {given!r}",
+                    f"{VARIABLE}: cluster has tasks of type {name!r}",
                     "there is no such type",
                     "rename or delete them",
-                    ranked(str(given), TASKS),
+                    ranked(str(name), TASKS),
                 )
             )
-        elif not isinstance(hosts, list) or not all(isinstance(each, str) for each in hosts):
+        elif not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
             cause = "it is not a list of addresses"
-            problems.append(_malformed(f": cluster.{given} is {hosts!r}", cause))
+            problems.append(_malformed(f": cluster.{name} is {hosts!r}", cause))
         else:
-            found[kind] = [*found.get(kind, []), *hosts]
-    return found
+            addresses[kind] = [*addresses.get(kind, []), *hosts]
+    return addresses
 
 
 def _task(task: Any, problems: list[Problem]) -> TaskConfig:
-    """Returns the task of this process, and adds what is wrong with it."""
+    """Returns the task of this process, and appends its problems."""
     if not isinstance(task, Mapping) or "type" not in task:
         problems.append(_malformed(" names no task", "each process must know which it is", TASKS))
         return TaskConfig()
@@ -149,17 +146,6 @@ def _task(task: Any, problems: list[Problem]) -> TaskConfig:
         )
         index = "0"
     return TaskConfig(CHIEF if kind == MASTER else kind, int(index))
-
-
-def index_problem(source: str, kind: str, index: int, count: int) -> Problem:
-    """Returns the problem of a task, named by `source`, whose index is not below `count`."""
-    return Problem(
-        f"{source}: this task is {kind} {index}, and there "
-        f"{'is' if count == 1 else 'are'} {count or 'none'} of that type",
-        "its index is that of its address, counted from 0",
-        "fix the index, or add the task's address",
-        tuple(f"{kind} {each}" for each in range(count)),
-    )
 
 
 def has_addresses(cluster: ClusterConfig) -> bool:
@@ -189,20 +175,19 @@ def replica_index(cluster: ClusterConfig) -> int:
 
 def trainers(cluster: ClusterConfig) -> dict[str, str]:
     """Returns the tasks that train with their addresses, the chief first."""
-    found = dict(zip((CHIEF,), cluster.addresses.chief, strict=False))
-    return found | {f"{WORKER} {i}": each for i, each in enumerate(cluster.addresses.worker)}
+    workers = enumerate(cluster.addresses.worker)
+    tasks = {f"{WORKER} {index}": address for index, address in workers}
+    return {CHIEF: cluster.addresses.chief[0], **tasks} if cluster.addresses.chief else tasks
 
 
 def parameter_servers(cluster: ClusterConfig) -> dict[str, str]:
     """Returns the parameter servers with their addresses."""
-    return {f"{PS} {index}": each for index, each in enumerate(cluster.addresses.ps)}
+    return {f"{PS} {index}": address for index, address in enumerate(cluster.addresses.ps)}
 
 
 def addresses_by_type(cluster: ClusterConfig) -> dict[str, list[str]]:
-    """Returns what `tf.train.ClusterSpec` takes."""
-    addresses = cluster.addresses
-    found = {CHIEF: addresses.chief, WORKER: addresses.worker, PS: addresses.ps}
-    return {each: list(hosts) for each, hosts in found.items() if hosts}
+    """Returns type of task -> addresses, as `tf.train.ClusterSpec` takes them."""
+    return {kind: list(hosts) for kind, hosts in vars(cluster.addresses).items() if hosts}
 
 
 def announcing_tasks(cluster: ClusterConfig) -> list[str]:

@@ -1,4 +1,4 @@
-"""The fingerprint of a run: of the part of its configuration that decides its result."""
+"""The fingerprint of a run, computed from the part of its configuration that decides its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
 
-# What a user may change without asking for another result.
+# Keys that a user may change without asking for another result.
 NOT_IN_FINGERPRINT = (
     "mode",
     "resume",
@@ -31,8 +31,8 @@ NOT_IN_FINGERPRINT = (
     "sweep",
     "cluster",
 )
-# Left out where empty: they are younger than runs that must resume.
-_WHERE_SET = (
+# Left out if empty, because runs made before these keys existed must resume.
+_IF_SET = (
     "loss_weights",
     "weighted_metrics",
     "class_weight",
@@ -47,7 +47,7 @@ _UNUSED_TRAIN_KEYS = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
 def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dict[str, Any]:
-    """Returns the configuration as plain values, without what does not decide the result.
+    """Returns the configuration as plain values, without settings that do not decide the result.
 
     Args:
       config: the validated configuration.
@@ -57,7 +57,7 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     plain = {key: value for key, value in asdict(config).items() if key not in NOT_IN_FINGERPRINT}
     for key in _UNUSED_INPUTS:
         plain["input_fns"].pop(key, None)
-    for key in _WHERE_SET:
+    for key in _IF_SET:
         if not plain[key]:
             del plain[key]
     for key in _UNUSED_TRAIN_KEYS:
@@ -80,7 +80,7 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
 def fingerprint(plain: dict[str, Any]) -> str:
     """Returns 16 hexadecimal digits that differ when any of the settings differs.
 
-    The order of keys does not count, but for that of the scaffolds, which are applied in order.
+    The order of keys does not count, except among scaffolds, which are applied in order.
     """
     text = json.dumps([list(plain["scaffolds"]), plain], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -91,9 +91,11 @@ def _spelling(value: Any) -> str:
 
 
 class Identity:
-    """A run's settings and fingerprint, which take in those of its sources' experiments.
+    """A run's settings and fingerprint, which include the fingerprints of its sources' experiments.
 
-    `asked_by` are the experiments that this run is a source of, outermost dependent first.
+    Args:
+      config: the run's configuration.
+      asked_by: the experiments that this run is a source of, outermost dependent first.
 
     Raises:
       ConfigError: from every method, when the configuration of a source is not valid, or an
@@ -105,7 +107,7 @@ class Identity:
         self._experiments: dict[str, RunConfig] = {}
 
     def settings(self) -> dict[str, object]:
-        """Returns what identifies the run, with its sources' experiments identified likewise."""
+        """Returns the settings that identify the run and its sources' experiments."""
         return settings(self._config, lambda name: self.of(self.experiment(name)))
 
     def fingerprint(self) -> str:
@@ -121,7 +123,7 @@ class Identity:
                 composed = compose_experiment(name, entry.overrides)
                 experiment = validate(composed, experiment_names())
             except RunnerError as error:
-                problems = (in_scaffold(scaffold, each) for each in error.problems)
+                problems = (in_scaffold(scaffold, problem) for problem in error.problems)
                 raise ConfigError(*problems) from error
             experiment.tracking = self._config.tracking
             experiment.run_dir = str(Path(self._config.run_dir).parent / experiment.name)
@@ -136,7 +138,7 @@ class Identity:
             raise ConfigError(
                 Problem(
                     f"the experiment {experiment.name} is its own source",
-                    " <- ".join(each.name for each in (*chain, experiment)),
+                    " <- ".join(config.name for config in (*chain, experiment)),
                     "name another experiment or a checkpoint in one of them",
                 )
             )

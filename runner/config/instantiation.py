@@ -11,15 +11,13 @@ import logging
 import re
 import sys
 import traceback
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
-from runner.config.keys import words
 from runner.errors import ConfigError, Problem, RunnerError, nearest, ranked, similar
 from runner.system.user_code import raised
 
@@ -36,8 +34,8 @@ _REFERENCE = re.compile(rf"\$\{{({'|'.join(KINDS)}):([^}}]+)\}}")
 def register_resolvers() -> None:
     """Makes `${graph:NAME}` and `${run:NAME}` values that resolve to their own spelling.
 
-    So a resolved configuration is printed, hashed, recorded and composed again unchanged; only
-    `build_target` replaces them by objects.
+    A resolved configuration can so be printed, hashed, recorded and composed again; only
+    `build_target` replaces the references by objects.
     """
     for kind in KINDS:
         if not OmegaConf.has_resolver(kind):
@@ -52,11 +50,11 @@ def _spelled(kind: str) -> Callable[[str], str]:
 
 
 class References:
-    """The objects that the references of a configuration stand for.
+    """The objects that the references in a configuration stand for.
 
     Args:
       names: kind (`graph` or `run`) -> name -> object.
-      find: looks up another name of kind `graph`; returns None where there is no such object.
+      find: looks up another name of kind `graph`; returns None if there is no such object.
     """
 
     def __init__(
@@ -65,33 +63,33 @@ class References:
         self._names, self._find = names, find
 
     def also(self, kind: str, names: Mapping[str, Any]) -> References:
-        """Returns these references and the names of another kind."""
+        """Returns these references with the names of another kind added."""
         return References({**self._names, kind: names}, self._find)
 
     def problems(self, key: str, node: Any) -> list[Problem]:
-        """Returns a problem for each reference to nothing, or within a string, in a nested node."""
-        found = []
-        for where, string in _strings(key, node):
+        """Returns a problem for each reference in a node that is unknown or part of a string."""
+        problems = []
+        for place, string in _strings(key, node):
             whole = _REFERENCE.fullmatch(string)
             if whole is None and _REFERENCE.search(string):
                 cause = "a reference stands for an object, which cannot be part of a string"
                 remedy = "make the reference the whole value"
-                found.append(Problem(f"{where} is {string}", cause, remedy))
+                problems.append(Problem(f"{place} is {string}", cause, remedy))
             elif whole is not None and self._look_up(*whole.groups()) is None:
                 kind, name = whole.groups()
                 names = nearest(name, self._names.get(kind, {}), 5)
                 cause = f"there is no such name in the {kind}"
-                found.append(Problem(f"{where} is {string}", cause, choices=names))
-        return found
+                problems.append(Problem(f"{place} is {string}", cause, choices=names))
+        return problems
 
     def resolve(self, value: Any) -> Any:
-        """Returns the nested value with every reference replaced by what it stands for."""
+        """Returns a nested value with every reference replaced by its object."""
         if isinstance(value, Mapping):
             return {name: self.resolve(item) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return type(value)(self.resolve(item) for item in value)
-        found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        return self._look_up(*found.groups()) if found else value
+        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        return self._look_up(*reference.groups()) if reference else value
 
     def _look_up(self, kind: str, name: str) -> Any:
         known = self._names.get(kind, {})
@@ -107,10 +105,10 @@ def has_reference(node: Any) -> bool:
 
 def references(key: str, value: Any) -> Iterator[tuple[str, str, str]]:
     """Yields (key, kind, name) of every reference in a nested value."""
-    for where, string in _strings(key, value):
-        found = _REFERENCE.fullmatch(string)
-        if found:
-            yield where, found[1], found[2]
+    for place, string in _strings(key, value):
+        reference = _REFERENCE.fullmatch(string)
+        if reference:
+            yield place, reference[1], reference[2]
 
 
 def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -128,13 +126,13 @@ def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
 def build_target(key: str, node: Mapping[str, Any], references: References | None = None) -> Any:
     """Calls, or for `_partial_: true` prepares, the node's `_target_` with its arguments.
 
-    Lists and mappings among the arguments arrive as plain `list` and `dict`; one that has a
-    `_target_` of its own is built first.
+    Lists and mappings among the arguments are passed as plain `list` and `dict`; a mapping with a
+    `_target_` is built first.
 
     Args:
       key: the node's dotted key, for the messages.
       node: a mapping with `_target_` and the arguments.
-      references: what `${graph:NAME}` and `${run:NAME}` among the arguments stand for.
+      references: the objects for `${graph:NAME}` and `${run:NAME}` among the arguments.
 
     Raises:
       ConfigError: when there is no such target, its arguments do not fit its signature, it refuses
@@ -170,7 +168,7 @@ def check_target(key: str, node: Mapping[str, Any], references: References) -> N
 
 
 def _resolving(node: Any, references: References) -> Any:
-    """Returns the node with each target that is given references wrapped in `call_resolving`.
+    """Returns the node with each target that takes references wrapped in `call_resolving`.
 
     Hydra copies and converts arguments, which tensors and sessions do not survive.
     """
@@ -191,7 +189,7 @@ def call_resolving(*args: Any, _called_: str, _references_: References, **kwargs
 
 
 def check_signature(key: str, node: Any) -> None:
-    """Checks a node, and those among its arguments that have targets of their own.
+    """Checks a node, and all nodes with a target among its arguments.
 
     Raises:
       ConfigError: when there is no such target, or its arguments do not fit its signature.
@@ -210,7 +208,7 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
     """Returns the class or function that a node's `_target_` names.
 
     Raises:
-      ConfigError: when there is none.
+      ConfigError: when there is no such class or function.
     """
     path = str(node["_target_"])
     remedy = (
@@ -236,10 +234,6 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
 def _reason(error: BaseException) -> str:
     """Returns in one line why an import failed, and where if that is in the imported code."""
     cause = error.__cause__
-    if isinstance(cause, ModuleNotFoundError):
-        module, _, name = str(cause.name).rpartition(".")
-        if module in sys.modules:
-            return f"{module} has no {name}"
     if cause is None or isinstance(cause, ImportError | AttributeError | SyntaxError):
         return str(cause or error).splitlines()[0]
     return _with_place(cause)
@@ -251,25 +245,21 @@ def _with_place(error: BaseException) -> str:
 
 
 def _similar(path: str) -> tuple[str, ...]:
-    """Returns names like the first wrong one in `path`, in what could be imported of it."""
+    """Returns paths with a similar name in place of the first part of `path` that is wrong."""
     parts = path.split(".")
     for count in range(len(parts) - 1, 0, -1):
-        found: Any = sys.modules.get(".".join(parts[:count]))
-        if found is not None:
-            while count < len(parts) - 1 and hasattr(found, parts[count]):
-                found = getattr(found, parts[count])
+        value: Any = sys.modules.get(".".join(parts[:count]))
+        if value is not None:
+            while count < len(parts) - 1 and hasattr(value, parts[count]):
+                value = getattr(value, parts[count])
                 count += 1
-            public = (each for each in dir(found) if not each.startswith("_"))
+            public = (name for name in dir(value) if not name.startswith("_"))
             return tuple(".".join([*parts[:count], name]) for name in similar(parts[count], public))
     return ()
 
 
 def _parameters(target: Any) -> Mapping[str, inspect.Parameter] | None:
     """Returns the parameters of a target; None for a builtin without a signature."""
-    try:
-        return inspect.signature(target, eval_str=True).parameters
-    except Exception:  # A name may be imported for type checkers only.
-        logger.debug("the annotations of %s cannot be evaluated", target, exc_info=True)
     try:
         return inspect.signature(target).parameters
     except (ValueError, TypeError):
@@ -280,12 +270,11 @@ def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
     parameters = _parameters(target)
     if parameters is None:
         return  # Calling it reports what does not fit.
-    arguments = [name for name in node if name not in _HYDRA_KEYS]
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     named = [
         name
-        for name, each in parameters.items()
-        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        for name, parameter in parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
     problems = [
         Problem(
@@ -293,31 +282,20 @@ def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
             "it is misspelt, or belongs elsewhere",
             choices=ranked(name, named),
         )
-        for name in arguments
-        if name not in named and not takes_any
+        for name in node
+        if name not in _HYDRA_KEYS and name not in named and not takes_any
     ]
     if not node.get("_partial_") and not node.get("_args_"):
         needed = [name for name in named if parameters[name].default is inspect.Parameter.empty]
-        problems += _without_value(key, target, node, [each for each in needed if each not in node])
-    problems += [
-        Problem(
-            f"{key}.{name} is {node[name]!r}",
-            f"{node['_target_']} takes {words(parameters[name].annotation)}",
-        )
-        for name in arguments
-        if name in named
-        and cannot_be_meant(node[name], parameters[name].annotation, parameters[name].default)
-    ]
+        lacking = [name for name in needed if name not in node]
+        problems += _without_value(key, target, str(node["_target_"]), lacking)
     if problems:
         raise ConfigError(*problems)
 
 
-def _without_value(
-    key: str, target: Any, node: Mapping[str, Any], names: Sequence[str]
-) -> Iterator[Problem]:
+def _without_value(key: str, target: Any, path: str, names: Sequence[str]) -> Iterator[Problem]:
     """Yields the problems of arguments that have neither a value nor a default."""
-    path = node["_target_"]
-    # The runner calls a loss and a metric; a class is called to make one.
+    # The runner calls a loss and a metric; a class is called to create one.
     if names and key.startswith(("loss", "metrics.")) and not inspect.isclass(target):
         yield Problem(
             f"{key} calls {path} without {' and '.join(names)}",
@@ -327,37 +305,3 @@ def _without_value(
         return
     for name in names:
         yield Problem(f"{key}.{name} has no value", f"{path} needs it")
-
-
-_SCALARS = (bool, int, float, str, types.NoneType)
-
-
-def cannot_be_meant(value: Any, annotation: Any, default: Any = None) -> bool:
-    """Whether a value of the configuration cannot be what an annotation asks for.
-
-    Only annotations of `bool`, `int`, `float`, `str`, None and unions of these are checked. A
-    number passes for another one, and for a string, because it often works as such; a string, null,
-    a list or a mapping does not pass for a number, nor 0.5 for a whole one.
-
-    A null is never refused where that is the parameter's default.
-    """
-    kinds = _kinds(annotation)
-    if not kinds or has_reference(value):
-        return False
-    if value is None:
-        return types.NoneType not in kinds and default is not None
-    if isinstance(value, str):
-        return str not in kinds
-    if isinstance(value, Mapping):
-        return "_target_" not in value  # Another object is built from it.
-    if isinstance(value, float) and not value.is_integer():
-        return float not in kinds and str not in kinds
-    return isinstance(value, list)
-
-
-def _kinds(annotation: Any) -> tuple[type, ...]:
-    """Returns the scalar types that are allowed; none where anything else is, or only None."""
-    united = get_origin(annotation) in (Union, types.UnionType)
-    given = get_args(annotation) if united else (annotation,)
-    found = tuple(known for each in given for known in _SCALARS if each is known)
-    return found if len(found) == len(given) and found != (types.NoneType,) else ()

@@ -35,35 +35,37 @@ def entries(kind: type) -> dict[str, type]:
 def annotation(key: str, root: Any) -> Any:
     """Returns the annotation at a dotted key of a structured config; None for an unknown key.
 
-    The annotation of a key below a mapping is that of the mapping's values.
+    A key below a mapping has the annotation of the mapping's values.
     """
-    found, entry = root, None
+    kind, entry = root, None
     for part in key.split(".") if key else ():
         if entry is not None:
-            found, entry = entry, None
-        elif dataclasses.is_dataclass(found):
-            field = next((each for each in dataclasses.fields(found) if each.name == part), None)
-            if field is None:
+            kind, entry = entry, None
+        elif dataclasses.is_dataclass(kind):
+            fields = {field.name: field for field in dataclasses.fields(kind)}
+            if part not in fields:
                 return None
-            found, entry = hints(found)[part], field.metadata.get(ENTRIES)
-        elif found is not Any:
-            within = (found, *get_args(found))  # Of an optional mapping, the mapping.
-            mapping = next((each for each in within if get_origin(each) in (dict, list)), None)
-            if mapping is None:
+            kind, entry = hints(kind)[part], fields[part].metadata.get(ENTRIES)
+        elif kind is not Any:
+            # In an optional mapping, the mapping.
+            container = next(
+                (hint for hint in (kind, *get_args(kind)) if get_origin(hint) in (dict, list)), None
+            )
+            if container is None:
                 return None
-            found = get_args(mapping)[-1]
-    return found
+            kind = get_args(container)[-1]
+    return kind
 
 
 def keys(kind: Any) -> tuple[str, ...]:
-    """Returns the keys of a structured config in order; none for any other annotation."""
+    """Returns the keys of a structured config in order; an empty tuple for another annotation."""
     if not dataclasses.is_dataclass(kind):
         return ()
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def options(kind: Any) -> tuple[str, ...]:
-    """Returns the values that an annotation allows; none where they cannot be listed."""
+    """Returns the values that an annotation allows, if they can be listed."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return tuple(kind.__members__)
     return ("true", "false") if kind is bool else ()
@@ -72,7 +74,7 @@ def options(kind: Any) -> tuple[str, ...]:
 def words(kind: Any) -> str:
     """Returns a description of the values that an annotation allows."""
     if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(words(each) for each in get_args(kind))
+        return " or ".join(words(hint) for hint in get_args(kind))
     if dataclasses.is_dataclass(kind):
         return f"a mapping with the keys {', '.join(keys(kind))}"
     if options(kind):
@@ -90,13 +92,13 @@ def paths(kind: Any, prefix: str = "") -> Iterator[str]:
 def unknown_keys(value: Any, kind: Any, prefix: str = "") -> list[str]:
     """Returns the dotted keys of a nested value that its structured config does not have.
 
-    OmegaConf refuses them too, except those that an override adds with a plus.
+    OmegaConf refuses them too, unless an override adds them with a plus.
     """
     if not dataclasses.is_dataclass(kind) or not isinstance(value, dict):
         return []
-    found = []
+    unknown = []
     for key, item in value.items():
         path = f"{prefix}{key}"
         known = key in keys(kind)
-        found += unknown_keys(item, hints(kind)[key], f"{path}.") if known else [path]
-    return found
+        unknown += unknown_keys(item, hints(kind)[key], f"{path}.") if known else [path]
+    return unknown

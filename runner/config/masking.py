@@ -56,7 +56,7 @@ class MaskConfig:
 
 
 class Mask:
-    """Replaces secrets by `***`: those of `settings`, and of `others` such as a sweep's trials.
+    """Replaces the secrets in `settings`, and in `others` such as a sweep's trials, by `***`.
 
     A secret is a value whose dotted name in the configuration matches one of `config.names`,
     wherever that value occurs in a string; and any part of a string that matches one of
@@ -71,14 +71,14 @@ class Mask:
     ) -> None:
         self._names = [pattern.lower() for pattern in config.names]
         self._patterns = [re.compile(pattern) for pattern in config.values]
-        found = {
+        secrets = {
             str(value)
-            for each in (settings, *others)
-            for name, value in flatten(each).items()
+            for values in (settings, *others)
+            for name, value in flatten(values).items()
             if self._is_secret(name, value) and len(str(value)) >= _MIN_LENGTH
         }
         # The longest first: one secret may be part of another.
-        self._known = sorted(found, key=len, reverse=True)
+        self._known = sorted(secrets, key=len, reverse=True)
 
     def text(self, text: str) -> str:
         """Returns `text` without the secrets in it."""
@@ -91,10 +91,10 @@ class Mask:
     def overrides(self, overrides: Iterable[str]) -> list[str]:
         """Returns overrides, or other arguments, without the secrets in them.
 
-        All of a secret key's value is masked: a sweep lists values that no single configuration
-        has.
+        The whole value of a secret key is masked, because a sweep may list values that no single
+        configuration has.
         """
-        return [self._override(each) for each in overrides]
+        return [self._override(override) for override in overrides]
 
     def command(self, command: str) -> str:
         """Returns a shell command without the secrets in it."""
@@ -106,7 +106,7 @@ class Mask:
         names = [name, name.removeprefix(f"{_PARAMS}.")]
         if name == _PARAMS:
             names = _KEY.findall(value)
-        if any(self._is_secret(each, value) for each in names):
+        if any(self._is_secret(name, value) for name in names):
             return f"{key}={MASKED}"
         return self.text(override)
 
@@ -122,9 +122,9 @@ class Mask:
         """Returns a nested configuration, dicts and lists, without the secrets in it."""
         if isinstance(settings, Mapping):
             prefix = f"{name}." if name else ""
-            return {key: self.settings(each, f"{prefix}{key}") for key, each in settings.items()}
+            return {key: self.settings(item, f"{prefix}{key}") for key, item in settings.items()}
         if isinstance(settings, list | tuple):
-            return [self.settings(each, f"{name}.{index}") for index, each in enumerate(settings)]
+            return [self.settings(item, f"{name}.{index}") for index, item in enumerate(settings)]
         return self.value(name, settings)
 
     def _is_secret(self, name: str, value: object) -> bool:

@@ -21,7 +21,7 @@ def init(arguments: Sequence[str], template: Path) -> str:
     """Creates a project and returns a message with the next step.
 
     Args:
-      arguments: of the command: the folder of the project, which must be new or empty.
+      arguments: the arguments of the command: a folder, which must be new or empty.
       template: the folder of the template.
 
     Raises:
@@ -31,8 +31,8 @@ def init(arguments: Sequence[str], template: Path) -> str:
     if list(arguments) in (["--help"], ["-h"]):
         return _USAGE
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        given = shlex.join(arguments) or "nothing"
-        raise ConfigError(Problem(f"init got {given}", "it takes one folder", _USAGE))
+        state = f"init got {shlex.join(arguments) or 'nothing'}"
+        raise ConfigError(Problem(state, "it takes one folder", _USAGE))
     folder = Path(arguments[0])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         state = f"{folder} exists and is not an empty folder"
@@ -49,10 +49,10 @@ def init(arguments: Sequence[str], template: Path) -> str:
 
 
 def _package(folder: Path) -> str:
-    """Returns the name of the project's package: that of its folder, made importable."""
+    """Returns the name of the project's package: the name of its folder, made importable."""
     name = re.sub(r"[\s.-]", "_", folder.absolute().name)
-    found = importlib.util.find_spec(name) if name.isidentifier() else None
-    taken = found is not None and found.origin is not None  # A folder alone has none.
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    taken = spec is not None and spec.origin is not None  # A folder alone has no origin.
     if name.isidentifier() and not keyword.iskeyword(name) and not taken:
         return name
     cause = "a package of that name is installed" if taken else "Python cannot import that name"

@@ -1,4 +1,4 @@
-"""The configuration reference, made of the structured configs and their comments.
+"""The configuration reference, generated from the structured configs and their comments.
 
 `python -m runner.config.reference > docs/reference/configuration.md` writes it as a page of the
 docs. In `--help` it is `${runner_help:}`, for which the template `conf/hydra/help/runner.yaml`
@@ -91,7 +91,7 @@ def first_sentence(text: str) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """The keys of one structured config; `name` is its own key, empty for the root."""
+    """The keys of one structured config, whose key is `name`; empty for the root."""
 
     name: str
     meaning: str
@@ -105,56 +105,59 @@ def sections() -> tuple[Section, ...]:
 
 
 def _sections(kind: Any, name: str) -> Iterator[Section]:
-    comments = _comments(kind.__module__)
-    fields = {each.name: each for each in dataclasses.fields(kind)}
+    comments, annotations = _comments(kind.__module__), hints(kind)
     prefix = f"{name}." if name else ""
-    inner = {each: _inner(hints(kind)[each], field) for each, field in fields.items()}
+    fields = dataclasses.fields(kind)
     keys = [
         Key(
-            f"{prefix}{each}",
-            _accepts(hints(kind)[each], field.metadata.get(RULE)),
+            f"{prefix}{field.name}",
+            _accepts(annotations[field.name], field.metadata.get(RULE)),
             _default(field),
-            comments.get((kind.__name__, each), ""),
-            _choices(hints(kind)[each]),
+            comments.get((kind.__name__, field.name), ""),
+            _choices(annotations[field.name]),
         )
-        for each, field in fields.items()
-        if not dataclasses.is_dataclass(hints(kind)[each])
+        for field in fields
+        if not dataclasses.is_dataclass(annotations[field.name])
     ]
     yield Section(name, inspect.getdoc(kind) or "", tuple(keys))
-    for each, config in inner.items():
+    for field in fields:
+        config = _inner(annotations[field.name], field)
         if config is not None:
-            own = f".{_NAMES[each]}" if each in _NAMES else ""
-            yield from _sections(config, f"{prefix}{each}{own}")
+            entry = f".{_NAMES[field.name]}" if field.name in _NAMES else ""
+            yield from _sections(config, f"{prefix}{field.name}{entry}")
 
 
 def _inner(kind: Any, field: Any) -> Any:
     """Returns the structured config that a key holds, or holds by name; None if there is none."""
-    found = (kind, *get_args(kind), field.metadata.get(ENTRIES))
-    return next((each for each in found if dataclasses.is_dataclass(each)), None)
+    kinds = (kind, *get_args(kind), field.metadata.get(ENTRIES))
+    return next(filter(dataclasses.is_dataclass, kinds), None)
 
 
 @cache
 def _comments(module: str) -> Mapping[tuple[str, str], str]:
     """Returns (class, member) -> the comment above it, for the classes and enums of a module."""
     source = inspect.getsource(importlib.import_module(module))
-    lines, found = source.splitlines(), {}
+    lines, comments = source.splitlines(), {}
     for node in ast.parse(source).body:
         for name, member, number in _members(node):
             above: list[str] = []
             while (line := lines[number - 2 - len(above)].strip()).startswith("#"):
                 above.insert(0, line.lstrip("# "))
-            found[name, member] = " ".join(above)
-    return found
+            comments[name, member] = " ".join(above)
+    return comments
 
 
 def _members(node: ast.stmt) -> Iterator[tuple[str, str, int]]:
     """Yields class, name and line of each member that a class or a call of `Enum` defines."""
     if isinstance(node, ast.ClassDef):
-        for each in node.body:
-            targets = each.targets if isinstance(each, ast.Assign) else []
-            for target in [each.target] if isinstance(each, ast.AnnAssign) else targets:
-                if isinstance(target, ast.Name):
-                    yield node.name, target.id, each.lineno
+        for statement in node.body:
+            if isinstance(statement, ast.Assign):
+                target = statement.targets[0]
+            elif isinstance(statement, ast.AnnAssign):
+                target = statement.target
+            else:
+                continue
+            yield node.name, ast.unparse(target), statement.lineno
     elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
         for argument in node.value.args:
             for key in argument.keys if isinstance(argument, ast.Dict) else ():
@@ -194,10 +197,9 @@ def _plural(kind: Any) -> str:
 
 
 def _choices(kind: Any) -> Mapping[str, str]:
-    for each in (kind, *get_args(kind)):
-        if _is_enum(each):
-            meanings = _comments(each.__module__)
-            return {name: meanings.get((each.__name__, name), "") for name in each.__members__}
+    for hint in filter(_is_enum, (kind, *get_args(kind))):
+        meanings = _comments(hint.__module__)
+        return {name: meanings.get((hint.__name__, name), "") for name in hint.__members__}
     return {}
 
 
@@ -215,7 +217,7 @@ def in_yaml(value: object) -> str:
     if isinstance(value, str):
         return value or "''"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {in_yaml(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {in_yaml(item)}' for key, item in value.items())}}}"
     if isinstance(value, Sequence):
         return f"[{', '.join(map(in_yaml, value))}]"
     return json.dumps(value)
@@ -247,7 +249,7 @@ def _entry(key: Key) -> str:
 
 
 def help_of_keys(_root_: Any) -> str:
-    """Returns what `${runner_help:}` stands for in a composed configuration."""
+    """Returns the value of `${runner_help:}` in a composed configuration."""
     width = min(shutil.get_terminal_size((_WIDTH + 1, 24)).columns - 1, _WIDTH)
     plain: Any = OmegaConf.to_container(_root_, resolve=False)
     pairs = _frequent() if OmegaConf.is_missing(_root_, "name") else _of_experiment(plain)
@@ -287,14 +289,14 @@ def _of_experiment(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields every key of a composed experiment, as it can be typed, with its meaning."""
     scaffolds = config["scaffolds"] or {}
     if isinstance(scaffolds, list):
-        scaffolds = {str(index): each for index, each in enumerate(scaffolds)}
+        scaffolds = {str(index): entry for index, entry in enumerate(scaffolds)}
     for name, key in _keys().items():
         if name.startswith("scaffolds.NAME."):
             path = name.split(".")[2:]
-            given = {each: _at(config, path) for each, config in scaffolds.items()}
-            given = {each: value for each, value in given.items() if value is not None}
-            for each, value in (given or {"NAME": key.default}).items():
-                yield from _leaves(name.replace("NAME", each), value, key.summary)
+            values = {scaffold: _at(entry, path) for scaffold, entry in scaffolds.items()}
+            values = {scaffold: value for scaffold, value in values.items() if value is not None}
+            for scaffold, value in (values or {"NAME": key.default}).items():
+                yield from _leaves(name.replace("NAME", scaffold), value, key.summary)
         elif name != "scaffolds":
             yield from _leaves(name, _at(config, name.split(".")), key.summary)
 
@@ -303,15 +305,15 @@ def _leaves(name: str, value: Any, meaning: str) -> Iterator[tuple[str, str]]:
     """Yields a key and, for a mapping that the user fills, every key below it."""
     if isinstance(value, Mapping) and value:
         yield f"{name}:", meaning
-        for key, each in value.items():
-            yield from _leaves(f"{name}.{key}", each, "")
+        for key, item in value.items():
+            yield from _leaves(f"{name}.{key}", item, "")
     else:
         yield f"{name}={in_yaml(value)}", meaning
 
 
 def _at(config: Any, path: list[str]) -> Any:
-    for each in path:
-        config = config.get(each) if isinstance(config, Mapping) else None
+    for part in path:
+        config = config.get(part) if isinstance(config, Mapping) else None
     return config
 
 

@@ -1,4 +1,4 @@
-"""Reads what a user writes of scaffolds and of a warm start as a whole, with every problem."""
+"""Reads scaffolds, and the rules for a warm start as a whole, and reports every problem."""
 
 from __future__ import annotations
 
@@ -53,36 +53,31 @@ def read_scaffolds(value: Any) -> tuple[dict[str, ScaffoldConfig], list[Problem]
         if name in scaffolds:
             problems.append(Problem(f"two scaffolds are named {name!r}", "names must differ"))
             continue
-        scaffolds[name], found = _scaffold(name, entry)
-        problems += found
+        scaffolds[name], more = _scaffold(name, entry)
+        problems += more
     return scaffolds, problems
+
+
+# Key of a scaffold without a default -> why it needs a value, and a remedy.
+_NEEDED = {
+    "variables.include": (
+        "a scaffold names the variables it owns",
+        'for example {prefix}.variables.include=["{name}/*"]',
+    ),
+    "vocabulary": (
+        "rows are moved from a token's place in the old file to its place in the new one",
+        "give both files, `old` and `new`, one token a line",
+    ),
+}
 
 
 def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
     prefix = f"scaffolds.{name}"
-    if isinstance(entry, ScaffoldConfig):
-        entry = asdict(entry)
-    if not isinstance(entry, Mapping):
-        refused = Problem(
-            f"{prefix} is {entry!r}", "a scaffold is a mapping", choices=keys(ScaffoldConfig)
-        )
-        return ScaffoldConfig(), [refused]
     typed, problems = _merged(ScaffoldConfig, entry, prefix)
-    if not problems:
-        problems = [
-            Problem(
-                f"{prefix}.{key} has no value",
-                "a scaffold names the variables it owns",
-                f'for example {prefix}.variables.include=["{name}/*"]',
-            )
-            if key == "variables.include"
-            else Problem(
-                f"{prefix}.{key} has no value",
-                "rows are moved from a token's place in the old file to its place in the new one",
-                "give both files, `old` and `new`, one token a line",
-            )
-            for key in sorted(OmegaConf.missing_keys(typed))
-        ]
+    for key in sorted(OmegaConf.missing_keys(typed)) if not problems else ():
+        cause, remedy = _NEEDED.get(key) or _NEEDED[key.partition(".")[0]]
+        remedy = remedy.format(prefix=prefix, name=name)
+        problems.append(Problem(f"{prefix}.{key} has no value", cause, remedy))
     if problems:
         return ScaffoldConfig(), problems
     plain: Any = OmegaConf.to_container(typed)
@@ -95,35 +90,34 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
 
 def read_restoration(value: Any) -> tuple[RestorationConfig, list[Problem]]:
     """Reads the rules for a warm start as a whole: a mapping of them, or a `RestorationConfig`."""
-    entry = asdict(value) if isinstance(value, RestorationConfig) else value
-    if not isinstance(entry, Mapping):
-        refused = f"restoration is {entry!r}"
-        return RestorationConfig(), [
-            Problem(refused, "it is a mapping", choices=keys(RestorationConfig))
-        ]
-    typed, problems = _merged(RestorationConfig, entry, "restoration")
+    typed, problems = _merged(RestorationConfig, value, "restoration")
     restoration: RestorationConfig = OmegaConf.to_object(typed)  # type: ignore[assignment]
     return restoration, problems
 
 
-# Making one takes longer than all else about a scaffold; merging copies it.
+# Creating one takes longer than all else about a scaffold; merging copies it.
 _structured: Callable[[Any], DictConfig] = cache(OmegaConf.structured)
 
 
-def _merged(kind: Any, entry: Mapping[str, Any], prefix: str) -> tuple[DictConfig, list[Problem]]:
-    """Merges plain values over a structured config; where some do not fit, finds all of these."""
+def _merged(kind: Any, value: Any, prefix: str) -> tuple[DictConfig, list[Problem]]:
+    """Merges a value over a structured config, and returns the problems of keys that do not fit."""
     typed = _structured(kind)
+    entry = asdict(value) if isinstance(value, kind) else value
+    if not isinstance(entry, Mapping):
+        return typed, [
+            Problem(f"{prefix} is {entry!r}", "it must be a mapping", choices=keys(kind))
+        ]
     with contextlib.suppress(OmegaConfBaseException):
         return OmegaConf.merge(typed, entry), []  # type: ignore[return-value]
     problems = []
-    for key, value in entry.items():
+    for key, item in entry.items():
         try:
-            typed = OmegaConf.merge(typed, {key: value})  # type: ignore[assignment]
+            typed = OmegaConf.merge(typed, {key: item})  # type: ignore[assignment]
         except OmegaConfBaseException as error:
-            where = f"{prefix}.{error.full_key or key}"
-            unknown = annotation(where, RunConfig) is None
+            place = f"{prefix}.{error.full_key or key}"
+            unknown = annotation(place, RunConfig) is None
             cause = str(error).splitlines()[0]
-            problems.append(unknown_key(where) if unknown else bad_value(where, cause))
+            problems.append(unknown_key(place) if unknown else bad_value(place, cause))
     return typed, problems
 
 
@@ -133,7 +127,7 @@ def _scaffold_problems(key: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:
     if scheduled and not scaffold.trainable:
         yield Problem(
             f"{key} is not trainable, but sets {' and '.join(scheduled)}",
-            "what never trains has no schedule",
+            "variables that never train have no schedule",
             f"set ++{key}.trainable=true, or delete the schedule",
         )
     if scaffold.average is not None and scaffold.which not in (None, "latest"):
@@ -141,12 +135,6 @@ def _scaffold_problems(key: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:
             f"{key} asks for which={scaffold.which} and for an average",
             "`which` chooses one checkpoint, `average` takes several",
             "delete one of the two; a list may hold steps, `best` and `latest`",
-        )
-    if scaffold.checkpoint is not None and not scaffold.checkpoint.strip() and not scaffold.average:
-        yield Problem(
-            f"{key}.checkpoint is empty",
-            "it names no checkpoint",
-            f"give a path, or null to start from initializers: ++{key}.checkpoint=null",
         )
     if scaffold.use_ema and scaffold.state and StateChoice.weights not in scaffold.state:
         yield Problem(

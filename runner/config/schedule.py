@@ -15,7 +15,7 @@ _FORMS = "a number of steps, `50 steps`, `30 seconds`, `10 minutes`, `2 hours` o
 
 @dataclass(frozen=True)
 class Schedule:
-    """When something is due; what is set adds up, and nothing set is never due.
+    """The steps and times at which something is due; each field that is set adds some.
 
     Attributes:
       steps: at every multiple of this number of global steps.
@@ -58,12 +58,10 @@ def as_schedule(when: When) -> Schedule:
         return Schedule(steps=when)
     if isinstance(when, Mapping):
         fields = dict(when)
-        unknown = sorted(set(fields) - set(Schedule.__dataclass_fields__))
-        if unknown:
-            raise ValueError(
-                f"{', '.join(unknown)} in a schedule; it has "
-                f"{', '.join(Schedule.__dataclass_fields__)}"
-            )
+        known = Schedule.__dataclass_fields__
+        if not known.keys() >= fields.keys():
+            unknown = ", ".join(sorted(fields.keys() - known.keys()))
+            raise ValueError(f"{unknown} in a schedule; it has {', '.join(known)}")
         return Schedule(**{**fields, "at_steps": tuple(fields.get("at_steps", ()))})
     if isinstance(when, str):
         return _parse(when)
@@ -99,7 +97,7 @@ class Trigger:
         self._done: int | None = None
 
     def due(self, step: int, seconds: float) -> bool:
-        """Whether it is due, which counts as done from then on.
+        """Returns whether it is due, and if so marks it as done.
 
         A multiple or a step that was skipped is due at the next step.
         """
@@ -108,7 +106,7 @@ class Trigger:
         due = (
             (schedule.steps is not None and step // schedule.steps > before // schedule.steps)
             or (schedule.seconds is not None and seconds - self._since >= schedule.seconds)
-            or any(before < each <= step for each in schedule.at_steps)
+            or any(before < at_step <= step for at_step in schedule.at_steps)
         )
         if due:
             self._since = seconds
@@ -120,7 +118,7 @@ class Trigger:
         self._done = step
 
     def failed(self) -> None:
-        """Marks the last step as not done after all, so that it is due at the end."""
+        """Marks the last step as not done, so that it is due at the end."""
         self._done = None
 
     def due_at_end(self, step: int) -> bool:
@@ -130,7 +128,7 @@ class Trigger:
 
 def _parse(text: str) -> Schedule:
     fields: dict[str, Any] = {}
-    for part in (each.strip() for each in text.split(",")):
+    for part in map(str.strip, text.split(",")):
         amount, step = _AMOUNT.fullmatch(part), _STEP.fullmatch(part)
         if part == "end":
             fields["at_end"] = True

@@ -87,7 +87,7 @@ class NonFiniteConfig:
 
     # What to do then.
     action: NonFinite = NonFinite["raise"]
-    # How many rollbacks a run makes, over all its resumes, before it raises an error.
+    # How many rollbacks a run makes, its resumptions included, before it raises an error.
     rollbacks: int = field(default=3, metadata=at_least(1))
     # Factor for the learning rate at each rollback.
     learning_rate_scale: float = field(default=0.5, metadata=above(0, most=1))
@@ -180,7 +180,7 @@ class ScaffoldConfig:
     variables: VariablesConfig = field(default_factory=VariablesConfig)
     # The checkpoint to start from; null initialises the variables instead. A file, directory or
     # prefix, `experiment:NAME`, or an MLflow URI (`runs:/...`, `models:/...`).
-    checkpoint: str | None = None
+    checkpoint: str | None = field(default=None, metadata=choices.CHECKPOINT)
     # Which checkpoint of a directory: `latest`, `best`, or a global step. Null uses the best of an
     # experiment and the latest of any other source.
     which: str | None = field(default=None, metadata=choices.WHICH)

@@ -18,7 +18,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-# A string that needs no quotes, and those of them that the grammar reads as something else.
+# Strings that need no quotes, except words that the grammar reads as something else.
 _UNQUOTED = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _WORDS = ("null", "true", "false", "nan", "inf")
 _ESCAPED_IN_KEYS = re.compile(r"[\\()\[\]{}:=, ]")
@@ -49,20 +49,22 @@ def spelled(value: object, string: Callable[[str], str] = quoted) -> str:
     if isinstance(value, str):
         return string(value)
     if isinstance(value, Mapping):
-        escaped = {_ESCAPED_IN_KEYS.sub(r"\\\g<0>", str(key)): value[key] for key in value}
-        pairs = (f"{key}:{spelled(each, string)}" for key, each in escaped.items())
+        keys = {key: _ESCAPED_IN_KEYS.sub(r"\\\g<0>", str(key)) for key in value}
+        pairs = (f"{keys[key]}:{spelled(item, string)}" for key, item in value.items())
         return f"{{{','.join(pairs)}}}"
     if isinstance(value, Sequence):
-        return f"[{','.join(spelled(each, string) for each in value)}]"
+        return f"[{','.join(spelled(item, string) for item in value)}]"
     return str(value)
 
 
 def override(key: str, value: str | Mapping[str, Value]) -> str | None:
-    """Returns `++key=value`, quoted for a shell; None when Hydra's grammar cannot express it.
+    """Returns `++key=value`, quoted for a shell; None if Hydra's grammar cannot express it.
 
     The two plus signs set a key whether the configuration has it or not.
 
-    `value` is a plain word or a mapping.
+    Args:
+      key: the dotted key.
+      value: a plain word or a mapping.
     """
     if isinstance(value, str):
         return f"++{key}={value}"
@@ -83,7 +85,7 @@ def override(key: str, value: str | Mapping[str, Value]) -> str | None:
 
 def yaml(key: str, value: Mapping[str, Value]) -> str:
     """Returns `key: {...}` in YAML's flow style, the keys and values quoted."""
-    pairs = (f"{_quoted(name)}: {_quoted(each)}" for name, each in value.items())
+    pairs = (f"{_quoted(name)}: {_quoted(item)}" for name, item in value.items())
     return f"{key}: {{{', '.join(pairs)}}}"
 
 
@@ -97,8 +99,8 @@ def _quoted(value: Value) -> str:
 def plain(value: str) -> str:
     """Returns one value of an override without its quotes and escapes.
 
-    Quotes stay where they alone make a string of it, as in `'1'` or `'null'`, and within lists and
-    mappings.
+    Quotes stay in lists and mappings, and where the value would not be a string without them, as in
+    `'1'` or `'null'`.
     """
     if not set(value) & set("'\"\\"):
         return value
@@ -111,7 +113,7 @@ def plain(value: str) -> str:
 
 
 def _element(value: str) -> Any:
-    """Returns what the grammar reads in a value, which is returned unchanged if it is malformed."""
+    """Returns the element that the grammar reads from a value; the value itself if malformed."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -122,17 +124,18 @@ def _element(value: str) -> Any:
 
 
 def plain_node(value: Any) -> Any:
-    """Returns a value of Hydra's configuration without OmegaConf's containers."""
+    """Returns a value of Hydra's configuration as plain lists and mappings."""
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def called(program: Path, name: str) -> str:
     """Returns the shortest command that calls a program of this environment from here."""
-    found = shutil.which(name)
-    if found and Path(found) == program:
+    on_path = shutil.which(name)
+    if on_path and Path(on_path) == program:
         return name
-    here = Path.cwd()
-    return shlex.quote(str(program.relative_to(here) if program.is_relative_to(here) else program))
+    folder = Path.cwd()
+    inside = program.is_relative_to(folder)
+    return shlex.quote(str(program.relative_to(folder) if inside else program))
 
 
 def program() -> str:
@@ -152,4 +155,4 @@ def on_run(mode: str, run_dir: Path) -> str:
 
 def resuming(arguments: Sequence[str]) -> str:
     """Returns the arguments of a command, quoted, without those that would start another run."""
-    return shlex.join(each for each in arguments if not _NEVER.fullmatch(each))
+    return shlex.join(argument for argument in arguments if not _NEVER.fullmatch(argument))

@@ -1,7 +1,7 @@
 """Checks a composed configuration as a whole and reports every problem at once.
 
-The rules of single keys stand beside their fields in `schema`. Here are those of several keys, of
-the contents of open mappings, and of a graph of one's own (`graph` or `model_fn`).
+The rules of single keys stand beside their fields in `schema`. This module has the rules that join
+several keys, and those for the contents of open mappings and for `graph` and `model_fn`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from runner.config.scaffold_reading import read_scaffolds
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 from runner.errors import ConfigError, Problem, ranked
 
-TARGETS = ("data", "model", "optimizer")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 _INPUTS = ("train", "validation", "test", "serving")
 _PARTS = ("data", "model", "loss", "metrics", "optimizer")
@@ -36,14 +35,16 @@ _IN_THE_UPDATE_OF_A_PART = ("trainable", "freeze_until_step", "learning_rate_mul
 def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     """Returns the typed configuration, with `scaffolds` as a dict of `ScaffoldConfig`.
 
-    `experiments` are the names that `+experiment=` accepts, for the messages.
+    Args:
+      config: the composed configuration.
+      experiments: the names that `+experiment=` accepts, for the messages.
 
     Raises:
       ConfigError: with every problem found.
       TypeError: when the configuration is not composed over `RunConfig`.
     """
     config = _complete(config)
-    _without_parts(config)
+    _empty_parts(config)
     if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments, config.mode))
     try:
@@ -63,7 +64,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += scaffold_problems
     problems += _open_mapping_problems(resolved)
     problems += _cross_problems(resolved, scaffolds)
-    problems += _own_graph_problems(resolved, scaffolds)
+    problems += _user_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
     typed = OmegaConf.to_object(config)
@@ -75,25 +76,24 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
 
 def no_experiment(experiments: Sequence[str], mode: Mode) -> Problem:
     """Returns the problem of a command that names no experiment."""
-    by_folder = mode in (Mode.evaluate, Mode.export)
+    remedy = "python -m runner +experiment=NAME"
+    if mode in (Mode.evaluate, Mode.export):
+        remedy += "; or name one run by run_dir=runs/NAME/001"
     return Problem(
         "no experiment is named",
         "the configuration has no `name`; an experiment's file sets it",
-        "python -m runner +experiment=NAME"
-        + "; or name one run by run_dir=runs/NAME/001" * by_folder,
+        remedy,
         tuple(sorted(experiments)),
     )
 
 
-def is_by_folder(command: DictConfig) -> bool:
-    """Whether a composed command names a run to evaluate or export, and no experiment."""
-    if command.mode not in (Mode.evaluate, Mode.export) or not OmegaConf.is_missing(
-        command, "name"
-    ):
+def is_from_run_dir(command: DictConfig) -> bool:
+    """Whether a composed command names the run to evaluate or export instead of an experiment."""
+    if command.mode not in (Mode.evaluate, Mode.export):
         return False
     try:
-        return bool(command.run_dir)
-    except OmegaConfBaseException:  # The default, which is made of the missing name.
+        return OmegaConf.is_missing(command, "name") and bool(command.run_dir)
+    except OmegaConfBaseException:  # The default contains the missing name.
         return False
 
 
@@ -101,7 +101,7 @@ def _complete(config: DictConfig) -> DictConfig:
     """Returns a copy in which a key that the command line deleted has its default again."""
     completed = copy.deepcopy(config)
     OmegaConf.set_struct(completed, False)
-    deleted = {each.name for each in fields(RunConfig)} - set(completed)
+    deleted = {field.name for field in fields(RunConfig)} - set(completed)
     if deleted:
         defaults = dict(OmegaConf.structured(RunConfig(scaffolds=None)).items_ex(resolve=False))
         for name in deleted:
@@ -109,8 +109,8 @@ def _complete(config: DictConfig) -> DictConfig:
     return completed
 
 
-def _without_parts(config: DictConfig) -> None:
-    """Empties the keys that a graph of one's own stands for, where they are not set."""
+def _empty_parts(config: DictConfig) -> None:
+    """Empties the keys that `graph` or `model_fn` replaces, unless the experiment sets them."""
     if config.get("graph") is None and config.get("model_fn") is None:
         return
     # Every configuration is composed with the default optimizer.
@@ -121,31 +121,36 @@ def _without_parts(config: DictConfig) -> None:
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    own = [key for key in ("graph", "model_fn") if resolved[key] is not None]
-    # A graph of one's own needs none, and a compiled model has an optimizer.
-    keys = [key for key in TARGETS if resolved[key] or not (own or key == "optimizer")]
-    given = [(key, resolved[key]) for key in (*keys, *own) if resolved[key] != "???"]
+    user_graph = [key for key in ("graph", "model_fn") if resolved[key] is not None]
+    # A user's graph needs none of these, and a compiled model has an optimizer.
+    parts = [
+        key
+        for key in ("data", "model", "optimizer")
+        if resolved[key] or not (user_graph or key == "optimizer")
+    ]
+    nodes = {key: resolved[key] for key in (*parts, *user_graph) if resolved[key] != "???"}
     for group in ("hooks", "input_fns"):
-        given += [(f"{group}.{key}", value) for key, value in resolved[group].items()]
-    for group in ("metrics", "weighted_metrics"):
-        for key, value in resolved[group].items():
-            yield from _measure_problems(f"{group}.{key}", value)
-    if resolved["loss"] not in (None, "???") and (resolved["loss"] or not own):
-        yield from _measure_problems("loss", resolved["loss"])
-    for key, value in given:
-        if not isinstance(value, Mapping) or "_target_" not in value:
+        nodes |= {f"{group}.{key}": node for key, node in resolved[group].items()}
+    for key, node in nodes.items():
+        if not isinstance(node, Mapping) or "_target_" not in node:
             yield _no_target(key)
+    loss = resolved["loss"]
+    if loss not in (None, "???") and (loss or not user_graph):
+        yield from _measure_problems("loss", loss)
+    for group in ("metrics", "weighted_metrics"):
+        for key, node in resolved[group].items():
+            yield from _measure_problems(f"{group}.{key}", node)
 
 
-def _measure_problems(key: str, value: Any) -> Iterator[Problem]:
-    """Checks a loss or a metric: a name, a target, or for each output one of these."""
-    if isinstance(value, Mapping) and "_target_" not in value and value:
-        for name, each in value.items():
-            yield from _measure_problems(f"{key}.{name}", each)
-    elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from _measure_problems(f"{key}.{index}", each)
-    elif not value or not isinstance(value, str | Mapping):
+def _measure_problems(key: str, node: Any) -> Iterator[Problem]:
+    """Checks a loss or a metric: a name, a target, or one of these for each output."""
+    if node and isinstance(node, Mapping) and "_target_" not in node:
+        for name, item in node.items():
+            yield from _measure_problems(f"{key}.{name}", item)
+    elif isinstance(node, list):
+        for index, item in enumerate(node):
+            yield from _measure_problems(f"{key}.{index}", item)
+    elif not node or not isinstance(node, str | Mapping):
         yield _no_target(key, ", or be a name that Keras knows")
 
 
@@ -164,7 +169,7 @@ def _open_mapping_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
         for value in (resolved["optimizer"], resolved["data"], resolved["model"])
     )
     yield from rate_problems(optimizer)
-    # A batch size that is not a number is between the configuration and the data's own class.
+    # The class of the data may accept a batch size that is not a number.
     size = data.get("batch_size")
     if isinstance(size, int | float) and size < 1:
         yield Problem(f"data.batch_size is {size!r}", "it must be at least 1")
@@ -189,7 +194,7 @@ def _cross_problems(
     uri, objective = resolved["tracking"]["uri"], resolved["train"]["objective"]
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     names = list(metric_names(resolved))
-    # A model may have metrics of its own: the graph knows.
+    # Without configured metrics, those of a compiled model count: the graph checks them.
     problem = objective_problem(objective, ["loss", *names]) if names else None
     if problem is not None:
         yield problem
@@ -213,30 +218,27 @@ def _cross_problems(
         )
     for scaffold, entry in scaffolds.items() if uri is None else ():
         averaged = entry.average if isinstance(entry.average, list) else []
-        named = [("checkpoint", entry.checkpoint), *(("average", each) for each in averaged)]
-        for key, each in named:
-            if isinstance(each, str) and each.startswith(MLFLOW_SCHEMES):
+        for source in (entry.checkpoint, *averaged):
+            if isinstance(source, str) and source.startswith(MLFLOW_SCHEMES):
                 yield Problem(
-                    f"scaffolds.{scaffold}.{key}: {each} is in MLflow, and tracking is off",
+                    f"scaffolds.{scaffold}: {source} is in MLflow, and tracking is off",
                     "tracking.uri is null, so there is no store to ask for it",
                     "set tracking.uri to the store that has it, or name a path",
                 )
 
 
-def _own_graph_problems(
+def _user_graph_problems(
     resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
 ) -> Iterator[Problem]:
-    """Yields what does not go with the `graph` or `model_fn` of a configuration, or needs one."""
+    """Yields the settings that have no effect beside `graph` or `model_fn`, or that these lack."""
     model_fn, inputs = resolved["model_fn"], resolved["input_fns"]
-    own = [key for key in ("graph", "model_fn") if resolved[key] is not None]
-    if len(own) == 2:
+    if model_fn is not None and resolved["graph"] is not None:
         yield Problem(
             "graph and model_fn are both set", "a run has one graph", "delete one of them"
         )
-    if model_fn is None:
-        for key in ("params", "input_fns"):
-            if resolved[key]:
-                yield Problem(f"{key} is set without model_fn", "nothing else reads it")
+    for key in ("params", "input_fns"):
+        if resolved[key] and model_fn is None:
+            yield Problem(f"{key} is set without model_fn", "nothing else reads it")
     for key in inputs:
         if key not in _INPUTS:
             yield Problem(
@@ -244,49 +246,51 @@ def _own_graph_problems(
                 "an input_fn is for one split, or for what is exported",
                 choices=ranked(key, _INPUTS),
             )
-    if model_fn is not None:
-        for key in ("train", "validation"):
-            if key not in inputs:
-                yield Problem(
-                    f"input_fns.{key} is missing",
-                    "training reads the input of train, and is evaluated on that of validation",
-                    f"give input_fns.{key} the `_target_` of an input_fn",
-                )
-    if own:
-        yield from _unused_problems(own[0], resolved, scaffolds)
+    for key in ("train", "validation"):
+        if key not in inputs and model_fn is not None:
+            yield Problem(
+                f"input_fns.{key} is missing",
+                "training reads the input of train, and is evaluated on that of validation",
+                f"give input_fns.{key} the `_target_` of an input_fn",
+            )
+    if resolved["graph"] is not None:
+        yield from _unused_problems("graph", "the arguments of graph", resolved, scaffolds)
+    elif model_fn is not None:
+        yield from _unused_problems("model_fn", "params", resolved, scaffolds)
 
 
 def _unused_problems(
-    own: str, resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
+    user_graph: str,
+    arguments: str,
+    resolved: Mapping[str, Any],
+    scaffolds: Mapping[str, ScaffoldConfig],
 ) -> Iterator[Problem]:
-    cause = f"the {own} makes the whole graph, its update included"
-    for key in _PARTS:
-        if resolved[key]:
-            remedy = f"delete {key}; its values belong into " + (
-                "params" if own == "model_fn" else "the arguments of graph"
-            )
-            yield Problem(f"{key} is set beside {own}", cause, remedy)
+    cause = f"the {user_graph} makes the whole graph, its update included"
+    remedies = {
+        key: f"delete {key}; its values belong in {arguments}" for key in _PARTS if resolved[key]
+    }
     if resolved["evaluate"]["split"] is EvaluatedSplit.train:
-        yield Problem(
-            f"evaluate.split is train beside {own}",
-            "in that mode it makes the training step",
-            "evaluate.split=test, with an input for mode test that reads the training data once",
+        remedies["evaluate.split=train"] = (
+            "evaluate.split=test, with an input for mode test that reads the training data once"
         )
     if resolved["cluster"]["synchronous"]:
-        yield Problem(f"cluster.synchronous is set beside {own}", cause, "train asynchronously")
-    standard = asdict(TrainConfig())
+        remedies["cluster.synchronous"] = "train asynchronously"
+    train, scaffold = asdict(TrainConfig()), ScaffoldConfig()
     for key in _IN_THE_UPDATE:
-        if resolved["train"][key] != standard[key]:
-            yield Problem(f"train.{key} is set beside {own}", cause, f"do it in the {own}")
-    for name, scaffold in scaffolds.items():
+        if resolved["train"][key] != train[key]:
+            remedies[f"train.{key}"] = f"do it in the {user_graph}"
+    for name, entry in scaffolds.items():
         for key in _IN_THE_UPDATE_OF_A_PART:
-            if getattr(scaffold, key) != getattr(ScaffoldConfig(), key):
-                remedy = f"leave its variables out of the optimizer's var_list in the {own}"
-                yield Problem(f"scaffolds.{name}.{key} is set beside {own}", cause, remedy)
+            if getattr(entry, key) != getattr(scaffold, key):
+                remedies[f"scaffolds.{name}.{key}"] = (
+                    f"leave its variables out of the optimizer's var_list in the {user_graph}"
+                )
+    for key, remedy in remedies.items():
+        yield Problem(f"{key} is set beside {user_graph}", cause, remedy)
 
 
 def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the names of the configured metrics, `OUTPUT_METRIC` for those of an output."""
+    """Yields the names of the configured metrics; a metric of one output is `OUTPUT_METRIC`."""
     for group in ("metrics", "weighted_metrics"):
         for name, node in config[group].items():
             if isinstance(node, Mapping) and "_target_" not in node:
@@ -298,8 +302,8 @@ def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def objective_problem(objective: str, names: Sequence[str]) -> Problem | None:
-    """Returns the problem of a `train.objective` that is not the name of a metric."""
-    valid = [f"validation/{each}" for each in names]
+    """Returns the problem of a `train.objective` that is not the name of a metric, if it is not."""
+    valid = [f"validation/{name}" for name in names]
     if objective in valid:
         return None
     return Problem(
@@ -314,12 +318,12 @@ KEY = "optimizer.learning_rate"
 
 
 def rate_problems(optimizer: Mapping[str, Any]) -> list[Problem]:
-    """Returns a problem where the optimizer's `learning_rate` is neither a number nor a schedule.
+    """Returns a problem if the optimizer's `learning_rate` is neither a number nor a schedule.
 
-    One that is absent or null is accepted. A schedule's own arguments are not checked.
+    An absent or null rate is accepted. The arguments of a schedule are not checked here.
     """
     node = optimizer.get("learning_rate")
-    if node in (None, "???"):  # A missing one is a problem of its own.
+    if node in (None, "???"):  # A missing value is reported elsewhere.
         return []
     is_number = isinstance(node, Real) and not isinstance(node, bool)
     is_schedule = isinstance(node, Mapping) and "_target_" in node

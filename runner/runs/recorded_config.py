@@ -31,7 +31,7 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
     not recorded. The run is recorded where it was before, unless the command names another store.
 
     Args:
-      command: the composed command, for which `is_by_folder` holds.
+      command: the composed command, for which `is_from_run_dir` holds.
       overrides: the command's overrides.
 
     Raises:

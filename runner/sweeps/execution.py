@@ -1,4 +1,4 @@
-"""Launches the trials of a sweep by one of Hydra's launchers, and retries those that fail."""
+"""Launches the trials of a sweep by one of Hydra's launchers, and retries failures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Execution:
       launch: starts jobs, and returns when they have ended.
       retries: how often a trial that failed or was killed is retried.
       interruption: the signals that end the sweep.
-      crashes_together: whether the death of one process may end those of other trials.
+      crashes_together: whether the death of one process may end other trials.
       cancel_queued: removes jobs that have not started from the launcher's queue.
     """
 
@@ -80,9 +80,9 @@ class Execution:
         ended: dict[int, Attempt] = {}
         launches = [_Launch(self._numbered(attempt, 1)) for attempt in attempts]
         while launches:
-            batch = [launch for launch in launches if not launch.alone] or launches[:1]
-            rest = [launch for launch in launches if launch not in batch]
-            launches = [*self._run_batch(batch, ended), *rest]
+            alone = [launch for launch in launches if launch.alone]
+            batch = [launch for launch in launches if not launch.alone] or [alone.pop(0)]
+            launches = [*self._run_batch(batch, ended), *alone]
         return [ended[attempt.trial] for attempt in attempts]
 
     def _run_batch(self, batch: Sequence[_Launch], ended: dict[int, Attempt]) -> list[_Launch]:

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.text import Text
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from runner.config.schema import SweepConfig
 from runner.sweeps.bands import Band
@@ -41,20 +39,6 @@ MOST = len(_COLOURS)
 """The number of bands that readers can still distinguish."""
 
 
-def show_literally(figure: Figure) -> None:
-    """Shows names and values with a `$` as they are, which Matplotlib would parse as formulas.
-
-    The numbers along logarithmic axes are formulas of Matplotlib's, and remain so.
-    """
-    for artist in figure.findobj(Text):
-        artist.set_parse_math(False)
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            if isinstance(axis.get_major_formatter(), LogFormatter):
-                for label in axis.get_ticklabels(which="both"):
-                    label.set_parse_math(True)
-
-
 def draw(plots: Mapping[str, Plot], folder: Path) -> list[Path]:
     """Draws figures, by name, and returns their files.
 
@@ -71,9 +55,7 @@ def draw(plots: Mapping[str, Plot], folder: Path) -> list[Path]:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 plot()
-                figure = pyplot.gcf()
-                show_literally(figure)
-                figure.savefig(path, bbox_inches="tight", dpi=120)
+                pyplot.gcf().savefig(path, bbox_inches="tight", dpi=120)
             except Exception as error:  # noqa: BLE001 - of whatever library draws
                 logger.warning("The figure %s is left out: %s", name, error)
                 continue

@@ -85,19 +85,18 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
     if problems:
         raise ConfigError(*problems)
     choices = [
-        [(f"{override.get_key_element()}={value}", plain(value)) for value in _values(override)]
-        if override in swept
-        else [(str(override.input_line), "")]
+        [
+            (f"{override.get_key_element()}={value}", name_of(override), plain(value))
+            for value in _values(override)
+        ]
+        if override.is_sweep_override()
+        else [(str(override.input_line), "", "")]
         for override in overrides
     ]
     return [
         Point(
-            tuple(override for override, _ in combination),
-            {
-                name_of(override): value
-                for override, (_, value) in zip(overrides, combination, strict=True)
-                if override in swept
-            },
+            tuple(override for override, _, _ in combination),
+            {name: value for _, name, value in combination if name},
         )
         for combination in itertools.product(*choices)
     ]
@@ -119,7 +118,7 @@ def _value_problems(override: Override) -> Iterator[Problem]:
             "a trial needs one",
             "correct its ends, its step or its pattern",
         )
-    for value, count in Counter(_normal_spelling(plain(value)) for value in values).items():
+    for value, count in Counter(plain(value) for value in values).items():
         if count > 1:
             yield Problem(
                 f"{override.input_line} lists {value!r} {count} times",
@@ -149,14 +148,6 @@ def _repeated_keys(overrides: Sequence[Override]) -> Iterator[Problem]:
                 "the last one would hold in every trial",
                 "give all its values in one override",
             )
-
-
-def _normal_spelling(value: str) -> str:
-    """Returns a number in one spelling, so that 1 and 1.0 are equal; any other value as it is."""
-    try:
-        return str(float(value)).removesuffix(".0")
-    except ValueError:
-        return value
 
 
 def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:

@@ -126,7 +126,7 @@ def _append(file: Path, step: int, metrics: Mapping[str, float]) -> None:
 
 
 def _read_curve(file: Path) -> dict[int, Mapping[str, float]]:
-    """Returns step -> metrics; of several evaluations of one step, those of the last."""
+    """Returns step -> metrics; the last of several evaluations of a step counts."""
     curve: dict[int, Mapping[str, float]] = {}
     for line in file.read_text().splitlines() if file.is_file() else ():
         try:
@@ -186,7 +186,7 @@ def run_attempt(job: Job, train: Train) -> float | None:
     """Runs an attempt, in which `train` returns the objective, and records how it ended.
 
     Returns:
-      The objective; None where there is none, or the attempt must not be started any more.
+      The objective; None without one, or if the attempt must not be started any more.
 
     Raises:
       SweepError: with the message of whatever went wrong, which every launcher can pass on.
@@ -251,7 +251,7 @@ def _trained(
     try:
         with interruption.interruptible():
             trial.report = _report(job, attempt)
-            # A trial with the same fingerprint may run at the same time.
+            # On a file system without locks between hosts, an earlier process may still train it.
             objective = when_free(lambda: train(trial), print)
             if objective is not None:
                 trial.fail_if_nan(objective)

@@ -48,7 +48,7 @@ class LauncherKind:
 
     @property
     def crashes_together(self) -> bool:
-        """Whether the death of one trial's process may end those of other trials."""
+        """Whether the death of one trial's process may end other trials."""
         return self._target not in (SUBMITIT, SLURM, RAY)
 
     def require_installed(self) -> None:
@@ -82,7 +82,7 @@ class LauncherKind:
 
 
 def requeue_signals(environment: Mapping[str, str]) -> tuple[signal.Signals, ...]:
-    """Returns the signal at which submitit requeues this job; none outside its jobs.
+    """Returns the signal at which submitit requeues this job, empty outside its jobs.
 
     Slurm sends it some time before the job's time limit.
     """

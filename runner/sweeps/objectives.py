@@ -16,8 +16,6 @@ from runner.system.status import Status
 
 Constraint = Callable[[Mapping[str, float]], float]
 
-_BOUNDS = ("min", "max")
-
 
 @dataclass(frozen=True)
 class Objective:
@@ -27,7 +25,7 @@ class Objective:
     goal: Goal
 
     def of(self, attempt: Attempt) -> float | None:
-        """Returns the trial's value, that of its best step; None without an evaluation."""
+        """Returns the value at the trial's best step; None without an evaluation."""
         return attempt.metrics.get(self.name.removeprefix("validation/"), attempt.objective)
 
     def on(self, split: str) -> Objective:
@@ -76,7 +74,7 @@ def objectives_of(
 ) -> list[Objective]:
     """Returns `hydra.sweeper.objectives`, by default the experiment's objective.
 
-    `metrics` are those of an evaluation, such as `validation/loss`.
+    `metrics` are the names in an evaluation, such as `validation/loss`.
 
     Raises:
       ConfigError: with every mistake: they are not a mapping, a goal does not exist, nor does a
@@ -115,12 +113,12 @@ def objectives_of(
 def constraints(settings: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Constraint]:
     """Returns name -> function of a trial's metrics; at most 0 is feasible.
 
-    `metrics` are those of an evaluation, such as `validation/loss`.
+    `metrics` are the names in an evaluation, such as `validation/loss`.
 
     Raises:
-      ConfigError: with every mistake: an entry has neither bounds nor a `_target_`, a bound is not
-        a number, no value is within two of them, or there is no such metric or target. Also from a
-        constraint that is a function, when that raises or returns no number.
+      ConfigError: with every mistake: an entry has neither valid bounds nor a `_target_`, or there
+        is no such metric or target. A constraint that is a function raises it too, when the
+        function raises or returns no number.
     """
     example = "{validation/loss: {max: 0.5}}"
     functions: dict[str, Constraint] = {}
@@ -128,17 +126,14 @@ def constraints(settings: Mapping[str, Any], metrics: Sequence[str]) -> dict[str
     nodes = mapping_setting("constraints", settings.get("constraints"), example)
     for name, node in nodes.items():
         key = f"hydra.sweeper.constraints.{name}"
-        if isinstance(node, Mapping) and "_target_" in node:
-            try:
-                functions[name] = _function(key, node)
-            except ConfigError as error:
-                problems += error.problems
-            continue
+        is_function = isinstance(node, Mapping) and "_target_" in node
         metric = name.removeprefix("validation/")
-        if f"validation/{metric}" not in metrics:
+        if not is_function and f"validation/{metric}" not in metrics:
             problems.append(_unknown_metric("constraints", name, metrics))
-        problems += _bound_problems(key, name, node)
-        functions[name] = _bounds(metric, node)
+        try:
+            functions[name] = _function(key, node) if is_function else _bounds(key, metric, node)
+        except ConfigError as error:
+            problems += error.problems
     if problems:
         raise ConfigError(*problems)
     return functions
@@ -159,32 +154,24 @@ def _unknown_metric(setting: str, name: str, metrics: Sequence[str]) -> Problem:
     return Problem(state, "no evaluation gives it", choices=ranked(name, metrics))
 
 
-def _bound_problems(key: str, name: str, node: Any) -> list[Problem]:
-    if not isinstance(node, Mapping) or not node or set(node) - set(_BOUNDS):
-        return [
+def _bounds(key: str, metric: str, node: Any) -> Constraint:
+    bounds = node if isinstance(node, Mapping) else {}
+    numbers = all(type(bound) in (int, float) for bound in bounds.values())
+    low: float = bounds.get("min", -math.inf)
+    high: float = bounds.get("max", math.inf)
+    # A comparison with NaN is false.
+    if not bounds or set(bounds) - {"min", "max"} or not numbers or not low <= high:
+        raise ConfigError(
             Problem(
                 f"{key} is {node!r}",
-                "it must be a mapping with `min`, `max` or a `_target_`",
-                f"for example {{{name}: {{max: 0.5}}}} or {{{name}: {{_target_: my.constraint}}}}",
+                "it must be a mapping with a number `min`, a `max` not below it, or a `_target_`",
+                f"for example {{{metric}: {{max: 0.5}}}} or {{{metric}: {{_target_: my.fn}}}}",
             )
-        ]
-    problems = [
-        Problem(f"{key}.{bound} is {value!r}", "it must be a number")
-        for bound, value in node.items()
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value)
-    ]
-    if not problems and node.get("min", -math.inf) > node.get("max", math.inf):
-        cause = "min is above max, so that no trial meets it"
-        problems.append(Problem(f"{key} is {node!r}", cause))
-    return problems
+        )
 
-
-def _bounds(metric: str, node: Mapping[str, float]) -> Constraint:
     def violated(metrics: Mapping[str, float]) -> float:
         value = metrics.get(metric, math.nan)
-        beyond = [value - node["max"]] if "max" in node else []
-        beyond += [node["min"] - value] if "min" in node else []
-        return max(beyond)
+        return max(value - high, low - value)
 
     return violated
 
@@ -200,7 +187,7 @@ def _function(key: str, node: Mapping[str, Any]) -> Constraint:
                 Problem(
                     f"{key}: {node['_target_']} gives no number",
                     f"{type(error).__name__}: {error}",
-                    f"fix the function; it is given the metrics {', '.join(sorted(metrics))}",
+                    f"fix the function; it gets the metrics {', '.join(sorted(metrics))}",
                 )
             ) from error
 

@@ -40,17 +40,15 @@ from runner.sweeps.study import (
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
 
-# Examples of the settings that have a `_target_`.
-_NODES = {
-    "sampler": "hydra/sweeper/sampler=tpe",
-    "pruner": "hydra/sweeper/pruner=median",
-    "custom_search_space": "'hydra.sweeper.custom_search_space={_target_: my.space}'",
-    "storage": "hydra.sweeper.storage=sqlite:///study.db",
-}
-# Types of the other values that they may have.
-_OTHER_TYPES: dict[str, tuple[type, ...]] = {
-    "custom_search_space": (NoneType,),
-    "storage": (str, NoneType),
+# Settings with a `_target_`: an example, and the types of other values that they may have.
+_NODES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "sampler": ("hydra/sweeper/sampler=tpe", ()),
+    "pruner": ("hydra/sweeper/pruner=median", ()),
+    "custom_search_space": (
+        "'hydra.sweeper.custom_search_space={_target_: my.space}'",
+        (NoneType,),
+    ),
+    "storage": ("hydra.sweeper.storage=sqlite:///study.db", (str, NoneType)),
 }
 
 
@@ -73,8 +71,8 @@ class OptunaSweeper(RunnerSweeper):
 
     several_processes = True
     rerun = (
-        "the same command resumes those that were killed or not started, and tries others in"
-        " place of those that failed"
+        "the same command resumes trials that were killed or not started, and replaces trials"
+        " that failed by others"
     )
 
     def __init__(self, **sweeper: Any) -> None:
@@ -126,7 +124,7 @@ class OptunaSweeper(RunnerSweeper):
         return self._objectives
 
     def swept(self, points: Sequence[Point]) -> Collection[str] | None:
-        """Returns the keys that are searched; None with a space of the user's own."""
+        """Returns the keys that are searched; None with a custom search space."""
         if self._settings.get("custom_search_space") is not None:
             return None
         return super().swept(points)
@@ -159,7 +157,7 @@ class OptunaSweeper(RunnerSweeper):
             self._objectives,
             self._constraints,
         )
-        before = study.finished()
+        before = len(study.finished())
         if before > wanted:
             self.screen.line(f"{before} trials have finished before, and n_trials is {wanted}")
         elif before:
@@ -171,12 +169,7 @@ class OptunaSweeper(RunnerSweeper):
             if not any(file.read().status in DECIDED for file in directory.attempts()):
                 raise
             self.late_error = error
-        self._complete = study.finished() >= wanted
-        if study.exhausted():
-            self.rerun = (
-                "the same command resumes those that were killed or not started; the sampler"
-                " has nothing else to try, and resume=never begins another study"
-            )
+        self._complete = len(study.finished()) >= wanted
         # Only the study has the trials of processes in other folders.
         last = {attempt.trial: attempt for attempt in study.ended()}
         for file in directory.attempts():
@@ -237,9 +230,8 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
             "it must be a mapping that has one",
             f"for example {example}",
         )
-        for key, example in _NODES.items()
-        if not _has_target(settings.get(key))
-        and not isinstance(settings.get(key), _OTHER_TYPES.get(key, ()))
+        for key, (example, types) in _NODES.items()
+        if not isinstance(settings.get(key), types) and not _has_target(settings.get(key))
     ]
     if problems:
         raise ConfigError(*problems)

@@ -27,7 +27,7 @@ class ParentRun:
     Args:
       directory: the sweep's.
       config: of one of the trials, for where runs are recorded.
-      mask: knows the secrets of all trials; by default, those of `config`.
+      mask: knows the secrets of all trials; by default, only the secrets of `config`.
 
     Attributes:
       tracker: records the run.
@@ -40,7 +40,7 @@ class ParentRun:
         self._mask = mask or Mask(config.tracking.mask, asdict(config))
 
     def open(self, names: Collection[str], overrides: Sequence[str]) -> None:
-        """Opens the run, or the one recorded from the sweep's directory before.
+        """Opens the run, or continues a run that was recorded from the sweep's directory before.
 
         Delivers records that a sweep which was killed has left undelivered.
 
@@ -64,9 +64,9 @@ class ParentRun:
     def close(self, status: Status, tags: Mapping[str, str], seconds: float | None = None) -> None:
         """Sets the last tags and closes the run, once its trials are delivered.
 
-        Adds the store's names of the trials to the provenance of those that ended without.
+        Adds the store's names of the trials to provenances that lack them.
 
-        The delivery may take so many `seconds`; None sets no limit of its own.
+        The delivery may take so many `seconds`; None sets no further limit.
         """
         self.tracker.set_tags(tags)
         self.tracker.close(status, seconds)

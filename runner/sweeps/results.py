@@ -9,13 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from runner.config.masking import Mask
 from runner.config.schema import SweepConfig
 from runner.config.spelling import on_run
-from runner.console import Screen
+from runner.console import Listing, Screen
 from runner.errors import Problem, SweepError
 from runner.sweeps.bands import Band, bands, short_number, short_value, threshold_rows
 from runner.sweeps.objectives import Objective, ranked_trials
@@ -65,20 +62,6 @@ def columns(table: Sequence[Sequence[str]]) -> str:
         for row in table
     ]
     return "\n".join(lines) + "\n"
-
-
-def rich_table(cells: Sequence[Sequence[str]], title: str) -> Table:
-    """Returns a table for a terminal; the first row is its head.
-
-    Cells are folded where the terminal is narrow, and never cut: runs differ in their ends.
-    """
-    head, *body = cells
-    table = Table(title=title, title_justify="left")
-    for name in head:
-        table.add_column(Text(name), overflow="fold")
-    for row in body:
-        table.add_row(*map(Text, row))
-    return table
 
 
 def masked_trials(trials: Sequence[Attempt], mask: Mask) -> list[Attempt]:
@@ -160,12 +143,12 @@ class Results:
           SweepError: trials failed.
         """
         self.screen.line("")
-        cells = rows(self.trials, self.objectives)
-        self.screen.show(rich_table(cells, "trials, the best first"), columns(cells))
+        self._show_table(rows(self.trials, self.objectives))
         for line in failures(self.trials):
             self.screen.line(line)
         for title, steps in self._steps_to_threshold():
-            self.screen.show(rich_table(steps, title), f"\n{title}\n{columns(steps)}")
+            self.screen.line(f"\n{title}")
+            self._show_table(steps)
         for line in self._best_lines():
             self.screen.line(line)
         if self.failed:
@@ -175,6 +158,10 @@ class Results:
             state = f"{len(self.failed)} of {len(self.trials)} trials failed{rest}"
             problem = Problem(state, remedy=self.rerun)
             raise SweepError(problem, codes.pop() if len(codes) == 1 else 1)
+
+    def _show_table(self, table: Sequence[Sequence[str]]) -> None:
+        head, *body = table
+        self.screen.show(Listing(head, body), columns(table))
 
     def _best_lines(self) -> Iterator[str]:
         """Yields where the best trial is, and the commands that evaluate and export it."""

@@ -2,7 +2,7 @@
 
 The study is what processes at one search share: a trial belongs to the process that its attribute
 `runner.sweeper` names, for as long as that process holds its lock in `processes/`. Trials that a
-process left unfinished are claimed by the next one that comes to the search.
+process left unfinished are claimed by the next process that joins the search.
 """
 
 from __future__ import annotations
@@ -72,21 +72,21 @@ class Search:
                     else:
                         attempts.append(_resumed(attempt))
                 if not claimed and not attempts:
-                    left = self._settings["n_trials"] - self._study.finished()
-                    if left > 0 and self._study.exhausted():
+                    missing = self._settings["n_trials"] - len(self._study.finished())
+                    if missing > 0 and self._study.exhausted():
                         self._screen.line("the sampler has nothing more to try")
                     return
                 for attempt in execution.run(attempts):
                     self._record(attempt)
 
     def _begin(self) -> None:
-        """Notes which trials had failed when this process came to the study."""
+        """Remembers which trials had failed before this process joined the search."""
         self._study.reseed()
         failed = (trial for trial in self._trials() if trial.state is TrialState.FAIL)
         self._replaced = {trial.number for trial in failed}
 
     def _ask(self, living: Collection[str], compose: Compose) -> list[Attempt]:
-        """Draws as many trials as are launched at once, and are missing; none if none are."""
+        """Draws the trials that are missing, at most as many as are launched at once."""
         counted = [trial for trial in self._trials() if self._counts(trial, living)]
         missing = self._settings["n_trials"] - len(counted)
         count = 0 if self._study.exhausted() else min(self._settings["n_jobs"], missing)

@@ -73,7 +73,7 @@ class SearchSpace:
         chosen = {dimension.name: values[dimension.name] for dimension in self.dimensions}
         others = {**{k: v for k, v in values.items() if k not in chosen}, **(more or {})}
         overrides = [f"{dimension.key}={chosen[dimension.name]}" for dimension in self.dimensions]
-        # Hydra knows no key of a scaffold; on the command line they are marked likewise.
+        # As on the command line: Hydra knows no key of a scaffold.
         overrides += [with_plus_plus(f"{key}={spelled(value)}") for key, value in others.items()]
         named = {name: as_shown(value) for name, value in {**chosen, **others}.items()}
         return Point((*self.fixed, *overrides), {k.lstrip("+~"): v for k, v in named.items()})
@@ -95,7 +95,7 @@ class SearchSpace:
 
 
 def as_shown(value: object) -> str:
-    """Returns a value as tables show it: a string as it is."""
+    """Returns a value as tables show it: strings without quotes."""
     return value if isinstance(value, str) else spelled(value)
 
 

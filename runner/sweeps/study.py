@@ -12,6 +12,7 @@ import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ OWNER = "runner.sweeper"
 """User attribute of a trial: the name of the process that sweeps it."""
 
 _EXHAUSTED = "runner.exhausted"
-"""User attribute of a study: the sampler that has nothing more to try, as it is configured."""
+"""User attribute of a study: the configuration of a sampler that has nothing more to try."""
 
 _OBJECTIVES = "runner.objectives"
 """User attribute of a study: the names of its objectives."""
@@ -97,10 +98,8 @@ def open_storage(directory: Path, storage: Any) -> Any:
 
 
 def _of_url(url: str) -> RDBStorage:
-    try:
+    with suppress(Exception):
         return _database(url)
-    except Exception as first:  # noqa: BLE001 - the second attempt's is reported
-        logger.info("opening the study's database again: %s", first)
     try:
         return _database(url)  # By now, another process may have created the tables.
     except Exception as error:
@@ -151,7 +150,7 @@ def build_pruner(node: Mapping[str, Any]) -> optuna.pruners.BasePruner:
 
 
 class SearchStudy(optuna.Study):
-    """A study that exists in the storage, as one process of a sweep sees it."""
+    """An existing study, as one process of a search sees it."""
 
     def __init__(
         self,
@@ -168,7 +167,7 @@ class SearchStudy(optuna.Study):
         self._sampler_setting = json.dumps(settings["sampler"], sort_keys=True, default=str)
 
     def stop(self) -> None:
-        """Notes that the sampler, as it is configured, has nothing more to try.
+        """Records that the sampler, with its arguments, has nothing more to try.
 
         Samplers call this; Optuna itself supports it only inside `optimize`.
         """
@@ -179,7 +178,7 @@ class SearchStudy(optuna.Study):
         return bool(self.user_attrs.get(_EXHAUSTED) == self._sampler_setting)
 
     def reseed(self) -> None:
-        """Gives the sampler another seed than it had when the present trials were drawn."""
+        """Rebuilds the sampler with a seed that has drawn none of the present trials."""
         self.sampler = build_sampler(self._settings, len(self.get_trials(deepcopy=False)))
 
     def check_objectives(self) -> None:
@@ -202,11 +201,8 @@ class SearchStudy(optuna.Study):
                 )
             )
 
-    def finished(self) -> int:
-        """Returns how many trials have finished or were pruned."""
-        return len(self._finished())
-
-    def _finished(self) -> list[FrozenTrial]:
+    def finished(self) -> list[FrozenTrial]:
+        """Returns the trials that have finished or were pruned."""
         states = (TrialState.COMPLETE, TrialState.PRUNED)
         return self.get_trials(deepcopy=False, states=states)
 
@@ -268,7 +264,7 @@ class SearchStudy(optuna.Study):
         """Returns the numbers of the trials that violate a constraint."""
         return {
             trial.number
-            for trial in self._finished()
+            for trial in self.finished()
             if max(trial.constraints.values(), default=0) > 0
         }
 
@@ -283,7 +279,7 @@ def open_study(
     objectives: Sequence[Objective],
     constraints: Mapping[str, Constraint],
 ) -> SearchStudy:
-    """Creates a study, or opens the one of this name.
+    """Opens the study of this name, and creates it if necessary.
 
     Raises:
       ConfigError: the sampler or pruner cannot be built, or the study has other objectives.

@@ -247,7 +247,7 @@ class SweepDirectory:
         return self._state.read_text() if self._state.exists() else _NEVER
 
     def read(self) -> dict[str, Any] | None:
-        """Returns the sweep's record; None where there is no sweep."""
+        """Returns the sweep's record; None if there is no sweep."""
         file = self.path / _RECORD
         if not file.is_file():
             return None
@@ -284,7 +284,7 @@ def open_sweep(
 
     Args:
       container: the folder of numbered sweeps.
-      fingerprint: that of the sweep.
+      fingerprint: the sweep's.
       resume: `auto` resumes the newest sweep that is the same; `must` only resumes; `never` starts
         a new one.
       overrides: for the sweep's record, with secrets masked.

@@ -118,7 +118,7 @@ class RunnerSweeper(Sweeper):
         """Runs the trials and returns the last attempt of each."""
 
     def swept(self, points: Sequence[Point]) -> Collection[str] | None:
-        """Returns the swept keys; None where they are not known beforehand."""
+        """Returns the swept keys; None if they are not known beforehand."""
         return {name for point in points for name in point.values}
 
     def objectives(self, config: RunConfig) -> list[Objective]:
@@ -159,7 +159,7 @@ class RunnerSweeper(Sweeper):
         check_swept(self.swept(points), config.sweep.bands)
         self._launcher_kind.require_installed()
         if config.mode is Mode.train:
-            start_delivery(config.tracking)  # Its imports overlap those of targets.
+            start_delivery(config.tracking)  # Its imports overlap the imports of targets.
         self.check_trials(composed)
         interruption = Interruption(config.session.grace_seconds)
         with ExitStack() as stack:

@@ -53,7 +53,7 @@ def open_store(
     Args:
       config: where runs are recorded, and how.
       settings: the whole configuration, nested, whose secrets are masked.
-      mask: masks secrets, also those of other configurations; by default, only these.
+      mask: masks secrets, of other configurations too; by default the secrets of `settings`.
 
     Raises:
       TrackingUriError: the URI is malformed, or of a kind that MLflow does not offer.

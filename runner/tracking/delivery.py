@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,19 +25,19 @@ logger = logging.getLogger(__name__)
 # How long, besides the life of the run, to wait for another process that delivers.
 _LOCK_SECONDS = 60.0
 
+# How often to check whether a run has ended.
+_POLL_SECONDS = 0.05
+
 # The log handler of the run that a thread delivers: several runs are delivered at once.
 _thread = threading.local()
 
 
-def sync(
-    directory: TrackingDirectory, uri: str | None = None, wakes: list[threading.Event] | None = None
-) -> bool:
+def sync(directory: TrackingDirectory, uri: str | None = None) -> bool:
     """Delivers what a run recorded, to the end of the run; returns whether all is delivered.
 
     Args:
       directory: where the run recorded.
       uri: an MLflow tracking URI in place of the one it was recorded with.
-      wakes: gets one event for each store; setting it cuts the wait for new records short.
 
     Raises:
       RunDirectoryError: nothing was recorded there.
@@ -55,22 +56,17 @@ def sync(
         others = (store for store in opening.stores if backend_of(store) is not MLFLOW)
         opening = replace(opening, stores=(resolve(uri, Path.cwd()).uri, *others))
         directory.write_opening(opening)
-    events = {store: threading.Event() for store in opening.stores}
-    wakes = [] if wakes is None else wakes
-    wakes += events.values()
 
     def follow(store: str) -> bool:
         _thread.log = log
-        return _follow(directory, store, partial(_wait, events[store]))
+        return _follow(directory, store)
 
     with _logged_to(directory.log) as log, ThreadPoolExecutor() as pool:
-        delivered = list(pool.map(follow, opening.stores))
-    for event in events.values():
-        wakes.remove(event)
-    return all(delivered)
+        return all(list(pool.map(follow, opening.stores)))
 
 
-def _follow(directory: TrackingDirectory, uri: str, wait: Callable[[float], object]) -> bool:
+def _follow(directory: TrackingDirectory, uri: str) -> bool:
+    wait = partial(_wait, directory)
     lock = directory.delivery_lock(uri)
     connect = partial(backend_of(uri).connect, directory, uri)
     waited = 0.0
@@ -95,9 +91,12 @@ def _follow(directory: TrackingDirectory, uri: str, wait: Callable[[float], obje
     return False
 
 
-def _wait(wake: threading.Event, seconds: float) -> None:
-    wake.wait(seconds)
-    wake.clear()
+def _wait(directory: TrackingDirectory, seconds: float) -> None:
+    """Waits so many seconds, or until the run has ended, if it has not ended yet."""
+    deadline = time.monotonic() + seconds
+    written = directory.is_written()
+    while time.monotonic() < deadline and directory.is_written() == written:
+        time.sleep(min(_POLL_SECONDS, seconds))
 
 
 @contextmanager

@@ -43,7 +43,7 @@ Connect = Callable[[Opening], Destination]
 
 
 class Follower:
-    """Delivers a journal to one store, from where the store has acknowledged it.
+    """Delivers a journal to one store, starting after the part that the store has acknowledged.
 
     Before a chunk is sent, the position notes that it may have been; afterwards, that it was. A
     chunk that may have been sent is sent again unchanged, and the store, whose key of a metric's
@@ -155,8 +155,8 @@ class Follower:
         while True:
             # Listed first: a segment that has a later one is complete.
             listed = segments(self._directory.journal)
-            current = next((one for one in listed if one.number == position.segment), None)
-            later = [one for one in listed if one.number > position.segment]
+            current = next((item for item in listed if item.number == position.segment), None)
+            later = [segment for segment in listed if segment.number > position.segment]
             if current is not None:
                 lines = list(islice(read_lines(current.path, position.offset), _CHUNK))
                 if lines:
@@ -239,7 +239,7 @@ class Follower:
         """Collects the values that the store has of steps that this segment records again."""
         self._delivered = {}
         listed = segments(self._directory.journal)
-        current = next((one for one in listed if one.number == self._position.segment), None)
+        current = next((item for item in listed if item.number == self._position.segment), None)
         if current is None or current.after is None:
             return
         for segment in listed[: listed.index(current)]:
@@ -301,5 +301,5 @@ class Follower:
         self._failures, self._warned = 0, False
 
 
-def _same(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
+def _same(known: float, value: float) -> bool:
+    return known == value or (math.isnan(known) and math.isnan(value))

@@ -1,9 +1,8 @@
 """The process that delivers the records of this process's runs, and the pipes between the two.
 
 The first line of its standard input is MLflow's URI, or empty: a command line would show passwords
-to every user of the machine. Each further line names a run directory to deliver. An empty line has
-the process read the journals at once. On standard output it answers each run directory when the
-delivery has ended; other lines are its warnings.
+to every user of the machine. Each further line names a run directory to deliver. On standard output
+the process answers each run directory when the delivery has ended; other lines are its warnings.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,9 @@ ANSWER = "\x06"
 """Begins an answer; then 1 where all is delivered, otherwise 0, and the run directory."""
 
 _NICENESS = 5
+# How many runs are delivered at once.
+_MAX_RUNS = 1000
+_writing = threading.Lock()
 _NOT_DELIVERED = "What the run records is not delivered for now: %s"
 
 
@@ -143,8 +146,6 @@ class FollowerProcess:
         Returns:
           The run directories, among those waited for, that are not delivered completely.
         """
-        if self.is_alive:
-            self._send("")
         unfinished = {path: run for path, run in self._runs.items() if not run.finished}
         if run_directory in unfinished and unfinished[run_directory].parent in unfinished:
             return []
@@ -223,36 +224,23 @@ def serve() -> bool:
     """Delivers for the process behind standard input; returns whether all is delivered."""
     os.nice(_NICENESS)  # Training comes first.
     _open_early(sys.stdin.readline().rstrip("\n"))
-    wakes: list[threading.Event] = []
-    results: dict[str, bool] = {}
-    writing = threading.Lock()
+    with ThreadPoolExecutor(_MAX_RUNS) as pool:
+        deliveries = [pool.submit(_deliver, line.rstrip("\n")) for line in sys.stdin]
+    return all(delivery.result() for delivery in deliveries)
 
-    def deliver(name: str) -> None:
-        results[name] = False
-        try:
-            results[name] = sync(TrackingDirectory(Path(name)), wakes=wakes)
-        except RunnerError as error:
-            logger.warning("runner.sync: %s", error)
-        finally:
-            # One write: another thread's line cannot come between.
-            with writing, suppress(OSError):  # The process whose runs these are has ended.
-                sys.stdout.write(f"{ANSWER}{int(results[name])}{name}\n")
-                sys.stdout.flush()
 
-    threads = []
-    for line in sys.stdin:
-        name = line.rstrip("\n")
-        if name:
-            threads.append(threading.Thread(target=deliver, args=(name,)))
-            threads[-1].start()
-        else:
-            _wake(wakes)
-    while any(thread.is_alive() for thread in threads):
-        # From now on no message comes when a run has recorded its end.
-        _wake(wakes)
-        for thread in threads:
-            thread.join(1.0)
-    return all(results.values())
+def _deliver(name: str) -> bool:
+    delivered = False
+    try:
+        delivered = sync(TrackingDirectory(Path(name)))
+    except RunnerError as error:
+        logger.warning("runner.sync: %s", error)
+    finally:
+        # One write: another thread's line cannot come between.
+        with _writing, suppress(OSError):  # The reading process has ended.
+            sys.stdout.write(f"{ANSWER}{int(delivered)}{name}\n")
+            sys.stdout.flush()
+    return delivered
 
 
 def _open_early(uri: str) -> None:
@@ -270,8 +258,3 @@ def _open_early(uri: str) -> None:
     except TrackingError as error:
         # The run's log does not exist yet; the delivery tries again and reports it.
         logger.info("%s", error)
-
-
-def _wake(wakes: list[threading.Event]) -> None:
-    for wake in list(wakes):
-        wake.set()

@@ -50,7 +50,7 @@ class MlflowStore:
         self._client: MlflowClient | None = None
 
     def open_run(self, opening: Opening, run_id: str | None, parent: str | None) -> MlflowRun:
-        """Opens a run for delivery, creating it if there is none.
+        """Opens a run for delivery, creating it if necessary.
 
         A run is created once: its tag `runner.uid` identifies it also when the process that
         created it died before it could write down the id.
@@ -73,13 +73,8 @@ class MlflowStore:
                     client, experiment_id, opening, parent
                 )
         if run.info.lifecycle_stage != "active":
-            run_id = run.info.run_id
-            raise TrackingError(
-                Problem(
-                    state=f"run {run_id} cannot be recorded any further",
-                    cause=f"it has been deleted in {self.address.shown}",
-                    remedy=f"restore it: {self._command(f'runs restore --run-id {run_id}')}",
-                )
+            raise self._deleted(
+                f"run {run.info.run_id}", f"runs restore --run-id {run.info.run_id}"
             )
         return MlflowRun(client, run, self.address)
 
@@ -218,20 +213,21 @@ class MlflowStore:
                     raise error
         experiment_id = experiment.experiment_id
         if experiment.lifecycle_stage != "active":
-            restore = self._command(f"experiments restore --experiment-id {experiment_id}")
-            raise TrackingError(
-                Problem(
-                    state=f"no run of experiment {name!r} can be started",
-                    cause=f"the experiment has been deleted in {self.address.shown}",
-                    remedy=f"restore it: {restore}; or choose another name: name=NAME",
-                )
-            )
+            restore = f"experiments restore --experiment-id {experiment_id}"
+            raise self._deleted(f"experiment {name!r}", restore)
         if _KIND_TAG not in experiment.tags:  # A kind that a user has chosen stays.
             client.set_experiment_tag(experiment_id, _KIND_TAG, _KIND)
         return experiment_id
 
-    def _command(self, arguments: str) -> str:
-        return f"MLFLOW_TRACKING_URI={shlex.quote(self.address.shown)} mlflow {arguments}"
+    def _deleted(self, name: str, restore: str) -> TrackingError:
+        uri = shlex.quote(self.address.shown)
+        return TrackingError(
+            Problem(
+                f"{name} cannot be recorded any further",
+                f"it has been deleted in {self.address.shown}",
+                f"restore it: MLFLOW_TRACKING_URI={uri} mlflow {restore}",
+            )
+        )
 
     def connect(self) -> MlflowClient:
         """Returns the one client, opening the database or asking the server first."""

@@ -28,7 +28,7 @@ class Opening:
       run_name: the run's display name.
       tags: its first tags.
       parent: run directory of the parent run, such as a sweep.
-      stores: URIs; those of MLflow absolute, `tensorboard:` for event files beside the journal.
+      stores: URIs; MLflow's are absolute, and `tensorboard:` is event files beside the journal.
       system_metrics: whether the load of the machine is recorded in MLflow too.
       patience_seconds: how long delivery is retried without success once the run has ended.
       ended: the final status of a run that is only added to.

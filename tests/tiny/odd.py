@@ -214,10 +214,10 @@ class Rising:
     """Batches of features that are all 1, then all 2, and so on."""
 
     def train(self) -> tf.data.Dataset:
-        return tf.data.Dataset.counter(1).map(lambda each: self._batch(each))
+        return tf.data.Dataset.counter(1).map(lambda number: self._batch(number))
 
     def validation(self) -> tf.data.Dataset:
-        return tf.data.Dataset.range(1, 3).map(lambda each: self._batch(each))
+        return tf.data.Dataset.range(1, 3).map(lambda number: self._batch(number))
 
     def test(self) -> tf.data.Dataset:
         return self.validation()

@@ -107,7 +107,6 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             [
                 "cluster.addresses: worker 1 is at 'b'",
                 "cluster.addresses: there is no chief",
-                "cluster.addresses: worker 0 and ps 0 are both at a:1",
                 "cluster.task: this task is ps 3, and there is 1 of that type",
             ],
         ),
@@ -127,13 +126,13 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
         (
             {"cluster": ClusterConfig(local=True, task=TaskConfig("worker", 0))},
             {},
-            ["cluster.local is true, and cluster.task.type is worker"],
+            ["cluster.local is true, and there are cluster.addresses or a cluster.task"],
         ),
         (
             {"cluster": ClusterConfig(evaluator=True, placement=Placement.by_size, restarts=1)},
             {},
             [
-                "cluster.evaluator is true, cluster.placement is by_size, cluster.restarts is 1, "
+                "cluster.restarts is 1, cluster.evaluator is true, cluster.placement is by_size, "
                 "and there is no cluster"
             ],
         ),
@@ -141,9 +140,8 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             {"cluster": replace(addressed(), workers=3, ps=2, restarts=1)},
             {},
             [
-                "cluster.workers is 3, and cluster.addresses names 2",
-                "cluster.ps is 2, and cluster.addresses names 1",
-                "cluster.restarts is 1, and cluster.addresses names the tasks",
+                "cluster.workers is 3, cluster.ps is 2, cluster.restarts is 1, and the tasks have "
+                "addresses"
             ],
         ),
         (

@@ -85,9 +85,6 @@ def test_any_json_is_read_or_refused(content: Any) -> None:
     assert found is None or found.task.type
 
 
-WORKERS = {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -96,15 +93,6 @@ WORKERS = {"worker": ["a:1", "b:1"], "evaluator": ["e:1"]}
         (
             {"cluster": {"chief": ["a:1"], "ps": "d:1"}, "task": {"type": "ps", "index": 0.9}},
             ["TF_CONFIG: cluster.ps is 'd:1'", "TF_CONFIG: task.index is 0.9"],
-        ),
-        # In the numbers of the variable, where the first worker is the chief.
-        (
-            {"cluster": WORKERS, "task": {"type": "worker", "index": 2}},
-            ["TF_CONFIG: this task is worker 2, and there are 2 of that type"],
-        ),
-        (
-            {"cluster": WORKERS, "task": {"type": "evaluator", "index": 1}},
-            ["TF_CONFIG: this task is evaluator 1, and there is 1 of that type"],
         ),
         (
             {"cluster": {"chief": ["a:1"], "evaluator": ["e:1", "f:1"]}, "task": {"type": "chief"}},

@@ -266,8 +266,8 @@ def test_what_is_in_mlflow_needs_a_store() -> None:
         each.state for each in problems(composed(scaffolds={"a": entry}, tracking={"uri": None}))
     ]
     assert states == [
-        "scaffolds.a.checkpoint: models:/net@best is in MLflow, and tracking is off",
-        "scaffolds.a.average: runs:/1/best is in MLflow, and tracking is off",
+        "scaffolds.a: models:/net@best is in MLflow, and tracking is off",
+        "scaffolds.a: runs:/1/best is in MLflow, and tracking is off",
     ]
     validate(composed(scaffolds={"a": entry}))
 

@@ -126,7 +126,7 @@ def test_scaffolds_are_mappings_configs_or_a_yaml_file(folder: Path, tmp_path: P
 MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
     "pattern": ({"variables": {"include": ["cmn/*"]}}, {}, PlanError, "choices: cnn/*"),
     "checkpoint": ({"checkpoint": "net.kers"}, {}, PlanError, "there is no checkpoint at net.kers"),
-    "key": ({"chekpoint": "x"}, {}, ConfigError, "choices: checkpoint"),
+    "key": ({"chekpoint": "x"}, {}, ConfigError, "choices: scaffolds.cnn.checkpoint"),
     "value": ({"missing": "never"}, {}, ConfigError, "choices: error, init"),
     "rule": ({}, {"verfy": True}, ConfigError, "restoration.verfy is not a key"),
     "experiment": ({"checkpoint": "experiment:x"}, {}, PlanError, "runs/x/001"),

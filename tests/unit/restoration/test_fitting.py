@@ -64,8 +64,8 @@ def test_by_which_steps_a_tensor_fits(
         (RESHAPE, (7,), (2, 3), "w has shape [7], but its tensor w has [2, 3]", "of the same"),
         (PAD, (7,), (2, 3), "w has shape [7], but its tensor w has [2, 3]", "of the same shape"),
         (TRANSPOSE, (5, 2), (2, 3), "w has [2, 3], after conversion [3, 2]", "of the same shape"),
-        (TRANSPOSE, (3, 2, 1), (2, 3, 1), "w cannot be converted for w", "axes [1, 0] do not"),
-        (CONV, (2,), (2,), "w cannot be converted for w", "axes [1, 0] do not permute"),
+        (TRANSPOSE, (3, 2, 1), (2, 3, 1), "w cannot be converted", "axes [1, 0] do not"),
+        (CONV, (2,), (2,), "w cannot be converted", "axes [1, 0] do not permute"),
     ],
 )
 def test_what_does_not_fit_is_a_problem(

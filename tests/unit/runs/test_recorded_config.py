@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config.masking import Mask
 from runner.config.schema import ScaffoldConfig, TrackingConfig, VariablesConfig
-from runner.config.validation import is_by_folder, validate
+from runner.config.validation import is_from_run_dir, validate
 from runner.errors import ConfigError, RunDirectoryError, RunnerError
 from runner.runs.recorded_config import recorded_config
 from runner.runs.run_directory import RunDirectory, RunRecord
@@ -67,7 +67,7 @@ def test_it_is_the_recorded_configuration_with_what_the_command_may_change(
     given, overrides = command(
         *(*FOLDER, SECRET, "evaluate.which=7", "session.grace_seconds=3", "tracking.uri=other.db")
     )
-    assert is_by_folder(given)
+    assert is_from_run_dir(given)
     config = validate(recorded_config(given, overrides))
     assert config.data == CONFIG.data
     assert (config.model, config.optimizer) == (CONFIG.model, CONFIG.optimizer)
@@ -131,4 +131,4 @@ def test_the_runs_that_are_there_are_named(
 def test_a_command_that_names_no_run_or_an_experiment_is_not_by_folder(
     command: Command, overrides: tuple[str, ...]
 ) -> None:
-    assert not is_by_folder(command(*overrides)[0])
+    assert not is_from_run_dir(command(*overrides)[0])

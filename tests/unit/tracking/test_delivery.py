@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +120,7 @@ def test_a_part_waits_for_the_run_that_it_is_a_part_of(
     sweep.delivery_lock(uri)  # Creates the folder of the position.
     waited: list[float] = []
 
-    def deliver_the_sweep(wake: threading.Event, seconds: float) -> None:
+    def deliver_the_sweep(directory: TrackingDirectory, seconds: float) -> None:
         waited.append(seconds)
         if len(waited) == (1 if in_time else 8):
             sweep.write_position(uri, Position(run_id="0" * 32))
