@@ -224,6 +224,6 @@ def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> Restorat
         built.specs,
         config.scaffolds,
         located,
-        config.restoration.collision,
-        config.restoration.expect,
+        collision=config.restoration.collision,
+        expect=config.restoration.expect,
     )
