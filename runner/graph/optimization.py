@@ -254,7 +254,7 @@ def accumulate(
         start = (tf.constant(0), sums, totals, tf.constant(0.0, tf.float64))
         return tf.while_loop(lambda index, *_: index < count, add, start, parallel_iterations=1)
 
-    # A tf.function keeps side effects, such as those of batch norm, within the loop's body.
+    # A tf.function keeps side effects, such as batch norm's, within the loop's body.
     _, sums, totals, waited = tf.function(loop, autograph=False)()
     means = {name: value / count for name, value in sums.items()}
     gradients = [

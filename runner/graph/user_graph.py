@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,7 +204,10 @@ class UserGraph(GraphMaker):
         with tf.control_dependencies([operation]):
             step = tf.cast(tf.identity(tf.compat.v1.train.get_global_step()), tf.int64)
         saves_input = self.config.train.save_input and spec.scaffold.saver is None
-        training = Training(
+        kind: Callable[..., Training] = Training
+        if callable(train_op):
+            kind = partial(_FunctionTraining, function=train_op)
+        return kind(
             train_op=operation,
             step=step,
             values={
@@ -216,9 +220,6 @@ class UserGraph(GraphMaker):
             input_name=f"the input of {self.input_key('train')}",
             saved_input=source.state if source is not None and saves_input else None,
         )
-        if callable(train_op):
-            return _FunctionTraining(**vars(training), function=train_op)
-        return training
 
     def _evaluation(self, split: str) -> tuple[SeparateEvaluation, dict[str, tf.Variable]]:
         """Adds the graph that evaluates a split to the default graph.

@@ -195,7 +195,7 @@ class Fitter:
             raise ValueError(f"{list(shape)} and {list(new)} have no common axis {config.axis}")
         axis = config.axis % len(shape)
         old, new_tokens = self._read(config.old), self._read(config.new)
-        return remap(old, new_tokens, axis, shape[axis], new[axis])
+        return remap(old, new_tokens, axis, old_size=shape[axis], new_size=new[axis])
 
     def _cast(
         self, variable: VariableSpec, tensors: Sequence[TensorSpec]

@@ -119,7 +119,7 @@ class Server:
             else:
                 answer = os.fork()
                 if answer == 0:
-                    request["descriptors"] = descriptors
+                    request["received"] = descriptors
                     return request
                 self._ended.pop(answer, None)  # Numbers of processes come again.
                 self._living.add(answer)
@@ -190,9 +190,9 @@ def become(address: str, request: dict[str, Any]) -> None:
     # First all out of the way: a number may be that of another one here.
     moved = [
         fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
-        for descriptor in request["descriptors"]
+        for descriptor in request["received"]
     ]
-    for descriptor in request["descriptors"]:
+    for descriptor in request["received"]:
         os.close(descriptor)
     for descriptor, place in zip(moved, request["descriptors"], strict=True):
         os.dup2(descriptor, place)
