@@ -56,8 +56,8 @@ def test_the_run_is_found_where_it_was_moved_with_the_sweep(tmp_path: Path) -> N
     run.mkdir(parents=True)
     SweepDirectory(tmp_path / "old").add([Attempt(0, run_dir=str(run))])
     (tmp_path / "old").rename(tmp_path / "new")
-    found = SweepDirectory(tmp_path / "new").attempt(0).read()
-    assert found.run_dir == str(tmp_path / "new" / "tiny" / "001")
+    attempt = SweepDirectory(tmp_path / "new").attempt(0).read()
+    assert attempt.run_dir == str(tmp_path / "new" / "tiny" / "001")
 
 
 SETTLED = {
@@ -95,7 +95,7 @@ def test_attempts_are_numbered_on_and_their_owners_alone(directory: SweepDirecto
     attempts = [Attempt(0), Attempt(1)]
     assert directory.add(attempts) == range(2)
     assert directory.add(attempts[:1]) == range(2, 3)
-    assert [each.path.stem for each in directory.attempts()] == ["0000", "0001", "0002"]
+    assert [file.path.stem for file in directory.attempts()] == ["0000", "0001", "0002"]
     assert directory.attempt(1).read() == attempts[1]
     assert (directory.path / "trials").stat().st_mode & 0o777 == 0o700
 
