@@ -18,6 +18,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
+from runner.config.keys import leaves
 from runner.errors import ConfigError, Problem, RunnerError, nearest, ranked, similar
 from runner.system.user_code import raised
 
@@ -113,14 +114,7 @@ def references(key: str, value: Any) -> Iterator[tuple[str, str, str]]:
 
 def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yields (key, string) of every string in a nested value."""
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _strings(f"{key}.{name}", item)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _strings(f"{key}.{index}", item)
-    elif isinstance(value, str):
-        yield key, value
+    return ((name, item) for name, item in leaves(key, value) if isinstance(item, str))
 
 
 def build_target(key: str, node: Mapping[str, Any], references: References | None = None) -> Any:

@@ -18,8 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config.choices import MLFLOW_SCHEMES, SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
 from runner.config.composition import shipped
 from runner.config.key_problems import unknown_key, unresolved
-from runner.config.keys import unknown_keys
-from runner.config.masking import flatten
+from runner.config.keys import flatten, unknown_keys
 from runner.config.scaffold_reading import read_scaffolds
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 from runner.errors import ConfigError, Problem, ranked
