@@ -71,7 +71,7 @@ SETTLED = {
 
 
 @pytest.mark.parametrize("status", SETTLED)
-def test_what_has_no_process_is_settled(file: AttemptFile, status: Status) -> None:
+def test_what_has_no_process_is_finalized(file: AttemptFile, status: Status) -> None:
     file.update(status=status, message="m")
     attempt = file.finalize("no memory", lambda line: pytest.fail(line))
     assert (attempt.status, attempt.message, attempt.over) == SETTLED[status]
