@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from runner.config.cluster_spec import announcing_tasks, split
 from runner.config.fingerprint import settings
-from runner.config.masking import Mask, flatten
+from runner.config.keys import flatten
+from runner.config.masking import Mask
 from runner.config.schema import PS, ClusterConfig, RunConfig
 from runner.errors import ClusterError, Problem
 
