@@ -122,7 +122,8 @@ def _import_runtime() -> None:
 def _launch(config: RunConfig, trial: Trial | None) -> float | None:
     """Starts the tasks of a local cluster by this same command."""
     command = task_command(HydraConfig.get(), shipped("conf"))
-    return LocalCluster(config.cluster, command, config.session.grace_seconds, trial).run()
+    seconds = config.session.grace_seconds
+    return LocalCluster(config.cluster, command, save_seconds=seconds, trial=trial).run()
 
 
 def versions() -> str:

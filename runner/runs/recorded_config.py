@@ -13,7 +13,8 @@ from yaml import YAMLError
 from runner.checkpoints import contents
 from runner.config.choices import SCAFFOLDS
 from runner.config.fingerprint import NOT_IN_FINGERPRINT
-from runner.config.masking import MASKED, flatten
+from runner.config.keys import flatten
+from runner.config.masking import MASKED
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory

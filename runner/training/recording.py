@@ -16,7 +16,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints import contents
-from runner.config.masking import flatten
+from runner.config.keys import flatten
 from runner.config.spelling import on_run, program, resuming
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.restoration.html_report import html

@@ -151,7 +151,7 @@ BEFORE: dict[str, tuple[Callable[[SweepDirectory], object], Status]] = {
     "stopped": (lambda sweep: sweep.failed(), Status.SKIPPED),
     "held": (lambda sweep: sweep.failed(last=False), Status.SKIPPED),
     "cancelled": (lambda sweep: sweep.attempt(0).cancel(), Status.SKIPPED),
-    "settled": (lambda sweep: sweep.attempt(0).finalize(), Status.SKIPPED),
+    "finalized": (lambda sweep: sweep.attempt(0).finalize(), Status.SKIPPED),
     "over": (lambda sweep: sweep.attempt(0).update(status=KILLED, over=True), Status.KILLED),
     "done": (lambda sweep: sweep.attempt(0).update(status=Status.FINISHED), Status.FINISHED),
 }

@@ -134,8 +134,8 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
     assert child.data.tags["mlflow.parentRunId"] == sweep.info.run_id
 
 
-class _Settled(RunStore):
-    """Notes what it is to settle."""
+class _Delivered(RunStore):
+    """Records which runs it is to deliver."""
 
     def __init__(self) -> None:
         self.paths: list[Path] = []
@@ -144,10 +144,10 @@ class _Settled(RunStore):
         self.paths.append(directory)
 
 
-def test_runs_that_could_not_record_that_they_were_killed_are_settled(
+def test_runs_that_could_not_record_that_they_were_killed_are_marked(
     directory: SweepDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = _Settled()
+    store = _Delivered()
     monkeypatch.setattr("runner.sweeps.parent_run.open_store", lambda *arguments: store)
     died = RunDirectory(tmp_path / "runs" / "001")
     died.path.mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_runs_that_could_not_record_that_they_were_killed_are_settled(
     )
     configs = [tiny(run_dir=str(tmp_path / name)) for name in ("runs", "absent")]
     parent = ParentRun(directory, configs[0])
-    parent.settle_trials(configs)
+    parent.mark_killed_trials(configs)
     assert store.paths == [died.path, tmp_path / "saved"]
     assert died.load_record().status == Status.KILLED
     # Where tracking is off, no run is recorded for those that failed before they had one.
