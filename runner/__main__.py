@@ -7,12 +7,12 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import hydra
@@ -45,13 +45,13 @@ from runner.system.lifeline import LIFELINE, end_with_launcher
 from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import start_delivery
 
-# Whether Hydra has composed the command; later errors are the run's.
-_began = threading.Event()
+# Whether Hydra has composed the command; later errors are the run's. Launchers pickle this module.
+_progress = SimpleNamespace(began=False)
 
 
 @hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")
 def _job(config: DictConfig) -> float | None:
-    _began.set()
+    _progress.began = True
     job = job_of(HydraConfig.get())
     if job is not None:
         return run_attempt(job, lambda trial: _run(config, trial))
@@ -120,26 +120,27 @@ def _import_runtime() -> None:
 
 
 def _launch(config: RunConfig, trial: Trial | None) -> float | None:
-    """Starts the tasks of a local cluster, each by this very command."""
+    """Starts the tasks of a local cluster by this same command."""
     command = task_command(HydraConfig.get(), shipped("conf"))
-    return LocalCluster(config.cluster, command, config.session.grace_seconds, trial).run()
+    seconds = config.session.grace_seconds
+    return LocalCluster(config.cluster, command, save_seconds=seconds, trial=trial).run()
 
 
 def versions() -> str:
-    """Returns the installed versions of what decides a run's result; nothing is imported for it."""
-    found = []
+    """Returns the installed versions of the packages that decide a run's result."""
+    installed = []
     for name, package in (("runner", "runner"), ("TensorFlow", "tensorflow"), ("Keras", "keras")):
         try:
-            found.append(f"{name} {metadata.version(package)}")
+            installed.append(f"{name} {metadata.version(package)}")
         except metadata.PackageNotFoundError:  # A checkout that is merely on the Python path.
-            found.append(f"{name} (not installed)")
-    return ", ".join(found)
+            installed.append(f"{name} (not installed)")
+    return ", ".join(installed)
 
 
 def main() -> int:
     """Runs the command line and returns the exit code.
 
-    That is 0 when all is done, 2 for a mistake in the command or the configuration, 3 for a plan
+    The code is 0 when all is done, 2 for a mistake in the command or configuration, 3 for a plan
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
     if "--version" in sys.argv[1:]:
@@ -147,7 +148,7 @@ def main() -> int:
         return 0
     if sys.argv[1:2] == ["init"]:
         return _init()
-    _began.clear()
+    _progress.began = False
     end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
@@ -160,7 +161,7 @@ def main() -> int:
         return _fail(error)
     except RAISED as error:
         # Trials may also begin in other processes.
-        began = _began.is_set() or not {"-m", "--multirun"}.isdisjoint(sys.argv)
+        began = _progress.began or not {"-m", "--multirun"}.isdisjoint(sys.argv)
         if began and not isinstance(error, COMPOSITION_ERRORS):
             raise  # An error of the run, with its traceback.
         return _fail(ConfigError(problem_of(error)))
@@ -183,14 +184,14 @@ _VALUED |= {"--config-dir", "-cd", "--experimental-rerun"}
 
 
 def _options_first(arguments: Sequence[str]) -> list[str]:
-    """Moves the overrides to the end, where `argparse` accepts them in one piece only."""
+    """Moves the overrides behind the options, because `argparse` accepts them only in one piece."""
     options: list[str] = []
     overrides: list[str] = []
     previous = ""
-    for each in arguments:
-        is_value = previous in _VALUED or (previous in ("--info", "-i") and "=" not in each)
-        (options if is_value or each.startswith("-") else overrides).append(each)
-        previous = "" if is_value else each
+    for argument in arguments:
+        is_value = previous in _VALUED or (previous in ("--info", "-i") and "=" not in argument)
+        (options if is_value or argument.startswith("-") else overrides).append(argument)
+        previous = "" if is_value else argument
     return options + overrides
 
 
@@ -198,21 +199,21 @@ def _fail(error: RunnerError) -> int:
     shown: RunnerError = error
     if isinstance(error, InterruptedRunError) and LIFELINE in os.environ:
         # The process that has started this task reports whether there is a run to continue.
-        shown = RunnerError(*(replace(each, remedy="") for each in error.problems))
+        shown = RunnerError(*(replace(problem, remedy="") for problem in error.problems))
     details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
     print(f"runner: {shown}{details}", file=sys.stderr)
     return error.exit_code
 
 
 def command() -> NoReturn:
-    """Is the command `runner`: like `python -m runner`, with the current directory's modules."""
+    """Runs the command `runner`: like `python -m runner`, with the current directory's modules."""
     sys.path.insert(0, str(Path.cwd()))
     _main_within_grace()
 
 
 def _main_within_grace() -> NoReturn:
-    """Ends the process, after a signal without taking TensorFlow apart, which costs seconds."""
-    # Where native code aborts the process, the Python frames show in which step.
+    """Runs `main` and ends the process, after a signal without a cleanup that takes seconds."""
+    # If native code aborts the process, the Python frames show in which step.
     faulthandler.enable(all_threads=False)
     try:
         code: object = main()

@@ -16,7 +16,7 @@ WIDEST = 1_000_000
 
 
 def as_text(renderable: RenderableType) -> str:
-    """Returns what Rich shows as plain text in which nothing is folded."""
+    """Returns a renderable as plain text in which nothing is folded."""
     console = Console(width=WIDEST, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(renderable)
@@ -29,7 +29,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def sized(size: float) -> str:
-    """Returns so many bytes as e.g. `85.4 kB`."""
+    """Returns a number of bytes as e.g. `85.4 kB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 999.5:
             return f"{size:.3g} {unit}"
@@ -43,7 +43,7 @@ def shaped(shape: Sequence[int], dtype: str) -> str:
 
 
 def short(digest: str) -> str:
-    """Returns what a screen shows of `sha256:HEX`."""
+    """Returns the beginning of `sha256:HEX`, for a screen."""
     return digest[:15]
 
 
@@ -62,14 +62,14 @@ class Listing:
     numbers: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Renders one or the other."""
-        used = [at for at in range(len(self.columns)) if any(row[at] for row in self.rows)]
+        """Renders the table, or two lines a row."""
+        used = [index for index in range(len(self.columns)) if any(row[index] for row in self.rows)]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        for at in used:
-            name = self.columns[at]
+        for index in used:
+            name = self.columns[index]
             table.add_column(name, justify="right" if name in self.numbers else "left")
         for row in self.rows:
-            table.add_row(*(_text(row[at]) for at in used))
+            table.add_row(*(_text(row[index]) for index in used))
         widest = console.measure(table, options=options.update_width(WIDEST)).maximum
         if widest <= options.max_width:
             yield table
@@ -98,7 +98,7 @@ class Screen:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether this is a terminal, where a line can be drawn again."""
+        """Whether this is a terminal, on which a line can be overwritten."""
         return self.console.is_terminal
 
     def line(self, text: str) -> None:

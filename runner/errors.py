@@ -11,11 +11,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, in the words of the person who has to fix it.
+    """One mistake, in the words of the person who has to fix it.
 
     Attributes:
-      state: what was found, naming the offending value.
-      cause: why that is wrong.
+      state: the state that is wrong, with the offending value.
+      cause: why it is wrong.
       remedy: what to type or change.
       choices: valid values, nearest first; shown when there are any.
     """
@@ -40,7 +40,7 @@ class RunnerError(Exception):
     """One or more problems, reported together.
 
     Attributes:
-      problems: every problem found, in the order found.
+      problems: every problem, in the order of its detection.
       exit_code: the exit code of `python -m runner` when this error ends it.
     """
 
@@ -87,7 +87,7 @@ class RunInUseError(RunDirectoryError):
 
     def __init__(self, problem: Problem, path: Path) -> None:
         super().__init__(problem)
-        self.args = (problem, path)  # Pickling makes the error again from these.
+        self.args = (problem, path)  # Pickling builds the error from these.
         self.path = path
 
 
@@ -115,7 +115,7 @@ class LostServerError(ClusterError):
     """A parameter server was lost and the session cannot recover; a restart can.
 
     Attributes:
-      exit_code: that of a killed process, which launchers start again.
+      exit_code: the code of a killed process, which launchers start again.
     """
 
     exit_code = 137
@@ -133,7 +133,7 @@ class UserCodeError(RunnerError):
     """Code that the configuration names, such as a model, a metric or a hook, raised an error.
 
     Attributes:
-      details: that code's frames, and the error as Python prints it.
+      details: the frames of that code, and the error as Python prints it.
     """
 
     def __init__(self, problem: Problem, details: str) -> None:
@@ -153,7 +153,7 @@ class InterruptedRunError(RunnerError):
         super().__init__(
             Problem(f"ended by {number.name}", cause, "the same command continues the run")
         )
-        self.args = (number,)  # Pickling makes the error again from these.
+        self.args = (number,)  # Pickling builds the error from these.
         self.exit_code = 128 + number
 
 
@@ -165,7 +165,7 @@ class SweepError(RunnerError):
     """Trials of a sweep failed; the others are kept.
 
     Attributes:
-      exit_code: that of the failed trials where they have one in common, otherwise 1.
+      exit_code: the exit code that the failed trials have in common, otherwise 1.
     """
 
     def __init__(self, problem: Problem, exit_code: int = 1) -> None:
@@ -175,7 +175,7 @@ class SweepError(RunnerError):
 
 
 def require_all(*checks: Callable[[], object]) -> None:
-    """Makes several checks, so that the problems of one do not hide those of another.
+    """Runs several checks and reports the problems of all.
 
     Raises:
       ConfigError: with the problems of all checks that raise one.
@@ -191,21 +191,21 @@ def require_all(*checks: Callable[[], object]) -> None:
 
 
 def similar(name: str, valid: Iterable[str], count: int = 3) -> tuple[str, ...]:
-    """Returns up to `count` of the `valid` names that resemble `name`, the likest first."""
+    """Returns up to `count` of the `valid` names that resemble `name`, closest first."""
     return tuple(difflib.get_close_matches(name, sorted(set(valid)), n=count, cutoff=0.6))
 
 
 def nearest(name: str, valid: Iterable[str], count: int = 3) -> tuple[str, ...]:
     """Returns up to `count` of many `valid` names.
 
-    Those that resemble `name` are returned, the likest first; when none does, the first in
-    alphabetical order, so that a reader always sees what is possible.
+    Names that resemble `name` are returned closest first. If there are none, the first names in
+    alphabetical order are returned, so that a reader always sees some valid names.
     """
     names = sorted(set(valid))
     return similar(name, names, count) or tuple(names[:count])
 
 
 def ranked(name: str, valid: Iterable[str]) -> tuple[str, ...]:
-    """Returns all of few `valid` names: those that resemble `name` first, the rest in order."""
+    """Returns all of few `valid` names: first the ones that resemble `name`, then the rest."""
     names = tuple(valid)
     return tuple(dict.fromkeys((*similar(name, names), *names)))

@@ -22,6 +22,7 @@ from runner.restoration.variables import WARM_STARTED, StateClass, classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
 from runner.system.imports import without_import_notes
+from runner.system.lifeline import redirect_to_devnull
 from runner.tracking import open_store
 
 SAME, DIFFERENT = 0, 1
@@ -31,6 +32,14 @@ _DESCRIPTION = """Lists the tensors of a checkpoint of any format, or the differ
 PATH is a run directory, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file
 (.h5, .keras, .safetensors, .npz, .npy), or an MLflow URI. Exit code: 0, or 1 when two checkpoints
 differ, 2 when a path or its checkpoint cannot be read."""
+
+_FLAGS = {
+    "--stats": "read all values: min, max, mean, NaN count",
+    "--all": "a row for every tensor: optimizer slots, counters and seeds too",
+    "--digest": "the SHA-256 that a run pins a source by; reads all of a file without checksums",
+    "--provenance": "where the variables of a run's checkpoint came from, back to the first source",
+    "--as-scaffold": "print a scaffold's YAML to start from: includes, and renames by prefix",
+}
 
 
 def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -> int:
@@ -47,23 +56,22 @@ def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -
             resolved = [resolve(path, parsed.which, artifacts=artifacts) for path in parsed.paths]
             if parsed.provenance:
                 return _provenance(resolved[0][0], screen)
-            found = [Checkpoint(open_checkpoint(path)) for (path,) in resolved]
+            checkpoints = [Checkpoint(open_checkpoint(path)) for (path,) in resolved]
         if parsed.as_scaffold:
-            spec = found[0].spec
+            spec = checkpoints[0].spec
             screen.write(scaffold_yaml(parsed.paths[0], spec, _classes(spec)))
             return SAME
-        if len(found) == 1:
-            _list(found[0], parsed, screen)
+        if len(checkpoints) == 1:
+            _list(checkpoints[0], parsed, screen)
             return SAME
-        differences = diff(*found)
+        differences = diff(*checkpoints)
         _show(differences, screen)
         return DIFFERENT if differences else SAME
     except RunnerError as error:
         print(f"runner.inspect: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of the pipe has closed it; the rest of the output has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        redirect_to_devnull(sys.stdout.fileno())  # The reader of the pipe has closed it.
         return SAME
 
 
@@ -72,7 +80,7 @@ def state_class(name: str, alias: str, names: Mapping[str, object]) -> StateClas
 
     Args:
       name: the tensor.
-      alias: its other name, or the name itself where it has no other.
+      alias: its other name, or the same name if it has no other.
       names: all tensors of the checkpoint; one whose name extends another's, such as `kernel/Adam`,
         belongs to an optimizer.
     """
@@ -90,29 +98,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("paths", metavar="PATH", nargs="+")
-    parser.add_argument(
-        "--stats", action="store_true", help="read all values: min, max, mean, NaN count"
-    )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="a row for every tensor: optimizer slots, counters and seeds too",
-    )
-    parser.add_argument(
-        "--digest",
-        action="store_true",
-        help="the SHA-256 that a run pins a source by; reads all of a file without checksums",
-    )
-    parser.add_argument(
-        "--provenance",
-        action="store_true",
-        help="where the variables of a run's checkpoint came from, back to the first source",
-    )
-    parser.add_argument(
-        "--as-scaffold",
-        action="store_true",
-        help="print a scaffold's YAML to start from: includes, and renames by prefix",
-    )
+    for name, meaning in _FLAGS.items():
+        parser.add_argument(name, action="store_true", help=meaning)
     parser.add_argument(
         "--which", default=LATEST, help="latest (default), best or a step of a directory"
     )
@@ -131,46 +118,51 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
     Optimizer slots and the like have one row together, unless all are asked for.
     """
     spec, classes = checkpoint.spec, _classes(checkpoint.spec)
-    found: dict[str, Statistics] = {}
+    numbers: dict[str, Statistics] = {}
     if parsed.stats:
         names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
-        found = {name: statistics(value) for name, value in checkpoint.reader.read(names)}
-    kinds: dict[str, list[TensorSpec]] = {_OWN: []}
+        numbers = {name: statistics(value) for name, value in checkpoint.reader.read(names)}
+    kinds: dict[str, list[TensorSpec]] = {_MODEL: []}
     for name, tensor in spec.tensors.items():
-        kind = _OWN if classes[name] in WARM_STARTED else classes[name].value
+        kind = _MODEL if classes[name] in WARM_STARTED else classes[name].value
         kinds.setdefault(kind, []).append(tensor)
-    also = {name: alias for alias, name in spec.aliases.items()}
+    aliases = {name: alias for alias, name in spec.aliases.items()}
     rows: list[list[str]] = []
     counts = []
-    for kind, group in kinds.items():
-        size = sum(each.bytes for each in group)
-        counts.append(f"{plural(len(group), kind)} ({sized(size)})")
-        if parsed.all or kind == _OWN or len(group) == 1:
-            for each in group:
-                alias, of = also.get(each.name, each.name), found.get(each.name)
-                own = each.name if parsed.all and alias != each.name else ""
-                rows.append([alias, *_cells(each, classes[each.name].value, of), own])
+    for kind, tensors in kinds.items():
+        size = sum(tensor.bytes for tensor in tensors)
+        counts.append(f"{plural(len(tensors), kind)} ({sized(size)})")
+        if parsed.all or kind == _MODEL or len(tensors) == 1:
+            for tensor in tensors:
+                alias = aliases.get(tensor.name, tensor.name)
+                cells = _cells(tensor, classes[tensor.name].value, numbers.get(tensor.name))
+                rows.append(
+                    [alias, *cells, tensor.name if parsed.all and alias != tensor.name else ""]
+                )
         else:
-            nan = sum(of.nan for each in group if (of := found.get(each.name)))
-            cells = (plural(len(group), kind), "", f"{size:,}", kind, "", "", "")
-            rows.append([*cells, f"{nan:,}" if found else "", ""])
+            nan = sum(numbers[tensor.name].nan for tensor in tensors if tensor.name in numbers)
+            cells = [plural(len(tensors), kind), "", f"{size:,}", kind, "", "", ""]
+            rows.append([*cells, f"{nan:,}" if numbers else "", ""])
     step = "" if spec.step is None else f", step {spec.step}"
-    lines = (f"{spec.format}{step}: {', '.join(counts)}", spec.path)
-    digest = [spec.digest] if parsed.digest else []
+    lines = [f"{spec.format}{step}: {', '.join(counts)}", spec.path]
+    if parsed.digest:
+        lines.append(spec.digest)
     table = Listing(_COLUMNS, [_with_nan_in_red(row) for row in rows], _NUMBERS)
-    _show(Group(*map(Text, (*lines, *digest)), table), screen)
+    _show(Group(*map(Text, lines), table), screen)
 
 
-def _cells(tensor: TensorSpec, kind: str, of: Statistics | None) -> list[str]:
+def _cells(tensor: TensorSpec, kind: str, numbers: Statistics | None) -> list[str]:
     # Strings have no fixed size, nor has a `variant`, the position in a run's training data.
     size = f"{tensor.bytes:,}" if is_number(tensor.dtype) else ""
-    values = (of.minimum, of.maximum, of.mean) if of else (None,) * 3
-    described = ["" if value is None else f"{value:.6g}" for value in values]
-    shape = shaped(tensor.shape, tensor.dtype)
-    return [shape, size, kind, *described, f"{of.nan:,}" if of else ""]
+    described = ["", "", "", ""]
+    if numbers is not None:
+        values = (numbers.minimum, numbers.maximum, numbers.mean)
+        described = ["" if value is None else f"{value:.6g}" for value in values]
+        described.append(f"{numbers.nan:,}")
+    return [shaped(tensor.shape, tensor.dtype), size, kind, *described]
 
 
-_OWN = "model variable"
+_MODEL = "model variable"
 _COLUMNS = ("tensor", "shape", "bytes", "class", "min", "max", "mean", "NaN", "stored as")
 _NUMBERS = ("bytes", "min", "max", "mean", "NaN")
 
@@ -181,13 +173,13 @@ def _with_nan_in_red(row: Sequence[str]) -> list[Text]:
 
 
 def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:
-    also = {name: alias for alias, name in spec.aliases.items()}
-    return {name: state_class(name, also.get(name, name), spec.tensors) for name in spec.tensors}
+    aliases = {name: alias for alias, name in spec.aliases.items()}
+    return {name: state_class(name, aliases.get(name, name), spec.tensors) for name in spec.tensors}
 
 
 def _provenance(path: str, screen: Screen) -> int:
-    found = provenance_of(path)
-    if found is None:
+    provenance = provenance_of(path)
+    if provenance is None:
         raise CheckpointError(
             Problem(
                 f"no {PROVENANCE} is beside {path}",
@@ -195,7 +187,7 @@ def _provenance(path: str, screen: Screen) -> int:
                 "name a checkpoint of a run, or its run directory",
             )
         )
-    screen.write("\n".join((path, *chain(found))) + "\n")
+    screen.write("\n".join((path, *chain(provenance))) + "\n")
     return 0
 
 

@@ -15,7 +15,7 @@ from runner.tracking.tracking_directory import TrackingDirectory
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 0 when all is delivered, 1 when something is left, 2 for a mistake."""
+    """Returns 0 when everything is delivered, 1 when something is left, 2 for a mistake."""
     parser = argparse.ArgumentParser(prog="python -m runner.sync", description=__doc__)
     parser.add_argument("run_dir", help="the directory of one run")
     parser.add_argument("--uri", help="deliver to this MLflow tracking URI from now on")
@@ -32,10 +32,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Warnings(logging.StreamHandler):  # type: ignore[type-arg]
-    """Warnings to standard output, as long as it is read."""
+    """A handler that writes warnings to standard output while that has a reader."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Stops, because the run that read them has ended."""
+        """Stops writing, because the run that read the warnings has ended."""
         logging.getLogger().removeHandler(self)
 
 

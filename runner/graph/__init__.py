@@ -10,7 +10,7 @@
 - `objective`: the loss, the metrics and the weights of examples; `measures`: losses and metrics
   that are functions; `keras_measures`: those that are Keras's.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
-  clipping, accumulation, moving averages; `keras_optimizer`: those of Keras as TensorFlow's;
+  clipping, accumulation, moving averages; `keras_optimizer`: Keras's as TensorFlow's;
   `precision`: the new graph and the model in it, with seeds, 16 bits, XLA and threads.
 - `variables`: their names, specs and savers; `configured_hooks`: the hooks of the configuration,
   and the values of `${graph:NAME}` in their arguments.

@@ -149,4 +149,4 @@ class GraphMaker(ABC):
 
     @abstractmethod
     def example(self) -> Mapping[str, Any]:
-        """Returns input of the served model -> array of one example; empty when there is none."""
+        """Returns input of the served model -> array of one example; may be empty."""

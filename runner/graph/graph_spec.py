@@ -30,7 +30,7 @@ class GraphSpec:
       input: the input of the step, whose position checkpoints keep; None by default.
       scaffold: as in `tf.compat.v1.train.MonitoredTrainingSession`. Its `init_op` and `init_fn` run
         in a fresh start, before anything is restored; its `saver` replaces the run's.
-      hooks: of this mode, after those of the configuration; none by default.
+      hooks: hooks of this mode, after the configuration's; none by default.
       chief_hooks: hooks of the training that one task of a cluster has; none by default.
       signatures: name -> `SignatureDef`, for `mode=export`; empty by default.
       example: returns one example, input of `serving_default` -> array, which MLflow keeps with the

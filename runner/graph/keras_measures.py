@@ -145,7 +145,7 @@ class OfModel(Measure):
             metric.reset_state()
 
     def _tracked(self) -> list[keras.metrics.Metric]:
-        """Returns the model's metrics without those of `compile`."""
+        """Returns the model's metrics, except metrics of `compile`."""
         return list(keras.Layer.metrics.fget(self._model))
 
     def of_batch(self, batch: Batch) -> Values:

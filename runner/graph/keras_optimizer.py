@@ -26,7 +26,7 @@ _REFUSED = {
         "name its inner optimizer as optimizer._target_",
     ),
     "MultiOptimizer": (
-        "the slots of a variable are those of one optimizer",
+        "a variable has the slots of one optimizer only",
         "learning_rate_multiplier and freeze_until_step of scaffolds train parts differently",
     ),
     "ScheduleFreeAdamW": (

@@ -117,13 +117,13 @@ class Objective:
         }
         for name, is_replaced in replaced.items():
             if is_replaced:
-                yield f"{name}: that of the configuration, in place of the compiled model's own"
+                yield f"{name}: from the configuration, instead of the compiled model's own"
         settings = {
             "run_eagerly": model.run_eagerly,
             "steps_per_execution": model.steps_per_execution != 1,
         }
         for name in (name for name, is_set in settings.items() if is_set):
-            yield f"{name}: that of compile has no effect, a run makes single steps of a graph"
+            yield f"{name}: no effect from compile, because a run makes single steps of a graph"
 
     def _loss(self, takes_metrics: bool) -> Measure:
         config, model = self._config, self._trainer
@@ -340,7 +340,7 @@ def _merged(groups: Iterable[dict[str, Any]]) -> dict[str, Any]:
                 raise ConfigError(
                     Problem(
                         f"two metrics are named {name}",
-                        "those of an output are named OUTPUT_METRIC, and `loss` is the loss",
+                        "metrics of an output are named OUTPUT_METRIC, and `loss` is the loss",
                         "give them distinct names",
                     )
                 )

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,7 +204,10 @@ class UserGraph(GraphMaker):
         with tf.control_dependencies([operation]):
             step = tf.cast(tf.identity(tf.compat.v1.train.get_global_step()), tf.int64)
         saves_input = self.config.train.save_input and spec.scaffold.saver is None
-        training = Training(
+        kind: Callable[..., Training] = Training
+        if callable(train_op):
+            kind = partial(_FunctionTraining, function=train_op)
+        return kind(
             train_op=operation,
             step=step,
             values={
@@ -216,9 +220,6 @@ class UserGraph(GraphMaker):
             input_name=f"the input of {self.input_key('train')}",
             saved_input=source.state if source is not None and saves_input else None,
         )
-        if callable(train_op):
-            return _FunctionTraining(**vars(training), function=train_op)
-        return training
 
     def _evaluation(self, split: str) -> tuple[SeparateEvaluation, dict[str, tf.Variable]]:
         """Adds the graph that evaluates a split to the default graph.
@@ -319,7 +320,7 @@ class _FunctionTraining(Training):
 
 
 def serving_of(spec: GraphSpec) -> ServingGraph:
-    """Returns the default graph, which `spec` describes, to be served."""
+    """Prepares the default graph, which `spec` describes, for a SavedModel."""
     scaffold = spec.scaffold
     saver = scaffold.saver or tf.compat.v1.train.Saver()
     main_op = scaffold.local_init_op
@@ -335,7 +336,7 @@ def serving_of(spec: GraphSpec) -> ServingGraph:
 
 
 def _may_write(train_op: tf.Operation | tf.Tensor, variable: tf.Variable) -> bool:
-    """Whether an operation depends on one that may write a variable."""
+    """Returns whether an operation depends on one that may write a variable."""
     consumers = variable.op.outputs[0].consumers()
     reads = ("ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "Identity")
     runs = operations_for([train_op])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -36,7 +36,7 @@ class GeneratorData:
 
     Raises:
       ValueError: when one of the three is not a function.
-      ConfigError: from the splits, when a function does not return an iterator, or an empty one.
+      ConfigError: from the splits, when an iterator is empty.
     """
 
     train_batches: Batches
@@ -101,14 +101,7 @@ class _Source:
     def __init__(self, batches: Batches, replay: bool) -> None:
         self._batches, self._replay = batches, replay
         self._lock = threading.Lock()
-        generated = batches()
-        if not isinstance(generated, Iterable):
-            raise ConfigError(
-                Problem(
-                    f"data: a generator gives {generated!r}", "it must give an iterator of batches"
-                )
-            )
-        iterator = iter(generated)
+        iterator = iter(batches())
         first = next(iterator, None)
         if first is None:
             raise ConfigError(Problem("data: a generator gives no batch"))

@@ -88,7 +88,7 @@ def slots_of(optimizer: Any) -> Iterator[Slot]:
 
     An optimizer finds the slot of a variable by the variable's position, in an attribute that is a
     list. Nothing public tells slots apart: their paths join the names of optimizer, variable and
-    slot with `_`, and those of Adafactor lack the variable.
+    slot with `_`, and Adafactor's lack the variable.
     """
     trained = optimizer._trainable_variables
     for attribute, slots in vars(optimizer).items():

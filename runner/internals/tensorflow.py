@@ -62,8 +62,8 @@ def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
     """Returns the names of the functions that a node calls, in its attributes' order."""
     values = node.attr.values()
-    functions = (each for value in values for each in (value.func, *value.list.func))
-    return [each.name for each in functions if each.name]
+    functions = [function for value in values for function in (value.func, *value.list.func)]
+    return [function.name for function in functions if function.name]
 
 
 def slice_of(variable: tf.Variable) -> Any:
@@ -141,7 +141,7 @@ class SupervisorWithManager(tf.compat.v1.train.Supervisor):
 
         Args:
           given: the constructor's `session_manager`.
-          **arguments: those with which TensorFlow makes a manager if none is given.
+          **arguments: TensorFlow's for a manager, if the constructor got none.
         """
         raise NotImplementedError
 
@@ -166,8 +166,7 @@ def init_singular_session(
 ) -> None:
     """Initializes a singular session with any creator.
 
-    The public constructor makes a creator of its own, and then calls that of its private base in
-    this way.
+    The public constructor makes a creator, and then calls its private base's in this way.
     """
     super(tf.compat.v1.train.SingularMonitoredSession, session).__init__(
         creator, hooks, should_recover=False, stop_grace_period_secs=stop_grace_period_secs

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConf
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import layers_of
 from runner.restoration import html_report, json_report, report
+from runner.restoration.engine import Backend, restore_values
 from runner.restoration.model_variables import (
     build_optimizer,
     eager_variables,
@@ -37,8 +38,8 @@ from runner.restoration.model_variables import (
     tensorflow_variable,
     which_train,
 )
-from runner.restoration.plan import Assignment, RestorationPlan, make_plan
-from runner.restoration.reading import NonFinite, converted_values, require_hashes, value_hash
+from runner.restoration.plan import RestorationPlan, make_plan
+from runner.restoration.reading import NonFinite
 from runner.restoration.sources import Source, open_sources, read_warm_start
 from runner.restoration.variables import (
     WARM_STARTED,
@@ -152,7 +153,7 @@ def warm_start(
         changed then. Also when `verify` finds a difference.
     """
     prepared = _prepare(model, scaffolds, optimizer, input_shape, restoration)
-    prepared.carry_out()
+    prepared.restore()
     return prepared.plan
 
 
@@ -200,37 +201,46 @@ class _WarmStart:
     sources: Mapping[str, Source]
     verify: bool
 
-    def carry_out(self) -> None:
+    def restore(self) -> None:
         """Assigns every value of the plan, once all have been read."""
-        self.plan.require_sound()
-        restored = [each for each in self.plan.assignments if each.pieces]
-        kept = {
-            each.variable.name: self._values(each)[0] for each in restored if each.needs_initial
-        }
         readers = {name: source.reader for name, source in self.sources.items()}
-        non_finite = NonFinite()
-        values = list(converted_values(restored, readers, kept, non_finite.look))
-        non_finite.report(self.plan)
-        for each, value in values:
-            tensorflow_variable(self.variables[each.variable.name]).assign(value)
+        restore_values(
+            self.plan,
+            readers,
+            _EagerBackend(self.variables),
+            non_finite=NonFinite(),
+            verify=self.verify,
+        )
         for layer in layers_of(self.model) if isinstance(self.model, keras.Layer) else ():
             if isinstance(layer, keras.layers.Normalization):
                 layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
-        for each in self.plan.assignments:
-            if each.variable.frozen:
-                self.variables[each.variable.name].trainable = False
-        if self.verify:
-            require_hashes(
-                (each, value_hash(value), found)
-                for each, value in values
-                for found in self._values(each)
-            )
+        for assignment in self.plan.assignments:
+            if assignment.variable.frozen:
+                self.variables[assignment.variable.name].trainable = False
 
-    def _values(self, assignment: Assignment) -> list[NDArray[Any]]:
-        """Returns the value of a variable in each replica."""
-        variable = tensorflow_variable(self.variables[assignment.variable.name])
-        replicas = getattr(variable, "values", (variable,))
-        return [np.asarray(each.numpy()) for each in replicas]
+
+class _EagerBackend(Backend):
+    """Restores eager variables, all in one batch: either every variable changes or none."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        self._variables = {
+            name: tensorflow_variable(variable) for name, variable in variables.items()
+        }
+
+    def read(self, names: Sequence[str]) -> dict[str, list[NDArray[Any]]]:
+        """See `Backend.read`."""
+        return {
+            name: [
+                np.asarray(replica.numpy())
+                for replica in getattr(self._variables[name], "values", [self._variables[name]])
+            ]
+            for name in names
+        }
+
+    def assign(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """See `Backend.assign`."""
+        for name, value in values.items():
+            self._variables[name].assign(value)
 
 
 def _prepare(
@@ -267,7 +277,7 @@ def _prepare(
         shapes = {name: tuple(each.shape) for name, each in slots.items()}
         kept = Slots(type(optimizer).__name__, shapes) if slots else None
         located = named_sources(located, partial(weights_layout, model, variables), kept)
-    made = make_plan(specs, given, located, rules.collision, rules.expect)
+    made = make_plan(specs, given, located, collision=rules.collision, expect=rules.expect)
     origins = {name: source.origins for name, source in sources.items()}
     name = str(getattr(model, "name", "") or type(model).__name__)
     return _WarmStart(

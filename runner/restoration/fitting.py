@@ -1,4 +1,4 @@
-"""Which conversions make a tensor fit its variable, or why it does not fit."""
+"""Chooses the conversions that make a tensor fit its variable, or says why it does not fit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from runner.restoration.variables import Partition, VariableSpec
 
 @dataclass(frozen=True)
 class SourceTensor:
-    """What one checkpoint gives to one variable.
+    """The tensors of one checkpoint that give a variable its value, and the steps to it.
 
     Attributes:
       source: the scaffold in whose checkpoint it is, a key of `RestorationPlan.sources`.
@@ -59,7 +59,7 @@ class SourceTensor:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """What happens to the tensors on their way to the variable, in words and in order."""
+        """The steps from the tensors to the variable's value, in words and in order."""
         combined = (self.combination,) if self.combination else ()
         return tuple(map(str, (*combined, *self.conversions)))
 
@@ -84,7 +84,7 @@ class SourceTensor:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the first patterns of `convert`, `transpose` and `vocabulary` say about a variable.
+    """The rules for a variable: of `convert`, `transpose` and `vocabulary` the first that match.
 
     `name` is the variable's, or its owner's where it is a slot or an average, as `linear` says.
     """
@@ -104,7 +104,6 @@ class Fitter:
     """
 
     def __init__(self, scaffold: str, config: ScaffoldConfig) -> None:
-        self.key = f"scaffolds.{scaffold}"
         self._scaffold, self._config = scaffold, config
         self._rules = {part: FirstMatch(getattr(config, part)) for part in PATTERN_MAPS}
         self._read = functools.cache(read_vocabulary)
@@ -122,19 +121,11 @@ class Fitter:
         """Returns the names of the tensors needed for a variable whose renamed name is `wanted`.
 
         Raises:
-          PlanError: when that name is not what the named conversion asks for.
+          ValueError: when that name is not what the named conversion asks for.
         """
         if rules.convert is None:
             return (wanted,)
-        try:
-            return NAMED_CONVERSIONS[rules.convert].names(rules.name, wanted)
-        except ValueError as error:
-            problem = Problem(
-                f"{self.key}: {rules.name} cannot be converted",
-                str(error),
-                f"map it in {self.key}.rename to the name that is asked for",
-            )
-            raise PlanError(problem) from error
+        return NAMED_CONVERSIONS[rules.convert].names(rules.name, wanted)
 
     def fit(
         self, variable: VariableSpec, tensors: Sequence[TensorSpec], rules: Rules
@@ -145,19 +136,11 @@ class Fitter:
         then sliced.
 
         Raises:
+          ValueError: when a rule cannot convert the tensors.
           PlanError: when the tensors do not fit.
         """
-        try:
-            combination, steps, shape = self._layout(variable, tensors, rules)
-            last: Conversion | None = self._vocabulary(rules, shape, variable.full_shape)
-        except ValueError as error:
-            joined = " + ".join(tensor.name for tensor in tensors)
-            problem = Problem(
-                f"{self.key}: {joined} cannot be converted for {variable.full_name}",
-                str(error),
-                "fix the rule in convert, transpose or vocabulary, or exclude the variable",
-            )
-            raise PlanError(problem) from error
+        combination, steps, shape = self._layout(variable, tensors, rules)
+        last: Conversion | None = self._vocabulary(rules, shape, variable.full_shape)
         after = shape if last is None else last.shape(shape)
         if after != variable.full_shape:
             if self._config.shape is ShapePolicy.init:
@@ -212,7 +195,7 @@ class Fitter:
             raise ValueError(f"{list(shape)} and {list(new)} have no common axis {config.axis}")
         axis = config.axis % len(shape)
         old, new_tokens = self._read(config.old), self._read(config.new)
-        return remap(old, new_tokens, axis, shape[axis], new[axis])
+        return remap(old, new_tokens, axis, old_size=shape[axis], new_size=new[axis])
 
     def _cast(
         self, variable: VariableSpec, tensors: Sequence[TensorSpec]
@@ -224,25 +207,22 @@ class Fitter:
         numbers = is_number(old) and is_number(new)
         if casts_freely(old, new) or (numbers and self._config.cast):
             return (Cast(new),), (f"{old} cast to {new}",)
+        key = f"scaffolds.{self._scaffold}"
         cause = f"{old} and {new} do not convert into each other"
         remedy = "exclude the variables, or rename them to other tensors"
         if numbers:
             cause = f"a cast from {old} to {new} may lose values"
-            remedy = f"allow it by ++{self.key}.cast=true, or exclude the variables"
-        state = f"{self.key}: {variable.full_name} is {new}, but its tensor is {old}"
+            remedy = f"allow it by ++{key}.cast=true, or exclude the variables"
+        state = f"{key}: {variable.full_name} is {new}, but its tensor is {old}"
         raise PlanError(Problem(state, cause, remedy))
 
     def _shape(self, variable: VariableSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> Problem:
-        key, new, name = self.key, variable.full_shape, variable.full_name
-        choices: list[str | None] = []
-        if len(shape) > 1 and len(shape) == len(new) and sorted(shape) == sorted(new):
-            axes = _axes(shape, new)
-            choices.append(override(f"{key}.transpose", {name: axes}))
-        if math.prod(shape) == math.prod(new):
-            choices.append(override(f"{key}.shape", "reshape"))
-        if len(shape) == len(new):
-            choices.append(override(f"{key}.shape", "pad_or_slice"))
-        choices.append(override(f"{key}.shape", "init"))
+        key, new, name = f"scaffolds.{self._scaffold}", variable.full_shape, variable.full_name
+        same_rank, same_size = len(shape) == len(new), math.prod(shape) == math.prod(new)
+        policies = {"reshape": same_size, "pad_or_slice": same_rank, "init": True}
+        choices = [f"++{key}.shape={policy}" for policy, fits in policies.items() if fits]
+        if len(shape) > 1 and sorted(shape) == sorted(new):
+            choices.insert(0, override(f"{key}.transpose", {name: _axes(shape, new)}) or "")
         after = "" if shape == tensor.shape else f", after conversion {list(shape)}"
         return Problem(
             f"{key}: {name} has shape {list(new)}, but its tensor {tensor.name} has "
@@ -257,8 +237,8 @@ class Fitter:
 def _axes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     """Returns axes that turn one shape into the other; for convolution kernels the usual ones."""
     usual = (*range(2, len(old)), 1, 0)
-    every = itertools.chain([usual], itertools.permutations(range(len(old))))
-    return next(axes for axes in every if tuple(old[axis] for axis in axes) == new)
+    orders = itertools.chain([usual], itertools.permutations(range(len(old))))
+    return next(axes for axes in orders if tuple(old[axis] for axis in axes) == new)
 
 
 def _part(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.report import model_counts
 from runner.runs import provenance
@@ -111,28 +110,23 @@ def _provenance(
 ) -> dict[str, Any]:
     if not assignment.pieces:
         return {"initializer": assignment.variable.initializer}
-    return {
-        "pieces": [
-            _origin(piece, plan.sources[piece.source], origins[piece.source])
-            for piece in assignment.pieces
-        ]
-    }
-
-
-def _origin(
-    piece: SourceTensor, source: CheckpointSpec | None, origins: Sequence[Origin]
-) -> dict[str, Any]:
-    assert source is not None, "a piece has a checkpoint"
-    writers = {origin.run["run_id"] if origin.run else None for origin in origins}
-    return {
-        "source": piece.source,
-        "path": source.path,
-        "tensors": list(piece.names),
-        "step": source.step,
-        "digest": source.digest,
-        "run_id": writers.pop() if len(writers) == 1 else None,
-        "conversions": list(piece.steps),
-    }
+    pieces = []
+    for piece in assignment.pieces:
+        source = plan.sources[piece.source]
+        assert source is not None, "a piece has a checkpoint"
+        writers = {origin.run["run_id"] if origin.run else None for origin in origins[piece.source]}
+        pieces.append(
+            {
+                "source": piece.source,
+                "path": source.path,
+                "tensors": list(piece.names),
+                "step": source.step,
+                "digest": source.digest,
+                "run_id": writers.pop() if len(writers) == 1 else None,
+                "conversions": list(piece.steps),
+            }
+        )
+    return {"pieces": pieces}
 
 
 def _source(

@@ -49,6 +49,7 @@ def match(
     scaffold: str,
     config: ScaffoldConfig,
     source: CheckpointSpec,
+    *,
     variables: Sequence[VariableSpec],
     owners: Mapping[str, str],
 ) -> Matches:
@@ -59,7 +60,7 @@ def match(
     problems = bad_rules(scaffold, config)
     if problems:
         return Matches({}, tuple(problems), tuple(source.tensors))
-    matcher = _Matcher(scaffold, config, source, owners)
+    matcher = _Matcher(scaffold, config, source, owners=owners)
     return Matches(
         {variable.name: matcher.match(variable) for variable in variables},
         tuple(matcher.problems(variables)),
@@ -88,6 +89,7 @@ class _Matcher:
         scaffold: str,
         config: ScaffoldConfig,
         source: CheckpointSpec,
+        *,
         owners: Mapping[str, str],
     ) -> None:
         self._key, self._config, self._source = f"scaffolds.{scaffold}", config, source
@@ -107,10 +109,19 @@ class _Matcher:
             return self._match(variable)
         except PlanError as error:
             self._misfits += error.problems
-            return Match()
+        except ValueError as error:
+            self._misfits.append(
+                Problem(
+                    f"{self._key}: {variable.full_name} cannot be converted",
+                    str(error),
+                    "fix the rule in rename, convert, transpose or vocabulary, or exclude the "
+                    "variable",
+                )
+            )
+        return Match()
 
     def _match(self, variable: VariableSpec) -> Match:
-        # The rules for a slot or an average are those of the variable that it belongs to.
+        # A slot or an average has the rules of the variable that it belongs to.
         owner = self._owners.get(variable.full_name)
         rules = self._fitter.rules(owner or variable.full_name, linear=owner is not None)
         exact = self._renames.exact(variable.full_name) if owner else None

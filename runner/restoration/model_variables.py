@@ -99,7 +99,7 @@ def eager_variables(model: Any) -> dict[str, Any]:
     """Returns name -> variable, `keras.Variable` or `tf.Variable`, of anything that holds some.
 
     Args:
-      model: a built Keras model or layer, whose names are those of `model_variables`; a
+      model: a built Keras model or layer, with the names of `model_variables`; a
         `tf.Module`, whose names are its attributes joined by `/`, as `tf.train.Checkpoint` writes
         them (`encoder/layers/0/w`); or a mapping name -> variable.
 
@@ -164,7 +164,7 @@ def tensorflow_variable(variable: Any) -> tf.Variable:
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
-# The program's own, whatever the source's optimizer had.
+# A program sets it itself, whatever the source's optimizer had.
 LEARNING_RATE = "learning_rate"
 _OPTIMIZER = "optimizer"
 

@@ -37,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Layout:
-    """How tensors become one variable's value: a combination if there are several, then steps."""
+    """The steps from tensors to a variable's value, after a combination if there are several."""
 
     conversions: tuple[Conversion, ...]
     combination: Combination | None = None

@@ -1,4 +1,4 @@
-"""The problems of a plan, worded for the person who has to fix them."""
+"""Words the problems of a plan for the person who has to fix them."""
 
 from __future__ import annotations
 

@@ -20,23 +20,23 @@ from runner.restoration.plan import Assignment, RestorationPlan
 
 _LOGGER = logging.getLogger(__name__)
 
-# Called with (source, tensor name, value, where the value begins in the tensor or None).
-Look: TypeAlias = Callable[[str, str, NDArray[Any], tuple[int, ...] | None], None]
+# Called with (scaffold, tensor name, value, offset of a value that is a block of its tensor).
+OnTensor: TypeAlias = Callable[[str, str, NDArray[Any], tuple[int, ...] | None], None]
 
 
 def converted_values(
     assignments: Sequence[Assignment],
     readers: Mapping[str, CheckpointReader],
     initial: Mapping[str, NDArray[Any]],
-    look: Look | None = None,
+    on_tensor: OnTensor | None = None,
 ) -> Iterator[tuple[Assignment, NDArray[Any]]]:
     """Yields each assignment with its variable's value, one value in memory at a time.
 
     Args:
       assignments: assignments that take something from a checkpoint.
       readers: scaffold name -> the reader of its checkpoint.
-      initial: variable name -> initial value, of the variables of which a part is kept.
-      look: called with every tensor as it is in its checkpoint.
+      initial: variable name -> initial value, of the variables that keep a part of it.
+      on_tensor: called with every tensor as it is in its checkpoint.
 
     Raises:
       CheckpointError: when a tensor is damaged, or its value cannot be converted.
@@ -46,7 +46,8 @@ def converted_values(
         needed.setdefault(piece.source, []).extend(piece.names)
     # One pass over each source, in the order in which its tensors are needed.
     streams = {
-        source: _stream(source, readers[source], names, look) for source, names in needed.items()
+        source: _stream(source, readers[source], names, on_tensor)
+        for source, names in needed.items()
     }
     for assignment in assignments:
         values = [
@@ -72,12 +73,12 @@ def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _stream(
-    source: str, reader: CheckpointReader, names: Sequence[str], look: Look | None
+    source: str, reader: CheckpointReader, names: Sequence[str], on_tensor: OnTensor | None
 ) -> Iterator[NDArray[Any]]:
     with in_scaffold(source):
         for name, value in reader.read(names):
-            if look is not None:
-                look(source, name, value, None)
+            if on_tensor is not None:
+                on_tensor(source, name, value, None)
             yield value
 
 
@@ -115,13 +116,15 @@ def _convert(
 
 @contextmanager
 def in_scaffold(source: str) -> Iterator[None]:
-    """Names the scaffold in every problem of a checkpoint."""
+    """Names the scaffold in every problem of its checkpoint."""
     try:
         yield
     except CheckpointError as error:
-        where = f"scaffolds.{source}"
-        found = (replace(each, state=f"{where}: {each.state}") for each in error.problems)
-        raise CheckpointError(*found) from error
+        problems = (
+            replace(problem, state=f"scaffolds.{source}: {problem.state}")
+            for problem in error.problems
+        )
+        raise type(error)(*problems) from error
 
 
 class NonFinite:
@@ -130,27 +133,27 @@ class NonFinite:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], dict[tuple[int, ...] | None, int]] = {}
 
-    def look(
+    def on_tensor(
         self, source: str, tensor: str, value: NDArray[Any], offset: tuple[int, ...] | None = None
     ) -> None:
         """Counts the elements of a tensor, or of the block at `offset`, that are not finite."""
         if value.dtype.kind == "c" or is_float(value.dtype):
             with np.errstate(over="ignore", invalid="ignore"):
-                if np.isfinite(value.sum()):  # A third of the time of looking at each.
+                if np.isfinite(value.sum()):  # A third of the time of checking each element.
                     return
             count = value.size - int(np.count_nonzero(np.isfinite(value)))
             if count:
                 self._counts.setdefault((source, tensor), {})[offset] = count
 
     def report(self, plan: RestorationPlan) -> None:
-        """Logs a warning for every tensor found, and forgets them.
+        """Logs a warning for every tensor that is not finite, and forgets the counts.
 
         Raises:
-          CheckpointError: with every tensor found whose scaffold has `finite: true`.
+          CheckpointError: with every such tensor whose scaffold has `finite: true`.
         """
-        found, self._counts = self._counts, {}
+        counts, self._counts = self._counts, {}
         problems = []
-        for (source, tensor), blocks in found.items():
+        for (source, tensor), blocks in counts.items():
             count = blocks.get(None, sum(blocks.values()))
             key, spec = f"scaffolds.{source}", plan.sources[source]
             path = spec.path if spec else ""
@@ -174,8 +177,8 @@ def value_hash(value: NDArray[Any]) -> str:
     """Returns a hash of dtype, shape and every byte of a value; of strings, of their characters."""
     digest = hashlib.blake2b(f"{value.dtype.name} {value.shape}".encode(), digest_size=16)
     if value.dtype.kind == "O":
-        for each in value.ravel():
-            data = each if isinstance(each, bytes) else str(each).encode()
+        for string in value.ravel():
+            data = string if isinstance(string, bytes) else str(string).encode()
             digest.update(f"{len(data)} ".encode() + data)
     elif value.size:
         # Some element types (those of `ml_dtypes`) have no buffer of their own.
@@ -183,26 +186,33 @@ def value_hash(value: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def require_hashes(found: Iterable[tuple[Assignment, str, NDArray[Any]]]) -> None:
+def require_hashes(
+    assignments: Iterable[Assignment],
+    hashes: Mapping[str, str],
+    replicas: Mapping[str, Sequence[NDArray[Any]]],
+) -> None:
     """Compares values that were read back with the hashes of their sources.
 
     Args:
-      found: for each assignment the `value_hash` of its source, and its variable's value.
+      assignments: the assignments to compare.
+      hashes: variable name -> `value_hash` of the value that it was given.
+      replicas: variable name -> its value in each replica.
 
     Raises:
       CheckpointError: with every variable that differs.
     """
     problems = []
-    for each, expected, value in found:
-        actual = value_hash(value)
-        if actual != expected:
+    for assignment in assignments:
+        name = assignment.variable.name
+        actual = next((h for h in map(value_hash, replicas[name]) if h != hashes[name]), None)
+        if actual is not None:
             sources = ", ".join(
-                f"{'+'.join(piece.names)} of {piece.source}" for piece in each.pieces
+                f"{'+'.join(piece.names)} of {piece.source}" for piece in assignment.pieces
             )
             problems.append(
                 Problem(
-                    f"{each.variable.name} does not hold what was restored from {sources}",
-                    f"its hash is {actual}, that of its source {expected}",
+                    f"{name} does not hold what was restored from {sources}",
+                    f"its hash is {actual}, its source's {hashes[name]}",
                     "look for what else assigns to it during the start (an init_fn, a hook, "
                     "another restore) and remove it; start again if the checkpoint was being "
                     "written; if neither, memory or disk gave wrong bytes: restore the file from a "

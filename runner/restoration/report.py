@@ -102,22 +102,20 @@ def model_counts(plan: RestorationPlan) -> dict[str, int]:
     Returns:
       `variables`; how many of them are `restored` from a checkpoint, at least in part; how many are
       `unknown`, as their scaffold's checkpoint cannot be used; `bytes` of all; `restored_bytes`;
-      and from how many `checkpoints` they are restored.
+      and from how many `checkpoints` anything is restored.
     """
     model = [
         assignment for assignment in plan.assignments if assignment.variable.state in WARM_STARTED
     ]
     restored = [assignment for assignment in model if assignment.pieces]
-    sources = {piece.source for assignment in restored for piece in assignment.pieces}
+    paths = {source.path for name, source in plan.sources.items() if source and plan.restored(name)}
     return {
         "variables": len(model),
         "restored": len(restored),
         "unknown": sum(assignment.scaffold in plan.unusable for assignment in model),
         "bytes": sum(assignment.variable.tensor.bytes for assignment in model),
         "restored_bytes": sum(assignment.variable.tensor.bytes for assignment in restored),
-        "checkpoints": len(
-            {source.path for name, source in plan.sources.items() if source and name in sources}
-        ),
+        "checkpoints": len(paths),
     }
 
 
@@ -172,21 +170,22 @@ def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
     With `full`, every variable has its own row. Otherwise, in a model with very many variables,
     numbered layers that agree share one.
     """
-    also = {
-        name: {tensor: alias for alias, tensor in source.aliases.items()} if source else {}
-        for name, source in plan.sources.items()
+    aliases = {
+        (scaffold, tensor): alias
+        for scaffold, source in plan.sources.items()
+        for alias, tensor in (source.aliases.items() if source else ())
     }
     rows = [
         Row(
-            assignment.variable.name,
-            shaped(assignment.variable.tensor.shape, assignment.variable.tensor.dtype),
-            _origin(assignment, plan, also),
-            training(assignment),
-            "; ".join(assignment.notes),
-            assignment.pieces[0].source if assignment.pieces else "",
-            assignment.variable.state,
-            assignment.scaffold,
-            assignment.variable.tensor.bytes,
+            variable=assignment.variable.name,
+            shape=shaped(assignment.variable.tensor.shape, assignment.variable.tensor.dtype),
+            origin=_origin(assignment, plan, aliases),
+            training=training(assignment),
+            notes="; ".join(assignment.notes),
+            source=assignment.pieces[0].source if assignment.pieces else "",
+            state=assignment.variable.state,
+            scaffold=assignment.scaffold,
+            bytes=assignment.variable.tensor.bytes,
         )
         for assignment in plan.assignments
     ]
@@ -205,8 +204,8 @@ def _folded(rows: Sequence[Row], plan: RestorationPlan) -> Row:
     """Returns the variables of one class of state as one row."""
     if len(rows) == 1:
         return rows[0]
-    kept = kept_value(plan).removeprefix("from ")
-    origins = Counter(row.source or kept for row in rows)
+    unrestored = kept_value(plan).removeprefix("from ")
+    origins = Counter(row.source or unrestored for row in rows)
     notes = {row.notes for row in rows if row.notes}
     size = sum(row.bytes for row in rows)
     return replace(
@@ -218,17 +217,17 @@ def _folded(rows: Sequence[Row], plan: RestorationPlan) -> Row:
         else ", ".join(f"{count:,} {origin}" for origin, count in origins.items()),
         training="",
         notes=notes.pop() if len(notes) == 1 else f"{len(notes)} notes" * bool(notes),
-        source="" if kept in origins else rows[0].source,
+        source="" if unrestored in origins else rows[0].source,
         bytes=size,
     )
 
 
 def _origin(
-    assignment: Assignment, plan: RestorationPlan, also: Mapping[str, Mapping[str, str]]
+    assignment: Assignment, plan: RestorationPlan, aliases: Mapping[tuple[str, str], str]
 ) -> str:
     """Returns e.g. `cnn`, `cnn: features/kernel (cast to float32)` or `GlorotUniform`.
 
-    `also` is scaffold -> tensor -> its more readable name.
+    `aliases` are more readable names: scaffold and tensor -> alias.
     """
     variable = assignment.variable
     if not assignment.pieces:
@@ -237,7 +236,7 @@ def _origin(
         return variable.initializer or "unchanged"
     origins = []
     for piece in assignment.pieces:
-        names = [also[piece.source].get(name, name) for name in piece.names]
+        names = [aliases.get((piece.source, name), name) for name in piece.names]
         same = names == [variable.full_name]
         how = f" ({', '.join(piece.steps)})" if piece.steps else ""
         origins.append(piece.source + ("" if same else f": {' + '.join(names)}") + how)

@@ -2,8 +2,9 @@
 
 - `monitored_session`: the monitored sessions, the session creators and the Supervisor.
 - `session_manager`: the SessionManager, which restores the model's own checkpoint if there is one.
-  Otherwise it first runs the initializers, by default all, and then restores each pretrained
-  scaffold from its checkpoint (`pretrained`), or, in a run, what its plan's `Restorer` restores.
+  Otherwise it lets its restorer first initialize everything and then restore.
+- `pretrained`: the restorer of scaffolds with savers, by a plan of what the savers restore. Runs
+  have a `Restorer` of their own plan.
 - `cached_session`: the session under all monitored sessions; it prepares each kind of step once,
   and may run a tiny step in the caller's thread. `fetches`: what a step fetches and feeds.
 

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.internals.tensorflow import SupervisorWithManager, init_singular_session, is_coordinated
+from runner.restoration.restorer import Restorer
 from runner.session.cached_session import cached
-from runner.session.session_manager import (
-    SessionManager,
-    build_savers,
-    pair_sources,
-    with_arguments_of,
-)
-
-if TYPE_CHECKING:
-    from runner.restoration.restorer import Restorer
+from runner.session.pretrained import Directories, PretrainedScaffolds
+from runner.session.session_manager import SessionManager, with_arguments_of
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
-_Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
 # TensorFlow's own value for "not given", which differs from None: that turns the hook off.
 _USE_DEFAULT: Any = (
     inspect.signature(tf.compat.v1.train.MonitoredTrainingSession)
@@ -48,33 +40,32 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
         *,
-        pretrained_checkpoint_dirs: _Directories | None = None,
+        pretrained_checkpoint_dirs: Directories | None = None,
         pretrained_scaffolds: Sequence[_Scaffold] | None = None,
         restorer: Restorer | None = None,
     ) -> None:
         """Takes TensorFlow's arguments and the sources of a warm start.
 
-        The last three are those of `SessionManager`: its `checkpoint_dirs`, its `scaffolds`, of the
-        same length, and its `restorer`, built.
+        The last three are the `checkpoint_dirs`, `scaffolds` and `restorer` of `SessionManager`.
 
         Raises:
           ConfigError: when the lists differ in length.
         """
         self.scaffold = scaffold or tf.compat.v1.train.Scaffold()
         super().__init__(self.scaffold, master, config, checkpoint_dir)
-        pair_sources(pretrained_checkpoint_dirs, pretrained_scaffolds)
+        self._restorer = restorer or PretrainedScaffolds(
+            pretrained_checkpoint_dirs, pretrained_scaffolds
+        )
         self._session_arguments: dict[str, Any] = {
             "master": master,
             "config": config,
             "checkpoint_dir": checkpoint_dir,
             "checkpoint_filename_with_path": checkpoint_filename_with_path,
         }
-        self._directories, self._pretrained = pretrained_checkpoint_dirs, pretrained_scaffolds
-        self._restorer = restorer
 
     def create_session(self) -> tf.compat.v1.Session:
         """Finalizes the scaffold and the graph, and returns a new, ready session."""
-        build_savers(self._pretrained or ())
+        self._restorer.build()
         scaffold = self.scaffold.finalize()
         manager = SessionManager(
             local_init_op=scaffold.local_init_op,
@@ -82,8 +73,6 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
             ready_for_local_init_op=scaffold.ready_for_local_init_op,
             graph=tf.compat.v1.get_default_graph(),
             local_init_feed_dict=scaffold.local_init_feed_dict,
-            checkpoint_dirs=self._directories,
-            scaffolds=self._pretrained,
             restorer=self._restorer,
         )
         session = manager.prepare_session(
@@ -146,7 +135,7 @@ class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
         stop_grace_period_secs: int = 120,
         checkpoint_filename_with_path: str | None = None,
         *,
-        pretrained_checkpoint_dirs: _Directories | None = None,
+        pretrained_checkpoint_dirs: Directories | None = None,
         pretrained_scaffolds: Sequence[_Scaffold] | None = None,
     ) -> None:
         """Takes TensorFlow's arguments and, of one length, the sources of a warm start.
@@ -186,7 +175,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     *,
     model_checkpoint_dir: str | None = None,
     model_scaffold: _Scaffold | None = None,
-    pretrained_checkpoint_dirs: _Directories | None = None,
+    pretrained_checkpoint_dirs: Directories | None = None,
     pretrained_scaffolds: Sequence[_Scaffold] | None = None,
 ) -> tf.compat.v1.train.MonitoredSession:
     """Creates a `runner.MonitoredSession` that may start from several checkpoints.
@@ -321,7 +310,7 @@ class Supervisor(SupervisorWithManager):
     def __init__(
         self,
         *args: Any,
-        pretrained_checkpoint_dirs: _Directories | None = None,
+        pretrained_checkpoint_dirs: Directories | None = None,
         pretrained_scaffolds: Sequence[_Scaffold] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -332,8 +321,7 @@ class Supervisor(SupervisorWithManager):
         Raises:
           ConfigError: when the two lists differ in length, or are given beside a session manager.
         """
-        pair_sources(pretrained_checkpoint_dirs, pretrained_scaffolds)
-        self._directories, self._pretrained = pretrained_checkpoint_dirs, pretrained_scaffolds
+        self._pretrained = PretrainedScaffolds(pretrained_checkpoint_dirs, pretrained_scaffolds)
         super().__init__(*args, **kwargs)
 
     def prepare_or_wait_for_session(self, *args: Any, **kwargs: Any) -> tf.compat.v1.Session:
@@ -344,10 +332,8 @@ class Supervisor(SupervisorWithManager):
         """Returns the given manager, or one that restores the pretrained scaffolds."""
         if given is None:
             with arguments["graph"].as_default():
-                build_savers(self._pretrained or ())
-            return SessionManager(
-                checkpoint_dirs=self._directories, scaffolds=self._pretrained, **arguments
-            )
+                self._pretrained.build()
+            return SessionManager(restorer=self._pretrained, **arguments)
         if self._pretrained:
             raise ConfigError(
                 Problem(

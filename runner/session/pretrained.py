@@ -1,248 +1,369 @@
-"""The checkpoints of pretrained scaffolds: found, and restored through the scaffolds' savers."""
+"""Warm starts from pretrained scaffolds: a plan of what their savers restore."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.contents import LostCheckpointError, NoCheckpointError
 from runner.checkpoints.locate import is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
-from runner.errors import CheckpointError, ConfigError, Problem, nearest
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.errors import CheckpointError, ConfigError, Problem
+from runner.restoration.conversions import Reshape, Slice
+from runner.restoration.engine import restore_values
+from runner.restoration.fitting import SourceTensor
+from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.problems import Miss, combined, missing_problems
+from runner.restoration.reading import in_scaffold
+from runner.restoration.restorer import InitFunction
+from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target
+from runner.restoration.variables import StateClass, VariableSpec
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
+_Saver: TypeAlias = tf.compat.v1.train.Saver
+Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
 # What TensorFlow's Saver puts after its name for a keras.Variable; in a list, there is no name.
 _OF_KERAS = "VARIABLE_VALUE"
+_NAME_THEM = (
+    "name the tensors in the saver: tf.train.Saver({NAME: variable}); for a keras.Variable, give "
+    "the saver its own: {NAME: variable.value}"
+)
 
 
-def locate(sources: Sequence[tuple[_Scaffold, str | None]]) -> list[tuple[_Scaffold, str]]:
-    """Returns the scaffolds that restore, each with what `open_checkpoint` opens.
+class PretrainedScaffolds:
+    """Initializes with scaffolds and restores the subset of each one's saver from a checkpoint.
+
+    In messages a scaffold has its `name`, or without one its position in the list.
+
+    Args:
+      checkpoint_dirs: for each scaffold the location of its checkpoint, or None.
+      scaffolds: the scaffolds.
 
     Raises:
-      CheckpointError: with every scaffold whose checkpoint is missing and not declared optional;
-        a LostCheckpointError, which is a ValueError too, if a `checkpoint` file leads to nothing.
+      ConfigError: when the two are not lists of directories and scaffolds, of one length.
     """
-    found: list[tuple[_Scaffold, str]] = []
+
+    def __init__(
+        self, checkpoint_dirs: Directories | None, scaffolds: Sequence[_Scaffold] | None
+    ) -> None:
+        for name, values in (("checkpoint directories", checkpoint_dirs), ("scaffolds", scaffolds)):
+            if isinstance(values, str | os.PathLike) or not isinstance(values, Iterable | None):
+                raise ConfigError(
+                    Problem(f"the {name} are {values!r}", "they are a list", "put it in brackets")
+                )
+        directories, scaffolds = list(checkpoint_dirs or ()), list(scaffolds or ())
+        wrong = [
+            Problem(
+                f"{scaffold!r} is not a tf.compat.v1.train.Scaffold",
+                remedy="wrap a saver: runner.Scaffold(saver=...)",
+            )
+            for scaffold in scaffolds
+            if not isinstance(scaffold, tf.compat.v1.train.Scaffold)
+        ]
+        if wrong:
+            raise ConfigError(*wrong)
+        if len(directories) != len(scaffolds):
+            raise ConfigError(
+                Problem(
+                    f"{len(scaffolds)} scaffolds and {len(directories)} checkpoint directories are "
+                    "given",
+                    "each scaffold restores from the directory at its place in the list",
+                    "give lists of one length, with None for a scaffold without a checkpoint",
+                )
+            )
+        names = [getattr(scaffold, "name", "") for scaffold in scaffolds]
+        unique = [
+            name if names.count(name) == 1 and name else str(at) for at, name in enumerate(names)
+        ]
+        self._scaffolds = dict(zip(unique, scaffolds, strict=True))
+        self._directories = {
+            name: os.fspath(directory)
+            for name, directory in zip(unique, directories, strict=True)
+            if directory is not None
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._scaffolds)
+
+    @property
+    def local_inits(self) -> dict[tf.Operation, Feeds | None]:
+        """The local initializers of the scaffolds -> what they are fed."""
+        return {
+            scaffold.local_init_op: scaffold.local_init_feed_dict
+            for scaffold in self._scaffolds.values()
+            if scaffold.local_init_op is not None
+        }
+
+    def build(self) -> None:
+        """Builds deferred savers while the graph can still grow.
+
+        Raises:
+          ConfigError: when a scaffold has no saver: TensorFlow would give it the default one, which
+            restores every variable of the model.
+        """
+        without = [
+            Problem(
+                f"scaffolds.{name} has no saver",
+                "its saver selects the variables that its checkpoint restores",
+                "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
+            )
+            for name, scaffold in self._scaffolds.items()
+            if scaffold.saver is None
+        ]
+        if without:
+            raise ConfigError(*without)
+        for scaffold in self._scaffolds.values():
+            scaffold.saver.build()
+
+    def warm_start(
+        self,
+        session: tf.compat.v1.Session,
+        init_op: tf.Operation | None,
+        init_feed_dict: Feeds | None,
+        *,
+        init_fn: InitFunction | None,
+    ) -> None:
+        """Runs the given initialization and the scaffolds', and then restores.
+
+        Raises:
+          ConfigError: when a scaffold has no saver, or two savers restore one variable.
+          CheckpointError: when a source cannot be restored. Unless that is for damage, nothing has
+            been initialized.
+        """
+        self.build()
+        readers = self._open()
+        savers = {name: self._scaffolds[name].saver for name in readers}
+        plan, targets, in_graph = plan_savers(savers, readers)
+        # Each once: scaffolds without an init of their own share the graph's default.
+        inits = {init_op: init_feed_dict}
+        for scaffold in self._scaffolds.values():
+            inits.setdefault(scaffold.init_op, scaffold.init_feed_dict)
+        inits.pop(None, None)
+        for operation, feeds in inits.items():
+            session.run(operation, feeds)
+        for function in (init_fn, *(each.init_fn for each in self._scaffolds.values())):
+            if function is not None:
+                function(session)
+        backend = SessionBackend(session, targets, variables={}, in_graph=in_graph)
+        restore_values(plan, readers, backend)
+
+    def _open(self) -> dict[str, CheckpointReader]:
+        """Opens the checkpoints of the scaffolds that restore.
+
+        Raises:
+          CheckpointError: with every checkpoint that cannot be opened, or is missing and not
+            declared optional; a ValueError too if a `checkpoint` file leads to nothing.
+        """
+        readers: dict[str, CheckpointReader] = {}
+        problems: list[Problem] = []
+        error_class = CheckpointError
+        for name, directory in self._directories.items():
+            try:
+                with in_scaffold(name):
+                    if is_mlflow_uri(directory):
+                        copy = f"mlflow.artifacts.download_artifacts({directory!r})"
+                        state, cause = f"{directory} is in MLflow", "only files are restored"
+                        raise CheckpointError(Problem(state, cause, f"name a copy: {copy}"))
+                    readers[name] = open_checkpoint(resolve(directory)[0])
+            except NoCheckpointError as error:
+                if not getattr(self._scaffolds[name], "optional", False):
+                    remedy = "declare it: runner.Scaffold(optional=True)"
+                    problems += error.or_else(remedy).problems
+            except CheckpointError as error:
+                problems += error.problems
+                if isinstance(error, LostCheckpointError):
+                    error_class = LostCheckpointError
+        if problems:
+            raise error_class(*problems)
+        return readers
+
+
+def plan_savers(
+    savers: Mapping[str, _Saver], readers: Mapping[str, CheckpointReader]
+) -> tuple[RestorationPlan, dict[str, Target], list[InGraph]]:
+    """Plans what the savers of scaffolds restore from their checkpoints.
+
+    A bundle that holds a saver's tensors under the saver's own names is read by the saver's
+    operation; tensors of other checkpoints are fed to its operations.
+
+    Returns:
+      The plan, how a session assigns each of its variables, and the savers that read themselves.
+
+    Raises:
+      ConfigError: when two savers restore one variable.
+      CheckpointError: when a checkpoint lacks a tensor, or has it in another shape or dtype.
+    """
+    restored = {name: list(_restored_tensors(saver)) for name, saver in savers.items()}
+    _refuse_overlap(restored)
+    assignments: list[Assignment] = []
     problems: list[Problem] = []
-    kind = CheckpointError
-    for scaffold, source in sources:
-        if source is None:
-            continue
-        if is_mlflow_uri(source):
-            remedy = f"mlflow.artifacts.download_artifacts({source!r}) returns the path of a copy"
-            problems.append(Problem(f"{source} is in MLflow", "only files are restored", remedy))
-            continue
-        try:
-            found.append((scaffold, resolve(source)[0]))
-        except NoCheckpointError as error:
-            if not getattr(scaffold, "optional", False):
-                problems += error.or_else("declare it: runner.Scaffold(optional=True)").problems
-        except CheckpointError as error:
-            problems += error.problems
-            kind = type(error) if isinstance(error, LostCheckpointError) else kind
+    targets: dict[str, Target] = {}
+    in_graph: list[InGraph] = []
+    graph = tf.compat.v1.get_default_graph()
+    for name, reader in readers.items():
+        tensors, saver, bundle = restored[name], savers[name].as_saver_def(), reader.bundle()
+        restore = graph.get_operation_by_name(saver.restore_op_name)
+        fitting, misfits = _assign(name, tensors, reader.spec())
+        assignments += fitting
+        problems += misfits
+        if bundle is not None and {tensor.key for tensor in tensors} <= {*bundle.keys.values()}:
+            feeds = {graph.get_tensor_by_name(saver.filename_tensor_name): bundle.prefix}
+            in_graph.append(InGraph(restore, fitting, feeds))
+        # What is not a variable, such as a table, is assigned by the whole operation alone.
+        assigned = all(tensor.assign is not None for tensor in tensors)
+        for tensor in tensors:
+            operation = tensor.assign if assigned else restore
+            targets[tensor.name] = Target(tensor.value, operation)
     if problems:
-        raise kind(*problems)
-    return found
+        raise CheckpointError(*problems)
+    specs = {name: reader.spec() for name, reader in readers.items()}
+    return RestorationPlan(tuple(assignments), specs, {}), targets, in_graph
 
 
 @dataclass(frozen=True)
-class _Restored:
+class _RestoredTensor:
     """A tensor that a saver restores.
 
     Attributes:
       key: its name in checkpoints.
-      part: the part of it that is read, as `RestoreV2` has it; empty for all of it.
-      value: what is read, an output of `RestoreV2`.
-      variable: the operation of the variable that it is assigned to; None for a table.
-      reshaped: whether the saver gives it the variable's shape.
+      shape: the shape that it must have there.
+      value: the tensor of the graph that holds what was read, an output of `RestoreV2`.
+      assign: the operation that assigns it to a variable; None for a table.
+      conversion: takes a block of the tensor, or reshapes it; None for the whole as it is.
     """
 
     key: str
-    part: str
+    shape: tf.TensorShape
     value: tf.Tensor
-    variable: tf.Operation | None
-    reshaped: bool
+    assign: tf.Operation | None
+    conversion: Slice | Reshape | None = None
 
-    def shape(self) -> tf.TensorShape:
-        """Returns the shape that the tensor must have in a checkpoint."""
-        if self.part:
-            return tf.TensorShape([int(size) for size in self.part.split()[:-1]])
-        if self.variable is None or self.reshaped:
-            return tf.TensorShape(None)
-        return tf.TensorShape(self.variable.get_attr("shape"))
+    @property
+    def name(self) -> str:
+        """The name of the variable, or of the value of a table."""
+        return str(self.value.name if self.assign is None else self.assign.inputs[0].op.name)
 
-    def taken_from(self, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns the part of a whole tensor."""
-        if not self.part:
-            return whole
-        spans = (each.split(",") for each in self.part.split()[-1].split(":"))
-        return whole[
-            tuple(slice(int(s[0]), sum(map(int, s))) if s[1:] else slice(None) for s in spans)
-        ]
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The shape as a tuple; empty if it is not fully known."""
+        return tuple(self.shape.as_list()) if self.shape.is_fully_defined() else ()
 
-
-class _Source:
-    """A scaffold and its checkpoint, as `locate` found it."""
-
-    def __init__(self, scaffold: _Scaffold, path: str) -> None:
-        self._saver, self._label, self._path = scaffold.saver, label(scaffold), path
-        self._reader = open_checkpoint(path)
-        self._restored = list(_restored(self._saver))
-        bundle = self._reader.bundle()
-        by_name = bundle is not None and {x.key for x in self._restored} <= {*bundle.keys.values()}
-        # What the saver itself reads; None where the tensors are fed to it.
-        self._prefix = bundle.prefix if bundle is not None and by_name else None
-
-    def problems(self) -> list[Problem]:
-        """Returns what of the checkpoint does not fit the saver."""
-        return _problems(self._label, self._restored, self._reader.spec())
-
-    def restore(self, session: tf.compat.v1.Session) -> None:
-        """Restores, adding nothing to the graph.
+    def assignment(self, scaffold: str, tensor: TensorSpec) -> Assignment:
+        """Returns the assignment of a tensor of a checkpoint.
 
         Raises:
-          CheckpointError: when the checkpoint cannot be read.
+          ValueError: when the tensor does not fit.
         """
-        if self._restored and self._prefix is None:
-            fed = _fed(self._restored, self._reader)
-            session.run(self._saver.as_saver_def().restore_op_name, fed)
-            return
+        dtype = self.value.dtype.base_dtype.name
+        if tensor.dtype != dtype or not self.shape.is_compatible_with(tensor.shape):
+            raise ValueError(f"the variable is {dtype} {list(self.size)}")
+        conversions = () if self.conversion is None else (self.conversion,)
+        shape = tensor.shape if self.conversion is None else self.conversion.shape(tensor.shape)
+        spec = TensorSpec(self.name, shape, dtype)
+        variable = VariableSpec(spec, StateClass.WEIGHT, trainable=True, initializer="")
+        return Assignment(variable, scaffold, (SourceTensor(scaffold, tensor, conversions),))
+
+
+def _assign(
+    scaffold: str, tensors: Iterable[_RestoredTensor], spec: CheckpointSpec
+) -> tuple[list[Assignment], list[Problem]]:
+    """Returns the assignments of a scaffold, and the problems of tensors that it cannot restore."""
+    key = f"scaffolds.{scaffold}"
+    assignments: list[Assignment] = []
+    misses: list[Miss] = []
+    misfits: list[Problem] = []
+    for restored in tensors:
+        tensor = spec.find(restored.key)
+        if tensor is None:
+            name = restored.key.removesuffix(_OF_KERAS) or restored.key
+            misses.append(Miss(restored.name, name, restored.size, renameable=False))
+            continue
         try:
-            self._saver.restore(session, self._prefix or self._path)
-        except (tf.errors.OpError, ValueError) as error:
-            for _ in self._reader.read([each.key for each in self._restored]):
-                pass  # Raises an error that names the tensor, where one is damaged.
-            # TensorFlow's own error stands between its advice and a stack trace.
-            found = re.search(r"^Node: .*\n(.+)", str(error), re.MULTILINE)
-            cause = found[1] if found else str(error).rpartition("Original error:")[2].strip()
-            state = f"{self._label} cannot be restored from {self._path}"
-            raise CheckpointError(Problem(state, cause)) from error
-
-
-def restore(session: tf.compat.v1.Session, restores: Sequence[tuple[_Scaffold, str]]) -> None:
-    """Restores the variables of the scaffolds' savers, adding nothing to the graph.
-
-    A checkpoint that TensorFlow saved by name is restored by the saver; of any other, the tensors
-    that have the names of the saver's `var_list` are read and fed to its operations.
-
-    Raises:
-      CheckpointError: when a checkpoint lacks a tensor, or has it in another shape or dtype;
-        nothing has been restored then. Also when one cannot be read.
-    """
-    sources = [_Source(scaffold, path) for scaffold, path in restores]
-    # Before any is restored: TensorFlow lets a tensor change the shape of a resource variable.
-    problems = [problem for source in sources for problem in source.problems()]
-    if problems:
-        raise CheckpointError(*problems)
-    for source in sources:
-        source.restore(session)
-
-
-def _fed(
-    restored: Sequence[_Restored], reader: CheckpointReader
-) -> dict[tf.Tensor, np.ndarray[Any, Any]]:
-    aliases = reader.spec().aliases
-    names = [aliases.get(each.key, each.key) for each in restored]
-    values = dict(reader.read(list(dict.fromkeys(names))))
-    return {
-        each.value: each.taken_from(values[name])
-        for name, each in zip(names, restored, strict=True)
-    }
-
-
-def _problems(owner: str, restored: Sequence[_Restored], spec: CheckpointSpec) -> list[Problem]:
-    """Returns what of a checkpoint does not fit a scaffold's saver."""
-    problems = []
-    known = {**spec.tensors, **{alias: spec.tensors[name] for alias, name in spec.aliases.items()}}
-    for each in restored:
-        name = each.variable.name if each.variable else each.key
-        state = f"{owner} cannot restore {name} from {spec.path}"
-        found, shape, dtype = known.get(each.key), each.shape(), each.value.dtype.base_dtype.name
-        if found is None:
-            cause = f"it holds no tensor {each.key!r}"
-            remedy = "name the tensor in the saver: tf.train.Saver({NAME: variable})"
-            key = each.key.removesuffix(_OF_KERAS)
-            if key != each.key and not key.endswith("/"):
-                cause += ", as tf.train.Saver calls that of a keras.Variable"
-                remedy = "give the saver the variable's own: tf.train.Saver({NAME: variable.value})"
-            problems.append(Problem(state, cause, remedy, nearest(key, known)))
-        elif not shape.is_compatible_with(found.shape) or dtype != found.dtype:
-            cause = f"its {each.key} is {found.dtype} {list(found.shape)}, "
-            cause += f"the variable {dtype} {shape.as_list() if shape.rank is not None else ''}"
-            remedy = "build the model as it was when it was saved, or leave the variable out of "
-            problems.append(Problem(state, cause.strip(), f"{remedy}the saver's var_list"))
-    return problems
-
-
-def refuse_overlap(restores: Sequence[tuple[_Scaffold, str]]) -> None:
-    """Checks that no variable is restored twice.
-
-    Raises:
-      ConfigError: with every variable that is.
-    """
-    owner: dict[str, tuple[_Scaffold, str]] = {}
-    problems = []
-    for scaffold, path in restores:
-        for variable in sorted(restored_variables(scaffold.saver)):
-            if variable in owner:
-                first, first_path = owner[variable]
-                problems.append(
-                    Problem(
-                        f"{variable} is restored by {label(first)} from {first_path} and by "
-                        f"{label(scaffold)} from {path}",
-                        "a variable's value comes from one place",
-                        "leave it out of one saver's var_list",
-                    )
+            assignments.append(restored.assignment(scaffold, tensor))
+        except ValueError as error:
+            misfits.append(
+                Problem(
+                    f"{key}: {restored.name} cannot be restored from {tensor.name}, which is "
+                    f"{tensor.dtype} {list(tensor.shape)} in {spec.path}",
+                    str(error),
+                    "build the model as it was when it was saved, or leave the variable out of the "
+                    "saver's var_list",
                 )
-            owner[variable] = (scaffold, path)
+            )
+    taken = {piece.tensor.name for assignment in assignments for piece in assignment.pieces}
+    missing = missing_problems(key, spec, misses, taken=taken, not_renamed=())
+    return assignments, [
+        *(replace(problem, remedy=_NAME_THEM) for problem in missing),
+        *combined(key, misfits),
+    ]
+
+
+def _refuse_overlap(restored: Mapping[str, Iterable[_RestoredTensor]]) -> None:
+    scaffolds: dict[str, str] = {}
+    problems = [
+        Problem(
+            f"{tensor.name} is restored by scaffolds.{first} and scaffolds.{name}",
+            "a variable's value comes from one place",
+            "leave it out of one saver's var_list",
+        )
+        for name, tensors in restored.items()
+        for tensor in tensors
+        if (first := scaffolds.setdefault(tensor.name, name)) != name
+    ]
     if problems:
         raise ConfigError(*problems)
 
 
-def restored_variables(saver: Any) -> set[str]:
-    """Returns the names of the variables' operations that a saver's restore assigns."""
-    if not isinstance(saver, tf.compat.v1.train.Saver):
-        return {variable.op.name for variable in saver.variables}
-    return {each.variable.name for each in _restored(saver) if each.variable is not None}
-
-
-def _restored(saver: Any) -> Iterator[_Restored]:
+def _restored_tensors(saver: _Saver) -> Iterator[_RestoredTensor]:
     """Yields what a saver restores; a saver does not list it, so its operation is followed."""
-    if not isinstance(saver, tf.compat.v1.train.Saver):
-        return
     graph = tf.compat.v1.get_default_graph()
     pending, seen = [graph.get_operation_by_name(saver.as_saver_def().restore_op_name)], set()
     while pending:
-        op = pending.pop()
-        if op in seen:
+        operation = pending.pop()
+        if operation in seen:
             continue
-        seen.add(op)
-        pending += [*op.control_inputs, *(each.op for each in op.inputs)]
-        if op.type == "RestoreV2":
-            keys, parts = (tf.get_static_value(each) for each in op.inputs[1:])
-            for key, part, value in zip(keys, parts, op.outputs, strict=True):
-                yield _Restored(key.decode(), part.decode(), value, *_assigned(value))
+        seen.add(operation)
+        pending += [*operation.control_inputs, *(tensor.op for tensor in operation.inputs)]
+        if operation.type == "RestoreV2":
+            keys, blocks = (tf.get_static_value(tensor) for tensor in operation.inputs[1:])
+            for key, block, value in zip(keys, blocks, operation.outputs, strict=True):
+                assign, reshaped = _assigning(value)
+                variable = assign and assign.inputs[0].op
+                shape = tf.TensorShape(variable and variable.get_attr("shape"))
+                conversion: Slice | Reshape | None = None
+                if block:
+                    shape, conversion = _block(block.decode())
+                elif reshaped and shape.is_fully_defined():
+                    shape, conversion = tf.TensorShape(None), Reshape(tuple(shape.as_list()))
+                yield _RestoredTensor(
+                    key.decode(), shape, value, assign=assign, conversion=conversion
+                )
 
 
-def _assigned(value: tf.Tensor) -> tuple[tf.Operation | None, bool]:
-    """Returns the variable that a value is assigned to, and whether it is reshaped for that."""
-    for op in value.consumers():
-        if op.type.startswith("Assign"):
-            return op.inputs[0].op, False
-        for output in op.outputs:
-            variable, reshaped = _assigned(output)
-            if variable is not None:
-                return variable, reshaped or op.type == "Reshape"
+def _block(spec: str) -> tuple[tf.TensorShape, Slice]:
+    """Returns the whole shape and the block that `RestoreV2` spells `4 3 0,2:-`."""
+    *sizes, spans = spec.split()
+    whole = tuple(map(int, sizes))
+    ranges = [
+        (0, size) if span == "-" else tuple(map(int, span.split(",")))
+        for size, span in zip(whole, spans.split(":"), strict=True)
+    ]
+    offset, size = zip(*ranges, strict=True)
+    return tf.TensorShape(whole), Slice(offset, size)
+
+
+def _assigning(value: tf.Tensor) -> tuple[tf.Operation | None, bool]:
+    """Returns the operation that assigns a value, and whether the value is reshaped before."""
+    for operation in value.consumers():
+        if operation.type.startswith("Assign"):
+            return operation, False
+        for output in operation.outputs:
+            assign, reshaped = _assigning(output)
+            if assign is not None:
+                return assign, reshaped or operation.type == "Reshape"
     return None, False
-
-
-def label(scaffold: _Scaffold) -> str:
-    """Returns how messages call a scaffold."""
-    name = getattr(scaffold, "name", "")
-    return f"scaffold {name}" if name else "a scaffold"

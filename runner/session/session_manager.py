@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
 from runner.checkpoints.locate import latest_checkpoint
-from runner.errors import ConfigError, Problem
 from runner.internals.tensorflow import SessionManagerWithLocalInit
-from runner.session.pretrained import label, locate, refuse_overlap, restore
-
-if TYPE_CHECKING:
-    from runner.restoration.restorer import Restorer
-
+from runner.restoration.restorer import Restorer
+from runner.session.pretrained import Directories, PretrainedScaffolds
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Session: TypeAlias = tf.compat.v1.Session
-_Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # A session that places operations elsewhere where a program names a device that is not there, as
@@ -36,10 +30,15 @@ def with_arguments_of(base: Callable[..., Any]) -> Callable[[_Function], _Functi
     """
 
     def decorate(function: _Function) -> _Function:
-        own = inspect.signature(function).parameters.values()
-        theirs = inspect.signature(base).parameters.values()
-        added = [each for each in own if each.kind is each.KEYWORD_ONLY]
-        function.__signature__ = inspect.Signature([*theirs, *added])  # type: ignore[attr-defined]
+        inherited = inspect.signature(base).parameters.values()
+        added = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        ]
+        function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*inherited, *added]
+        )
         return function
 
     return decorate
@@ -49,7 +48,7 @@ class Scaffold(tf.compat.v1.train.Scaffold):
     """`tf.compat.v1.train.Scaffold` with two more attributes.
 
     Attributes:
-      name: names the scaffold in messages; empty by default.
+      name: names the scaffold in messages; by default they give its position in the list.
       optional: True allows its checkpoint to be absent; its variables then keep their initial
         values. False by default.
     """
@@ -64,14 +63,14 @@ class Scaffold(tf.compat.v1.train.Scaffold):
 class SessionManager(SessionManagerWithLocalInit):
     """`tf.compat.v1.train.SessionManager` that warm-starts from several checkpoints.
 
-    On a fresh start `prepare_session` lets the `restorer` initialize and runs the given `init_op`
-    and every init of every scaffold, then the given `init_fn`, then restores each scaffold's saver
-    from its checkpoint, in order, and what the `restorer` restores; then, as in TensorFlow, the
-    local init and the ready check. When there is a checkpoint of the model's own, all of it is
-    restored instead, and of the scaffolds and the restorer nothing is used but the scaffolds' local
-    inits, which run in every new session.
+    On a fresh start `prepare_session` runs the given `init_op`, every init of every scaffold and
+    the given `init_fn`, then restores each scaffold's saver from its checkpoint, in order; then, as
+    in TensorFlow, the local init and the ready check. When the model has a checkpoint of its own,
+    all of it is restored instead, and only the scaffolds' local inits are used, which run in every
+    new session.
 
-    When a source cannot be restored, the session is closed: a half-restored one is never returned.
+    Missing tensors and misfits are reported before anything is initialized. When a source cannot be
+    restored, the session is closed: a half-restored one is never returned.
 
     The scaffolds' savers only ever restore: no saver learns which files a source consists of, so
     none can delete them.
@@ -81,10 +80,10 @@ class SessionManager(SessionManagerWithLocalInit):
     def __init__(
         self,
         *args: Any,
-        checkpoint_dirs: _Directories | None = None,
-        scaffolds: Sequence[_Scaffold] | None = None,
+        checkpoint_dirs: Directories | None = None,
+        scaffolds: Sequence[tf.compat.v1.train.Scaffold] | None = None,
         target: str = "",
-        restorer: Restorer | None = None,
+        restorer: Restorer | PretrainedScaffolds | None = None,
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of `tf.compat.v1.train.SessionManager`, and the sources.
@@ -93,7 +92,7 @@ class SessionManager(SessionManagerWithLocalInit):
 
         Args:
           *args: as in TensorFlow.
-          checkpoint_dirs: for each scaffold what its checkpoint is in or at, or None to keep the
+          checkpoint_dirs: for each scaffold the location of its checkpoint, or None to keep the
             initial values of its variables: a directory of checkpoints, a run directory, a prefix,
             a SavedModel, or a file of any format that the configuration reads too, whose tensors
             have the names in the saver's `var_list`. Only MLflow's addresses and `experiment:NAME`
@@ -101,19 +100,16 @@ class SessionManager(SessionManagerWithLocalInit):
           scaffolds: the scaffolds whose savers restore from these directories. They are plain
             `tf.compat.v1.train.Scaffold`s, finalized or not, or `runner.Scaffold`s.
           target: the TensorFlow master that `prepare_session` uses by default.
-          restorer: initializes and, besides the scaffolds, restores what a plan takes from any
-            number of sources; built. An `init_op` of `prepare_session` that is more than what its
-            `build` returned runs after it has initialized.
+          restorer: initializes and restores instead of scaffolds; built.
           **kwargs: as in TensorFlow.
 
         Raises:
           ConfigError: when `checkpoint_dirs` and `scaffolds` are not lists of one length.
         """
         super().__init__(*args, **kwargs)
-        self._sources = pair_sources(checkpoint_dirs, scaffolds)
+        self._restorer = restorer or PretrainedScaffolds(checkpoint_dirs, scaffolds)
         self._default_target = target
-        self._restorer = restorer
-        self._own_local_init = args[0] if args else kwargs.get("local_init_op")
+        self._model_local_init_op = args[0] if args else kwargs.get("local_init_op")
 
     def prepare_session(
         self,
@@ -140,8 +136,8 @@ class SessionManager(SessionManagerWithLocalInit):
         """
         if checkpoint_dir and saver is not None:
             latest_checkpoint(checkpoint_dir)  # Raises an error if its newest files are gone.
-        if self._sources or self._restorer is not None:
-            init_fn = partial(self._initialize_then_restore, init_op, init_feed_dict, init_fn)
+        if self._restorer:
+            init_fn = partial(self._warm_start, init_op, init_feed_dict, init_fn)
             init_op = init_feed_dict = None
         return super().prepare_session(
             self._default_target if master is None else master,
@@ -156,7 +152,7 @@ class SessionManager(SessionManagerWithLocalInit):
             init_fn=init_fn,
         )
 
-    def _initialize_then_restore(
+    def _warm_start(
         self,
         init_op: tf.Operation | None,
         init_feed_dict: dict[Any, Any] | None,
@@ -165,92 +161,18 @@ class SessionManager(SessionManagerWithLocalInit):
     ) -> None:
         """Runs both phases as TensorFlow's init function: an init after it would undo a restore.
 
-        It also looks for the sources: TensorFlow calls it only if there is no checkpoint of the
-        model's own, for which it may have waited.
+        TensorFlow calls it only if the model has no checkpoint of its own, for which it may have
+        waited; sources are not looked for before.
         """
-        scaffolds, restorer = [scaffold for scaffold, _ in self._sources], self._restorer
         try:
             with session.graph.as_default():
-                restores = locate(self._sources)
-                build_savers(scaffolds)
-                refuse_overlap(restores)
-                # Each once: scaffolds without an init of their own share the graph's default.
-                inits = {init_op: init_feed_dict}
-                for scaffold in scaffolds:
-                    inits.setdefault(scaffold.init_op, scaffold.init_feed_dict)
-                inits.pop(None, None)
-                if restorer is not None and restorer.init_op not in inits:
-                    inits = {restorer.init_op: None, **inits}
-                for op, feed in inits.items():
-                    session.run(op, feed_dict=feed)
-                for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
-                    if function is not None:
-                        function(session)
-                restore(session, restores)
-                if restorer is not None:
-                    restorer.restore(session)
+                self._restorer.warm_start(session, init_op, init_feed_dict, init_fn=init_fn)
         except BaseException:
             session.close()
             raise
 
     def run_more_local_inits(self, session: _Session) -> None:
         """Runs the local inits of the scaffolds."""
-        for scaffold, _ in self._sources:
-            if scaffold.local_init_op not in (None, self._own_local_init):
-                session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
-
-
-def pair_sources(
-    checkpoint_dirs: _Directories | None, scaffolds: Sequence[_Scaffold] | None
-) -> list[tuple[_Scaffold, str | None]]:
-    """Returns each scaffold with its checkpoint directory.
-
-    Raises:
-      ConfigError: when the two are not lists, of directories and of scaffolds, of one length.
-    """
-    for name, given in (("checkpoint directories", checkpoint_dirs), ("scaffolds", scaffolds)):
-        if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable | None):
-            raise ConfigError(
-                Problem(f"the {name} are {given!r}", "they are a list", "put it in brackets")
-            )
-    parts = list(scaffolds or ())
-    directories = [None if each is None else os.fspath(each) for each in checkpoint_dirs or ()]
-    remedy = "wrap a saver: runner.Scaffold(saver=...)"
-    wrong = [
-        Problem(f"{each!r} is not a tf.compat.v1.train.Scaffold", remedy=remedy)
-        for each in parts
-        if not isinstance(each, tf.compat.v1.train.Scaffold)
-    ]
-    if wrong:
-        raise ConfigError(*wrong)
-    if len(directories) != len(parts):
-        raise ConfigError(
-            Problem(
-                f"{len(parts)} scaffolds and {len(directories)} checkpoint directories are given",
-                "each scaffold restores from the directory at its place in the list",
-                "give lists of one length, with None for a scaffold without a checkpoint",
-            )
-        )
-    return list(zip(parts, directories, strict=True))
-
-
-def build_savers(scaffolds: Sequence[_Scaffold]) -> None:
-    """Builds deferred savers while the graph can still grow.
-
-    Raises:
-      ConfigError: when a scaffold has no saver: TensorFlow would give it the default one, which
-        restores every variable of the model.
-    """
-    without = [
-        Problem(
-            f"{label(scaffold)} has no saver",
-            "its saver selects the variables that its checkpoint restores",
-            "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
-        )
-        for scaffold in scaffolds
-        if scaffold.saver is None
-    ]
-    if without:
-        raise ConfigError(*without)
-    for scaffold in scaffolds:
-        scaffold.saver.build()
+        for operation, feeds in self._restorer.local_inits.items():
+            if operation is not self._model_local_init_op:
+                session.run(operation, feeds)

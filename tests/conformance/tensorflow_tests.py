@@ -1,12 +1,11 @@
 """TensorFlow's own tests, with runner's classes in place of those that they extend.
 
-TensorFlow's wheel does not contain its tests. Of a checkout of its version:
+TensorFlow's wheel does not contain its tests. With a checkout of its version:
 
     python -m tests.conformance.tensorflow_tests CHECKOUT/tensorflow/python/training [saver ...]
 
-Each file runs as it is and with runner's classes, each time in a process of its own, as TensorFlow
-1 behaves. Prints the counts and every test that ends differently, which none may; exits with 1 if
-one does.
+Each file runs unchanged and with runner's classes, in separate processes with the behaviour of
+TensorFlow 1. Prints the counts and every test that ends differently; exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ NAMES = (
 
 
 class Replaced:
-    """A module of TensorFlow with some other attributes, as its tests see it."""
+    """A module of TensorFlow with some attributes replaced, for its tests."""
 
     def __init__(self, module: ModuleType, **attributes: Any) -> None:
         self._module = module
@@ -70,32 +69,32 @@ def replace_classes(tests: ModuleType) -> None:
     for name, module in list(vars(tests).items()):
         if isinstance(module, ModuleType) and module.__name__.startswith("tensorflow.python."):
             kinds = (type, FunctionType)
-            named = {key: each for key, each in vars(module).items() if isinstance(each, kinds)}
-            found = {key: ours[value] for key, value in named.items() if value in ours}
-            if found:
-                setattr(tests, name, Replaced(module, **found))
+            named = {key: value for key, value in vars(module).items() if isinstance(value, kinds)}
+            replaced = {key: ours[value] for key, value in named.items() if value in ours}
+            if replaced:
+                setattr(tests, name, Replaced(module, **replaced))
     test_util.ErrorLoggingSession.__bases__ = (runner.CachedSession,)
 
 
 class Outcomes(unittest.TestResult):
-    """How each test ended."""
+    """The outcome of every test."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, str] = {}
+        self.outcomes: dict[str, str] = {}
 
     def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802 (unittest's name)
-        """Records a test, whose end is the last entry of one of the lists, if of any."""
+        """Records the outcome: a list of the result that has the test, or `passed`."""
         super().stopTest(test)
         for kind in ("failures", "errors", "skipped", "expectedFailures"):
-            if any(each is test for each, _ in getattr(self, kind)):
-                self.found[test.id()] = kind
+            if any(failed is test for failed, _ in getattr(self, kind)):
+                self.outcomes[test.id()] = kind
                 return
-        self.found[test.id()] = "passed"
+        self.outcomes[test.id()] = "passed"
 
 
 def outcomes(path: Path, with_runner: bool) -> dict[str, str]:
-    """Runs the tests of a file and returns test -> how it ended; for a process of its own."""
+    """Runs the tests of a file and returns test -> outcome; for a separate process."""
     import tensorflow.compat.v1 as tf
 
     tf.disable_v2_behavior()
@@ -109,20 +108,20 @@ def outcomes(path: Path, with_runner: bool) -> dict[str, str]:
         replace_classes(tests)
     result = Outcomes()
     unittest.defaultTestLoader.loadTestsFromModule(tests).run(result)
-    return result.found
+    return result.outcomes
 
 
 def main(folder: str, *files: str) -> int:
     """Compares TensorFlow's classes with runner's, and returns the exit code."""
     different = 0
     for file in files or FILES:
-        found = []
+        both = []
         for with_runner in (False, True):
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
                 path = Path(folder, f"{file}_test.py")
-                found.append(process.submit(outcomes, path, with_runner).result())
-        theirs, ours = found
-        passed = [sum(end == "passed" for end in each.values()) for each in found]
+                both.append(process.submit(outcomes, path, with_runner).result())
+        theirs, ours = both
+        passed = [sum(end == "passed" for end in endings.values()) for endings in both]
         print(f"{file}: of {len(theirs)} tests {passed[0]} pass, with runner {passed[1]}")
         for test in sorted({*theirs, *ours}):
             if theirs.get(test) != ours.get(test):

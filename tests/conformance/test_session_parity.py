@@ -71,8 +71,8 @@ def fetches_and_feeds_of_hooks(api: Any, events: Events, path: Path) -> None:
     with api.MonitoredSession(api.ChiefSessionCreator(model.scaffold), hooks) as session:
         for _ in range(3):
             events.append(str(session.run(model.sum)))
-            found = session.run({"x": model.sum}, feed_dict={model.other: 1.0})
-            events.append(f"x is {found['x']:g}")
+            fetched = session.run({"x": model.sum}, feed_dict={model.other: 1.0})
+            events.append(f"x is {fetched['x']:g}")
         fails(events, partial(session.run, model.sum, {model.feed: 2.0}))
 
 
@@ -302,22 +302,22 @@ def open_session(api: Any, address: str, directory: Path, hook: Hook) -> tuple[A
 def test_a_session_outlives_its_server(forks: Forks, tmp_path: Path) -> None:
     (address,) = free_addresses(1)
     sides: dict[Any, tuple[tf.Graph, Hook, Any, Any]] = {}
-    found: dict[Any, list[Any]] = {}
+    fetched: dict[Any, list[Any]] = {}
     with serve(forks, address) as first:
         for api in (tf.train, runner):
             with tf.Graph().as_default() as graph:
                 hook = Hook([], "hook")
                 session, values = open_session(api, address, tmp_path / api.__name__, hook)
                 sides[api] = (graph, hook, session, values)
-                found[api] = [session.run(values) for _ in range(3)]
+                fetched[api] = [session.run(values) for _ in range(3)]
         first.kill()
     with serve(forks, address) as second:
         for api, (graph, hook, session, values) in sides.items():
             with graph.as_default():
-                found[api] += [session.run(values) for _ in range(2)]
+                fetched[api] += [session.run(values) for _ in range(2)]
                 session.close()
             assert len(hook.sessions) == 2
         second.kill()
     # The third step was not saved: it is taken again.
-    assert found[tf.train] == [(1, 101.0), (2, 102.0), (3, 103.0), (3, 103.0), (4, 104.0)]
-    assert found[runner] == found[tf.train]
+    assert fetched[tf.train] == [(1, 101.0), (2, 102.0), (3, 103.0), (3, 103.0), (4, 104.0)]
+    assert fetched[runner] == fetched[tf.train]

@@ -31,7 +31,7 @@ NAMES = [
 def signature(api: Any, name: str) -> list[inspect.Parameter]:
     """The parameters of a class or function, without annotations."""
     parameters = inspect.signature(getattr(api, name)).parameters.values()
-    return [each.replace(annotation=each.empty) for each in parameters]
+    return [parameter.replace(annotation=parameter.empty) for parameter in parameters]
 
 
 @pytest.mark.parametrize("name", ["MonitoredTrainingSession", "CachedSession", *NAMES])
@@ -39,13 +39,13 @@ def test_tensorflows_arguments_come_first_and_ours_are_keywords(name: str) -> No
     theirs = signature(tf, "Session") if name == "CachedSession" else signature(tf.train, name)
     ours = signature(runner, name)
     assert ours[: len(theirs)] == theirs
-    assert {each.kind for each in ours[len(theirs) :]} <= {inspect.Parameter.KEYWORD_ONLY}
+    assert {parameter.kind for parameter in ours[len(theirs) :]} <= {inspect.Parameter.KEYWORD_ONLY}
     if name in NAMES:
         assert issubclass(getattr(runner, name), getattr(tf.train, name))
 
 
 def positional(name: str, directory: Path) -> list[Any]:
-    """Every argument of TensorFlow's, in its order, each with another value than by default."""
+    """Returns a value other than the default for every argument, in TensorFlow's order."""
     variable = tf.get_variable("variable", initializer=1.0)
     tf.train.get_or_create_global_step()
     init, local_init = tf.global_variables_initializer(), tf.no_op()
@@ -55,22 +55,58 @@ def positional(name: str, directory: Path) -> list[Any]:
     scaffold = tf.train.Scaffold(init, saver=saver)
     hooks, options = [tf.train.StopAtStepHook(1)], tf.RunOptions(timeout_in_ms=60_000)
     graph, summary = tf.get_default_graph(), tf.no_op()
-    own = str(directory)
+    path = str(directory)
     values: dict[str, list[Any]] = {
         "Scaffold": [init, feed, print, ready, ready, local_init, summary, saver, scaffold, feed],
         "SessionManager": [local_init, ready, ready, graph, 0.25, options, feed],
-        "ChiefSessionCreator": [scaffold, "", config, own, None],
+        "ChiefSessionCreator": [scaffold, "", config, path, None],
         "WorkerSessionCreator": [scaffold, "", config, 1],
         "MonitoredSession": [tf.train.ChiefSessionCreator(scaffold), hooks, 1],
-        "SingularMonitoredSession": [hooks, scaffold, "", config, own, 1, None],
-        "Supervisor": [
-            *(graph, ready, ready, True, init, feed, local_init, own, None, saver, None),
-            *(1, 0, 0.25, 1, "other.ckpt", None, None, print, options),
-        ],
-        "MonitoredTrainingSession": [
-            *("", True, own, scaffold, hooks, [], 1, None, None, config),
-            *(1, None, 1, None, own, False),
-        ],
+        "SingularMonitoredSession": [hooks, scaffold, "", config, path, 1, None],
+        "Supervisor": list(
+            {
+                "graph": graph,
+                "ready_op": ready,
+                "ready_for_local_init_op": ready,
+                "is_chief": True,
+                "init_op": init,
+                "init_feed_dict": feed,
+                "local_init_op": local_init,
+                "logdir": path,
+                "summary_op": None,
+                "saver": saver,
+                "global_step": None,
+                "save_summaries_secs": 1,
+                "save_model_secs": 0,
+                "recovery_wait_secs": 0.25,
+                "stop_grace_secs": 1,
+                "checkpoint_basename": "other.ckpt",
+                "session_manager": None,
+                "summary_writer": None,
+                "init_fn": print,
+                "local_init_run_options": options,
+            }.values()
+        ),
+        "MonitoredTrainingSession": list(
+            {
+                "master": "",
+                "is_chief": True,
+                "checkpoint_dir": path,
+                "scaffold": scaffold,
+                "hooks": hooks,
+                "chief_only_hooks": [],
+                "save_checkpoint_secs": 1,
+                "save_summaries_steps": None,
+                "save_summaries_secs": None,
+                "config": config,
+                "stop_grace_period_secs": 1,
+                "log_step_count_steps": None,
+                "max_wait_secs": 1,
+                "save_checkpoint_steps": None,
+                "summary_dir": path,
+                "save_graph_def": False,
+            }.values()
+        ),
     }
     return values[name]
 
@@ -81,18 +117,22 @@ def test_positional_arguments_mean_what_they_mean_to_tensorflow(name: str, tmp_p
         with tf.Graph().as_default():
             arguments = positional(name, tmp_path / "own")
             assert len(arguments) == len(signature(tf.train, name))
-            made = getattr(api, name)(*arguments)
-            found = {key: value for key, value in vars(made).items() if _is_plain(value)}
-            found |= {
+            hook_or_session = getattr(api, name)(*arguments)
+            settings = {
+                key: value for key, value in vars(hook_or_session).items() if _is_plain(value)
+            }
+            settings |= {
                 key: value.name
-                for key, value in vars(made).items()
+                for key, value in vars(hook_or_session).items()
                 if isinstance(value, (tf.Tensor, tf.Operation))
             }
-            if isinstance(made, tf.train.MonitoredSession):
-                found["hooks"] = [(type(hook), _settings(hook)) for hook in made._hooks]
-                made.close()
+            if isinstance(hook_or_session, tf.train.MonitoredSession):
+                settings["hooks"] = [
+                    (type(hook), _settings(hook)) for hook in hook_or_session._hooks
+                ]
+                hook_or_session.close()
             shutil.rmtree(tmp_path / "own", ignore_errors=True)
-            return found
+            return settings
 
     theirs, ours = attributes(tf.train), attributes(runner)
     assert {key: ours[key] for key in theirs} == theirs

@@ -324,14 +324,14 @@ def test_closing_ends_what_still_runs(kind: type[tf.Session]) -> None:
         session = kind()
         session.run(one)
         assert session.run(waits) == 1
-        found: list[Any] = []
-        thread = threading.Thread(target=lambda: found.append(outcome(lambda: session.run(waits))))
+        ended: list[Any] = []
+        thread = threading.Thread(target=lambda: ended.append(outcome(lambda: session.run(waits))))
         thread.start()
         assert session.run(size) == 0
         session.close()
         thread.join(20)
         assert not thread.is_alive()
-        assert found[0][0] in (tf.errors.CancelledError, RuntimeError)
+        assert ended[0][0] in (tf.errors.CancelledError, RuntimeError)
 
 
 def test_threads_share_a_session(model: Model, sessions: Sessions) -> None:
@@ -341,12 +341,12 @@ def test_threads_share_a_session(model: Model, sessions: Sessions) -> None:
     def work(offset: int) -> None:
         for value in range(offset, offset + 100):
             feed = {model.scalar: value}
-            found = [
+            fetched = [
                 fast.run(model.doubled, feed),
                 fast.run([model.doubled, model.increment], feed),
             ]
-            if found != [2 * value, [2 * value, None]]:
-                wrong.append((value, found))
+            if fetched != [2 * value, [2 * value, None]]:
+                wrong.append((value, fetched))
 
     threads = [threading.Thread(target=work, args=(1000 * index,)) for index in range(6)]
     for thread in threads:

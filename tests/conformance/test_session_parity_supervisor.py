@@ -90,11 +90,11 @@ def loops_and_how_they_end(api: Any, events: Events, path: Path) -> None:
 
     with tf.Graph().as_default():
         element = tf.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
-        supervisor, found = api.Supervisor(), []
+        supervisor, elements = api.Supervisor(), []
         with supervisor.managed_session() as session:
             while not supervisor.should_stop():
-                found.append(int(session.run(element)))
-        events.append(str(found))
+                elements.append(int(session.run(element)))
+        events.append(str(elements))
 
 
 @play("chief False", "step 1")

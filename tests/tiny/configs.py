@@ -63,5 +63,7 @@ def program(name: str, data: str, params: dict[str, Any], **splits: Any) -> dict
         **OWN_GRAPH,
         "model_fn": {"_target_": f"tests.tiny.programs.{name}"},
         "params": params,
-        "input_fns": {split: {"_target_": target, **given} for split, given in splits.items()},
+        "input_fns": {
+            split: {"_target_": target, **arguments} for split, arguments in splits.items()
+        },
     }

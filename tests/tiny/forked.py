@@ -52,9 +52,9 @@ class Forked(subprocess.Popen[str]):
         assert (option, text) == ("-m", True)
         self._server, self.args, self.returncode = server, list(command), None
         self.stdin, self.stdout, self.stderr = None, None, None
-        theirs = {each: each for each in pass_fds}
-        for place, given in ((_INPUT, stdin), (_OUTPUT, stdout), (_ERRORS, stderr)):
-            theirs[place] = self._stream(place, given, theirs, errors)
+        theirs = {descriptor: descriptor for descriptor in pass_fds}
+        for place, stream in ((_INPUT, stdin), (_OUTPUT, stdout), (_ERRORS, stderr)):
+            theirs[place] = self._stream(place, stream, theirs, errors)
         request = {
             "module": module,
             "arguments": arguments,
@@ -70,17 +70,17 @@ class Forked(subprocess.Popen[str]):
             os.close(descriptor)
 
     def _stream(
-        self, place: int, given: int | None, theirs: Mapping[int, int], errors: str | None
+        self, place: int, stream: int | None, theirs: Mapping[int, int], errors: str | None
     ) -> int:
         """Returns the descriptor for the process, the other end of a pipe being kept."""
-        if given is None:
+        if stream is None:
             return place
-        if given == subprocess.DEVNULL:
+        if stream == subprocess.DEVNULL:
             return os.open(os.devnull, os.O_RDWR)
-        if given == subprocess.STDOUT:
+        if stream == subprocess.STDOUT:
             return theirs[_OUTPUT]
-        if given != subprocess.PIPE:
-            return os.dup(given)
+        if stream != subprocess.PIPE:
+            return os.dup(stream)
         output, into = os.pipe()
         if place == _INPUT:
             self.stdin = open(into, "w", errors=errors)  # noqa: SIM115 - Popen's attribute
@@ -150,9 +150,9 @@ class Forked(subprocess.Popen[str]):
 
 def environment() -> dict[str, str]:
     """That of this process, without the log level that a test of the command line sets in it."""
-    found = {**os.environ, "PYTHONPATH": str(ROOT)}
-    found.pop(LEVEL, None)
-    return found
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop(LEVEL, None)
+    return environment
 
 
 class Forks:

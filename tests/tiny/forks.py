@@ -110,7 +110,7 @@ class Server:
                         return request
 
     def _answer(self, connection: socket.socket) -> dict[str, Any] | None:
-        _, given, _, _ = socket.recv_fds(connection, 1, 16)
+        _, descriptors, _, _ = socket.recv_fds(connection, 1, 16)
         with connection.makefile("rw") as stream:
             request: dict[str, Any] = json.loads(stream.readline())
             if "poll" in request:
@@ -119,11 +119,11 @@ class Server:
             else:
                 answer = os.fork()
                 if answer == 0:
-                    request["given"] = given
+                    request["received"] = descriptors
                     return request
                 self._ended.pop(answer, None)  # Numbers of processes come again.
                 self._living.add(answer)
-                for descriptor in given:
+                for descriptor in descriptors:
                     os.close(descriptor)
             stream.write(f"{json.dumps(answer)}\n")
         return None
@@ -188,8 +188,11 @@ def become(address: str, request: dict[str, Any]) -> None:
         # A fork's parent is not the process that asked for it: it does not notice that one's death.
         os.environ[LIFELINE] = str(os.getppid())
     # First all out of the way: a number may be that of another one here.
-    moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for each in request["given"]]
-    for descriptor in request["given"]:
+    moved = [
+        fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+        for descriptor in request["received"]
+    ]
+    for descriptor in request["received"]:
         os.close(descriptor)
     for descriptor, place in zip(moved, request["descriptors"], strict=True):
         os.dup2(descriptor, place)

@@ -35,16 +35,16 @@ class Opened:
 
     def values(self, *names: str) -> list[Any]:
         """Returns the values of variables."""
-        found: list[Any] = self.session.run([self.built.variables[name] for name in names])
-        return found
+        values: list[Any] = self.session.run([self.built.variables[name] for name in names])
+        return values
 
     def after_steps(self, name: str, steps: int) -> list[float]:
         """Returns the value of a scalar variable after each step."""
-        found = []
+        values = []
         for _ in range(steps):
             self.train()
-            found.append(float(self.values(name)[0]))
-        return found
+            values.append(float(self.values(name)[0]))
+        return values
 
     def evaluate(self) -> dict[str, float]:
         """Returns the metrics of the graph's split."""

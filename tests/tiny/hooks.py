@@ -1,4 +1,4 @@
-"""Hooks that disturb a run, chosen in the configuration like a user's own."""
+"""Hooks that disturb a run, chosen in the configuration like a user's hooks."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Listing(tf.train.SessionRunHook):
         self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
     ) -> None:
         if run_context.session.run(tf.train.get_global_step()) == 1:
-            names = [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
+            names = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
             threads = {**collections.Counter(names), "Python": threading.active_count()}
             print(json.dumps({"modules": list(sys.modules), "threads": threads}))
 
@@ -148,6 +148,6 @@ class Footprint(tf.train.SessionRunHook):
     def begin(self) -> None:
         gc.collect()
         process = psutil.Process()
-        found = [process.memory_info().rss / 1e6, threading.active_count(), process.num_fds()]
+        resources = [process.memory_info().rss / 1e6, threading.active_count(), process.num_fds()]
         with self.file.open("a") as stream:
-            stream.write(f"{json.dumps(found)}\n")
+            stream.write(f"{json.dumps(resources)}\n")

@@ -99,6 +99,15 @@ class Dropped(keras.Model):
         return self.drop(features, training=training) * self.scale
 
 
+def two_branches() -> keras.Model:
+    """A model whose layers are not in the order in which they are created."""
+    features = keras.Input((8,))
+    second = keras.layers.Dense(4, name="second")(features)
+    first = keras.layers.Dense(4, name="first")(features)
+    joined = keras.layers.Concatenate()([first, second])
+    return keras.Model(features, keras.layers.Dense(2, name="head")(joined), name="branches")
+
+
 class Sum:
     """A metric: the sum of an example's outputs."""
 
@@ -214,10 +223,10 @@ class Rising:
     """Batches of features that are all 1, then all 2, and so on."""
 
     def train(self) -> tf.data.Dataset:
-        return tf.data.Dataset.counter(1).map(lambda each: self._batch(each))
+        return tf.data.Dataset.counter(1).map(lambda number: self._batch(number))
 
     def validation(self) -> tf.data.Dataset:
-        return tf.data.Dataset.range(1, 3).map(lambda each: self._batch(each))
+        return tf.data.Dataset.range(1, 3).map(lambda number: self._batch(number))
 
     def test(self) -> tf.data.Dataset:
         return self.validation()

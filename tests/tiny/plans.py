@@ -47,8 +47,8 @@ def checkpoint(
     """A checkpoint with these tensors of shape (2, 3), and those of `shapes`."""
     sized = {**dict.fromkeys(names, (2, 3)), **(shapes or {})}
     tensors = {name: TensorSpec(name, shape, dtype) for name, shape in sized.items()}
-    found = {"path": "ckpt/model", "step": 7, "tensors": tensors, "content": lambda: digest}
-    return CheckpointSpec(**{**found, **changes})
+    fields = {"path": "ckpt/model", "step": 7, "tensors": tensors, "content": lambda: digest}
+    return CheckpointSpec(**{**fields, **changes})
 
 
 def scaffold(*include: str, exclude: Sequence[str] = (), **changes: Any) -> ScaffoldConfig:
@@ -69,7 +69,11 @@ def plan(
 ) -> RestorationPlan:
     """Makes the plan."""
     return make_plan(
-        variables, scaffolds, LocatedSources(sources, unusable or {}), collision, expect
+        variables,
+        scaffolds,
+        LocatedSources(sources, unusable or {}),
+        collision=collision,
+        expect=expect,
     )
 
 
@@ -80,20 +84,22 @@ def one(
     return plan(variables, {"net": config}, {"net": source})
 
 
-def by_name(made: RestorationPlan) -> dict[str, Assignment]:
+def by_name(restoration_plan: RestorationPlan) -> dict[str, Assignment]:
     """The assignments by variable."""
-    return {each.variable.name: each for each in made.assignments}
+    return {assignment.variable.name: assignment for assignment in restoration_plan.assignments}
 
 
-def origins(made: RestorationPlan) -> dict[str, list[str]]:
+def origins(restoration_plan: RestorationPlan) -> dict[str, list[str]]:
     """Variable -> `scaffold: tensor` of each piece."""
     return {
-        each.variable.name: [f"{piece.source}: {'+'.join(piece.names)}" for piece in each.pieces]
-        for each in made.assignments
+        assignment.variable.name: [
+            f"{piece.source}: {'+'.join(piece.names)}" for piece in assignment.pieces
+        ]
+        for assignment in restoration_plan.assignments
     }
 
 
-def only(made: RestorationPlan) -> Problem:
+def only(restoration_plan: RestorationPlan) -> Problem:
     """The one problem of a plan."""
-    (problem,) = made.problems
+    (problem,) = restoration_plan.problems
     return problem

@@ -34,8 +34,8 @@ def folder_for_all() -> Iterator[Path]:
         try:
             yield folder
         finally:
-            for each in (folder, *folder.rglob("*")):
-                each.chmod(0o755)
+            for path in (folder, *folder.rglob("*")):
+                path.chmod(0o755)
 
 
 @contextlib.contextmanager

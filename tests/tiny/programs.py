@@ -151,7 +151,7 @@ def bert_model_fn_builder(init_checkpoint: str | None, learning_rate: float = 0.
             logits = dense(pooled, 4, "dense")
         if init_checkpoint:
             names = [name for name, _ in tf.train.list_variables(init_checkpoint)]
-            known = {each.op.name for each in tf.trainable_variables()}
+            known = {variable.op.name for variable in tf.trainable_variables()}
             assignment = {name: name for name in names if name in known}
             tf.train.init_from_checkpoint(init_checkpoint, assignment)
         optimizer = tf.train.AdamOptimizer(learning_rate)
@@ -220,7 +220,7 @@ def gan(mode: str, size: int = 8, seed: int = 0, calls: bool = False) -> runner.
         for name, loss in zip(PLAYERS, (told, fooled), strict=True)
     }
     # In one step both updates follow from what was before it.
-    before = [] if calls else [each for pairs in gradients.values() for each, _ in pairs]
+    before = [] if calls else [gradient for pairs in gradients.values() for gradient, _ in pairs]
     with tf.control_dependencies(before):
         train = {name: optimizers[name].apply_gradients(gradients[name]) for name in PLAYERS}
     increment = tf.assign_add(tf.train.get_global_step(), 1)

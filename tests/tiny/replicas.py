@@ -28,11 +28,11 @@ def main(source: str) -> None:
     restoration = {"verify": True}
     runner.warm_start(model, {"head": scaffold}, optimizer=optimizer, restoration=restoration)
     kernel = model.variables[0].value
-    kernels = [each.numpy() for each in strategy.experimental_local_results(kernel)]
+    kernels = [value.numpy() for value in strategy.experimental_local_results(kernel)]
     assert len(kernels) == 2
     wanted = np.load(source)["head/kernel"]
-    assert all(np.array_equal(each, wanted) for each in kernels)
-    slots = {type(each.value).__name__ for each in optimizer.variables[2:]}
+    assert all(np.array_equal(value, wanted) for value in kernels)
+    slots = {type(variable.value).__name__ for variable in optimizer.variables[2:]}
     assert slots == {"MirroredVariable"}
 
 

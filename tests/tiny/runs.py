@@ -92,7 +92,7 @@ class Runs:
         return {name: reader.get_tensor(name) for name in names if name != "iterator"}
 
     def count(self) -> int:
-        return len([each for each in self.folder.glob("*") if each.name.isdigit()])
+        return len([path for path in self.folder.glob("*") if path.name.isdigit()])
 
 
 def run(folder: Path, **changes: Any) -> list[str]:
@@ -112,7 +112,7 @@ def saved(folder: Path, name: str, number: int = 1) -> Any:
 
 def written(path: Path) -> dict[str, list[tuple[int, float]]]:
     """Returns tag -> steps and values in the event files of a folder."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    scalars: dict[str, list[tuple[int, float]]] = {}
     for file in sorted(path.glob("events.*")):
         for event in tf.train.summary_iterator(str(file)):
             for value in event.summary.value:
@@ -121,8 +121,8 @@ def written(path: Path) -> dict[str, list[tuple[int, float]]]:
                     if value.HasField("tensor")
                     else value.simple_value
                 )
-                found.setdefault(value.tag, []).append((event.step, scalar))
-    return found
+                scalars.setdefault(value.tag, []).append((event.step, scalar))
+    return scalars
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0, every: float = 0.05) -> None:

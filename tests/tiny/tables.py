@@ -20,12 +20,12 @@ def stored(content: bytes, compression: int = 0) -> bytes:
 
 def recompressed(table: bytes, compression: int) -> bytes:
     """A table of uncompressed blocks with its blocks compressed."""
-    made = bytearray()
+    rewritten = bytearray()
 
     def put(content: bytes) -> bytes:
         block = stored(content, compression)
-        handle = _varint(len(made)) + _varint(len(block) - 5)
-        made.extend(block)
+        handle = _varint(len(rewritten)) + _varint(len(block) - 5)
+        rewritten.extend(block)
         return handle
 
     (meta, meta_size, at, size), _ = _varints(table, len(table) - _FOOTER, 4)
@@ -41,24 +41,24 @@ def recompressed(table: bytes, compression: int) -> bytes:
         position += unshared + length
     one_restart_at_the_start = bytes(4) + (1).to_bytes(4, "little")
     footer = put(table[meta : meta + meta_size]) + put(entries + one_restart_at_the_start)
-    return bytes(made) + footer.ljust(_FOOTER - 8, b"\0") + table[-8:]
+    return bytes(rewritten) + footer.ljust(_FOOTER - 8, b"\0") + table[-8:]
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def _varints(data: bytes, position: int, count: int) -> tuple[list[int], int]:
-    found = []
+    numbers = []
     for _ in range(count):
         value = shift = 0
         while data[position] > 0x7F:
             value |= (data[position] & 0x7F) << shift
             position, shift = position + 1, shift + 7
-        found.append(value | data[position] << shift)
+        numbers.append(value | data[position] << shift)
         position += 1
-    return found, position
+    return numbers, position

@@ -16,22 +16,25 @@ from runner.checkpoints.inspection import Statistics, statistics
 from tests.conformance.goldens import save_npz
 
 
-def test_a_checkpoint_is_a_mapping_whose_values_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_a_checkpoint_is_a_mapping_whose_values_are_read_on_access(tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
     save_npz(path, kernel=np.ones((2, 3), np.float32), step=np.int64(7))
-    found = runner.open_checkpoint(path)
-    assert list(found) == ["kernel", "step"]
-    assert (found.tensors["kernel"].shape, found.tensors["kernel"].dtype) == ((2, 3), "float32")
-    assert repr(found) == f"<NumPy archive {path}, 2 tensors>"
-    np.testing.assert_array_equal(found["kernel"], np.ones((2, 3)))
-    assert "kernle" not in found
-    assert found.get("kernle") is None
+    checkpoint = runner.open_checkpoint(path)
+    assert list(checkpoint) == ["kernel", "step"]
+    assert (checkpoint.tensors["kernel"].shape, checkpoint.tensors["kernel"].dtype) == (
+        (2, 3),
+        "float32",
+    )
+    assert repr(checkpoint) == f"<NumPy archive {path}, 2 tensors>"
+    np.testing.assert_array_equal(checkpoint["kernel"], np.ones((2, 3)))
+    assert "kernle" not in checkpoint
+    assert checkpoint.get("kernle") is None
     with pytest.raises(KeyError, match="nearest: kernel"):
-        found["kernle"]
-    assert not runner.checkpoints.diff(found, path)
+        checkpoint["kernle"]
+    assert not runner.checkpoints.diff(checkpoint, path)
     path.unlink()  # A value that was not read is not in memory.
     with pytest.raises(runner.RunnerError):
-        found["step"]
+        checkpoint["step"]
 
 
 def _compared(folder: Path, one: dict[str, Any], other: dict[str, Any]) -> Any:
@@ -60,25 +63,25 @@ def _compared(folder: Path, one: dict[str, Any], other: dict[str, Any]) -> Any:
         (np.array(["a", "b"]), np.array(["a", "c"]), "1 of 2 values"),
     ],
 )
-def test_what_differs_is_said(one: object, other: object, what: str, tmp_path: Path) -> None:
+def test_differences_are_described(one: object, other: object, what: str, tmp_path: Path) -> None:
     same = np.array([np.nan, np.inf], np.float32)
-    found = _compared(tmp_path, {"t": one, "same": same}, {"t": other, "same": same})
-    assert found.tensors == {"t": what}
+    differences = _compared(tmp_path, {"t": one, "same": same}, {"t": other, "same": same})
+    assert differences.tensors == {"t": what}
 
 
 def test_tensors_of_one_checkpoint_only(tmp_path: Path) -> None:
-    found = _compared(tmp_path, {"a": 1.0, "b": 2.0}, {"b": 2.0, "c": 3.0})
-    assert found.tensors == {"a": "only in the first", "c": "only in the second"}
-    assert str(found).startswith(f"2 tensors differ\nfirst: {tmp_path}/one.npz\n")
+    differences = _compared(tmp_path, {"a": 1.0, "b": 2.0}, {"b": 2.0, "c": 3.0})
+    assert differences.tensors == {"a": "only in the first", "c": "only in the second"}
+    assert str(differences).startswith(f"2 tensors differ\nfirst: {tmp_path}/one.npz\n")
 
 
-def test_tensors_are_found_by_alias(tmp_path: Path) -> None:
+def test_tensors_are_compared_by_alias(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "w.h5", "w") as file:
         file["layers/dense/vars/0"] = np.array([[1, 2]], np.float32)
         file["layers/dense/vars"].attrs["name"] = "head"
     other = save_npz(tmp_path / "o.npz", **{"head/kernel": np.array([[1, 3]], np.float32)})
-    found = runner.checkpoints.diff(tmp_path / "w.h5", other)
-    assert found.tensors == {"layers/dense/vars/0": "1 of 2 values, by up to 1"}
+    differences = runner.checkpoints.diff(tmp_path / "w.h5", other)
+    assert differences.tensors == {"layers/dense/vars/0": "1 of 2 values, by up to 1"}
     assert list(runner.checkpoints.diff(other, tmp_path / "w.h5").tensors) == ["head/kernel"]
 
 

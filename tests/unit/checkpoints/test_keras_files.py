@@ -113,7 +113,7 @@ def test_lists_in_parts_are_joined(tmp_path: Path) -> None:
     ("config", "aliases"),
     [
         ('{"config": {"name": "net"}}', {"a/kernel": "net/a/kernel"}),
-        *((each, {}) for each in (b"{", '{"config": []}', "[]", '{"config": {"name": 3}}')),
+        *((config, {}) for config in (b"{", '{"config": []}', "[]", '{"config": {"name": 3}}')),
     ],
 )
 def test_the_models_own_name_may_be_left_out(
@@ -219,9 +219,9 @@ def test_a_cell_of_an_attribute_is_known_by_its_shapes(
     shapes: tuple[tuple[int, ...], ...], known: bool
 ) -> None:
     layers = {"": "net", "rnn": "rnn", "rnn/cell": "lstm_cell"}
-    names = [f"rnn/lstm_cell/{each}" for each in ("kernel", "recurrent_kernel", "bias")]
-    found = keras_paths(_tensors("rnn/cell", *shapes), layers)
-    assert sorted(found) == sorted(names[: len(shapes)] if known else [])
+    names = [f"rnn/lstm_cell/{name}" for name in ("kernel", "recurrent_kernel", "bias")]
+    paths = keras_paths(_tensors("rnn/cell", *shapes), layers)
+    assert sorted(paths) == sorted(names[: len(shapes)] if known else [])
 
 
 def test_every_variable_of_a_subclassed_model_is_known(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ def test_every_variable_of_a_subclassed_model_is_known(tmp_path: Path) -> None:
     with old_array_protocol():
         model.save_weights(path)
     spec = open_checkpoint(str(path)).spec()
-    wanted = {each.path.removeprefix("net/"): each.shape for each in model.weights}
-    found = {name: spec.tensors[spec.aliases[name]].shape for name in wanted if "seed" not in name}
-    assert found == {name: shape for name, shape in wanted.items() if "seed" not in name}
+    wanted = {variable.path.removeprefix("net/"): variable.shape for variable in model.weights}
+    shapes = {name: spec.tensors[spec.aliases[name]].shape for name in wanted if "seed" not in name}
+    assert shapes == {name: shape for name, shape in wanted.items() if "seed" not in name}
 
 
 LAYERS: list[tuple[str, Any]] = [
@@ -270,10 +270,10 @@ LAYERS: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("group", "layer"), LAYERS)
 def test_the_names_are_those_that_keras_gives(group: str, layer: keras.layers.Layer) -> None:
     layer.build((None, 4, 3))
-    variables = [each for each in layer.variables if "seed" not in each.path]
+    variables = [variable for variable in layer.variables if "seed" not in variable.path]
     layers, at = {f"layers/{group}": "x"}, f"layers/{group}"
     if hasattr(layer, "cell"):
         at = f"layers/{group}/cell"
         layers[at] = layer.cell.name
-    found = keras_paths(_tensors(at, *(tuple(each.shape) for each in variables)), layers)
-    assert found == {each.path: f"{at}/vars/{n}" for n, each in enumerate(variables)}
+    paths = keras_paths(_tensors(at, *(tuple(variable.shape) for variable in variables)), layers)
+    assert paths == {variable.path: f"{at}/vars/{n}" for n, variable in enumerate(variables)}

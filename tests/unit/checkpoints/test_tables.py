@@ -40,8 +40,8 @@ def _flipped(content: bytes, position: int) -> bytes:
 def test_intact_blocks_are_read_compressed_or_not(index: bytes, tmp_path: Path) -> None:
     compressed = recompressed(index, 1)
     assert len(compressed) < len(index) / 2
-    for each in (index, compressed):
-        assert len(BundleReader(_bundle(each, tmp_path)).spec().tensors) == COUNT
+    for content in (index, compressed):
+        assert len(BundleReader(_bundle(content, tmp_path)).spec().tensors) == COUNT
     with pytest.raises(CheckpointError, match=f"{DAMAGED} 0"):
         BundleReader(_bundle(_flipped(compressed, 100), tmp_path)).spec()
     with pytest.raises(CheckpointError, match="is compressed by method 2; TensorFlow reads"):

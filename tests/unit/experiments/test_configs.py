@@ -63,10 +63,10 @@ def test_an_experiment_trains_with_all_its_sources(
 ) -> None:
     with composing(tmp_path / "conf"):
         run_dir = f"run_dir={tmp_path / experiment}"
-        given = [f"+experiment={experiment}", "tracking=none", *SHORT, run_dir]
-        config = validate(compose("config", given))
-        for name, each in overrides.items():
-            config.scaffolds[name].overrides = each
+        command = [f"+experiment={experiment}", "tracking=none", *SHORT, run_dir]
+        config = validate(compose("config", command))
+        for name, source_overrides in overrides.items():
+            config.scaffolds[name].overrides = source_overrides
         runs = Runs(tmp_path / experiment)
         objective = runs.start(config)
     assert objective is not None
@@ -128,11 +128,13 @@ def test_the_cnn_has_the_same_size_in_all_experiments(configs: dict[str, DictCon
 def test_the_study_of_warm_starts_has_every_combination_three_times() -> None:
     register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        given = ["+experiment=lstm_cnn", "+study=warm_start"]
-        params = compose("config", given, return_hydra_config=True).hydra.sweeper.params
+        study = ["+experiment=lstm_cnn", "+study=warm_start"]
+        params = compose("config", study, return_hydra_config=True).hydra.sweeper.params
         typed = params_as_typed(OmegaConf.to_container(params), [])
-        points = grid(OverridesParser.create().parse_overrides([*typed, *given]))
-        seeds = Counter(each for point in points for each in point.overrides if "seed=" in each)
+        points = grid(OverridesParser.create().parse_overrides([*typed, *study]))
+        seeds = Counter(
+            override for point in points for override in point.overrides if "seed=" in override
+        )
         assert seeds == {f"seed={seed}": 4 for seed in range(3)}
         first = [list(point.overrides) for point in points if "seed=0" in point.overrides]
         configs = [validate(compose("config", overrides)) for overrides in first]

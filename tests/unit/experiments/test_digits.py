@@ -29,10 +29,10 @@ def digit_of(images: Images) -> dict[bytes, int]:
 def test_splits_share_no_image_lose_none_and_hold_every_digit_equally_often() -> None:
     splits = load_splits()
     parts = (splits.train, splits.validation, splits.test)
-    train, validation, test = (set(keys(each.images)) for each in parts)
+    train, validation, test = (set(keys(images.images)) for images in parts)
     assert (len(train), len(validation), len(test)) == (1078, 359, 360)
     assert len(train | validation | test) == 1797
-    shares = [np.bincount(each.digits, minlength=10) / len(each.digits) for each in parts]
+    shares = [np.bincount(images.digits, minlength=10) / len(images.digits) for images in parts]
     assert np.ptp(np.stack(shares), axis=0).max() < 0.005
     assert splits.train.images.dtype == np.float32
     assert (splits.train.images.min(), splits.train.images.max()) == (0, 1)
@@ -54,7 +54,7 @@ def test_an_epoch_holds_every_training_image_once_and_the_next_has_another_order
     digits = digit_of(load_splits().train)
     assert labels.tolist() == [digits[key] for key in keys(images)]
     first, second = (
-        keys(np.concatenate([batches[each][0], batches[each + 1][0]])) for each in (0, 2)
+        keys(np.concatenate([batches[first][0], batches[first + 1][0]])) for first in (0, 2)
     )
     assert set(first) == set(second) == set(keys(load_splits().train.images))
     assert len(first) == len(second) == 1078
@@ -65,8 +65,12 @@ def test_evaluation_of_single_digits_is_one_ordered_pass() -> None:
     batches = read(Digits(batch_size=100, seed=0), "test")
     expected = load_splits().test
     assert [len(labels) for _, labels in batches] == [100, 100, 100, len(expected.digits) - 300]
-    np.testing.assert_array_equal(np.concatenate([each for each, _ in batches]), expected.images)
-    np.testing.assert_array_equal(np.concatenate([each for _, each in batches]), expected.digits)
+    np.testing.assert_array_equal(
+        np.concatenate([images for images, _ in batches]), expected.images
+    )
+    np.testing.assert_array_equal(
+        np.concatenate([digits for _, digits in batches]), expected.digits
+    )
 
 
 @pytest.mark.parametrize("make", [Digits, partial(DigitSequences, length=3)])

@@ -38,9 +38,9 @@ def call(model: keras.Model, features: np.ndarray, *, training: bool) -> tf.Tens
 def weights(model: keras.Model) -> dict[str, tuple[int, ...]]:
     root = f"{model.name}/"
     return {
-        each.path.removeprefix(root): tuple(each.shape)
-        for each in model.variables
-        if "seed_generator" not in each.path
+        variable.path.removeprefix(root): tuple(variable.shape)
+        for variable in model.variables
+        if "seed_generator" not in variable.path
     }
 
 
@@ -94,7 +94,7 @@ def test_a_cnn_that_does_not_train_has_still_statistics_and_no_dropout(train_cnn
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         model = SequenceClassifier(train_cnn=train_cnn, dropout=0.5)
         outputs = call(model, images, training=True)
-        statistics = [each.value for each in model.variables if "moving_" in each.path]
+        statistics = [variable.value for variable in model.variables if "moving_" in variable.path]
         session.run(tf.compat.v1.global_variables_initializer())
         before = session.run(statistics)
         first, second = session.run(outputs), session.run(outputs)

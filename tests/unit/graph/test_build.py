@@ -9,10 +9,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from hydra.utils import get_object
 
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.errors import ConfigError
-from runner.graph.built_graph import BuiltGraph
+from runner.graph.build import MAKERS
+from runner.graph.built_graph import BuiltGraph, GraphMaker
 from runner.graph.input_pipeline import not_resumed_exactly
 from runner.graph.variables import variable_specs
 from runner.restoration.model_variables import initializers, model_variables
@@ -57,6 +59,11 @@ def test_dropout_changes_between_steps_and_is_off_in_evaluation() -> None:
     with opened(config) as run:
         assert len(set(run.train(4, "sum"))) == 4
         assert [run.evaluate()["sum"] for _ in range(2)] == [64.0, 64.0]
+
+
+def test_every_maker_of_the_table_fulfils_the_contract() -> None:
+    for key, name in MAKERS.items():
+        assert issubclass(get_object(name), GraphMaker), key
 
 
 def test_every_variable_has_a_spec_in_the_same_order(built: BuiltGraph) -> None:

@@ -97,16 +97,9 @@ def test_a_generator_that_ends_ends_the_dataset() -> None:
     assert _labels(taken(GeneratorData(two, two, two).train)) == [7, 8]
 
 
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        (iter(()), "a generator gives no batch"),
-        (5, r"a generator gives 5\n.*an iterator of batches"),
-    ],
-)
-def test_what_is_no_iterator_of_batches(made: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        GeneratorData(lambda: made, two, two).train()
+def test_a_generator_without_a_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a generator gives no batch"):
+        GeneratorData(lambda: iter(()), two, two).train()
 
 
 def test_what_is_no_function() -> None:

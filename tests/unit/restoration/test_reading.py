@@ -15,12 +15,13 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
-from runner.restoration import restorer
+from runner.restoration import restorer, session_backend
 from runner.restoration.conversions import Slice
 from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.reading import NonFinite, converted_values
-from runner.restoration.restorer import batches, restore_operation, restored_in_graph
+from runner.restoration.restorer import restore_operation, restored_in_graph
+from runner.restoration.session_backend import SessionBackend, Target
 from tests.tiny.plans import checkpoint, variable
 from tests.tiny.restoring import save_bundle
 
@@ -58,17 +59,37 @@ def block(name: str, offset: int, size: int) -> Assignment:
 
 
 def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restorer, "BATCH_BYTES", 20)
+    monkeypatch.setattr(session_backend, "BATCH_BYTES", 20)
     sizes = (1, 4, 1, 9, 2, 3)
     assignments = [assignment(f"v{at}", size, ("a", "x")) for at, size in enumerate(sizes)]
     with tf.Graph().as_default():
-        variables = {
-            each.variable.name: tf1.get_variable(each.variable.name, each.variable.tensor.shape)
+        targets = {
+            each.variable.name: Target(tf1.placeholder(tf.float32), tf.no_op())
             for each in assignments
         }
-        made = list(batches(assignments, variables))
-    assert made == [assignments[:2], assignments[2:3], assignments[3:4], assignments[4:]]
-    assert list(batches([], {})) == []
+        with tf1.Session() as session:
+            backend = SessionBackend(session, targets, variables={})
+    batches = list(backend.batches(assignments))
+    assert batches == [assignments[:2], assignments[2:3], assignments[3:4], assignments[4:]]
+    assert list(backend.batches([])) == []
+
+
+def test_values_of_one_operation_are_assigned_together_and_of_one_tensor_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_backend, "BATCH_BYTES", 20)
+    keys, values, first, second = (assignment(name, 4, ("a", "x")) for name in "kvab")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        table, shared = tf.no_op(), tf1.placeholder(tf.float32)
+        targets = {
+            "k": Target(tf1.placeholder(tf.float32), table),
+            "v": Target(tf1.placeholder(tf.float32), table),
+            "a": Target(shared, tf.no_op()),
+            "b": Target(shared, tf.no_op()),
+        }
+        backend = SessionBackend(session, targets, variables={})
+    batches = list(backend.batches([keys, values, first, second]))
+    assert batches == [[keys, values], [first], [second]]
 
 
 def test_each_source_is_read_in_one_pass_and_not_ahead() -> None:
@@ -139,7 +160,7 @@ def test_chunks_of_a_source_are_bounded_and_read_one_after_the_other(
         variables = {name: tf1.get_variable(name, [size]) for name, size in sizes.items()}
         wanted = [assignment(name, sizes[name], ("a", name)) for name in reversed(names)]
         bundle = Bundle("prefix", {name: name for name in names})
-        restore_operation(wanted, variables, {"a": bundle}, lambda *_: None)
+        restore_operation(wanted, variables, {"a": bundle}, on_tensor=lambda *_: None)
         reads = [op for op in graph.get_operations() if op.type == "RestoreV2"]
     assert [len(each.outputs) for each in reads] == [2, 1, 1, 2]
     # TensorFlow makes an operation wait through its inputs where these wait already.
@@ -150,7 +171,7 @@ def test_chunks_of_a_source_are_bounded_and_read_one_after_the_other(
 def test_floating_point_values_are_looked_at_and_a_block_is_what_is_read(tmp_path: Path) -> None:
     seen: dict[tuple[str, str, Any], Any] = {}
 
-    def look(source: str, name: str, value: Any, offset: Any) -> None:
+    def on_tensor(source: str, name: str, value: Any, offset: Any) -> None:
         seen[source, name, offset] = value.tolist()
 
     values: dict[str, Any] = {"x": np.arange(6, dtype=np.float32), "s": np.array("text", object)}
@@ -167,7 +188,7 @@ def test_floating_point_values_are_looked_at_and_a_block_is_what_is_read(tmp_pat
             "w": tf1.get_variable("w", [6], use_resource=False),
             "s": tf1.get_variable("s", [], tf.string, tf1.zeros_initializer()),
         }
-        session.run(restore_operation(wanted, variables, {"a": bundle}, look))
+        session.run(restore_operation(wanted, variables, {"a": bundle}, on_tensor=on_tensor))
         found = session.run(variables)
     assert found["v"].tolist() == [4, 5]
     assert found["w"].tolist() == [0, 1, 2, 3, 4, 5]
@@ -180,7 +201,9 @@ def test_what_is_on_a_parameter_server_is_read_by_the_chief() -> None:
         with tf.device("/job:ps/task:1"):
             variables = {"v": tf1.get_variable("v", [2])}
         bundle = Bundle("prefix", {"x": "x"})
-        restore_operation([assignment("v", 2, ("a", "x"))], variables, {"a": bundle}, print)
+        restore_operation(
+            [assignment("v", 2, ("a", "x"))], variables, {"a": bundle}, on_tensor=print
+        )
         places = {
             each.device for each in graph.get_operations() if each.type in ("RestoreV2", "PyFunc")
         }
@@ -212,7 +235,7 @@ def test_nan_and_infinity_are_warned_of_once(
     value: Any, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = NonFinite()
-    found.look("cnn", "x", value)
+    found.on_tensor("cnn", "x", value)
     with caplog.at_level(logging.WARNING):
         found.report(finite("lstm"))
         found.report(finite("cnn"))
@@ -226,7 +249,7 @@ def test_all_findings_of_sources_that_must_be_finite_are_one_error() -> None:
     found = NonFinite()
     for source in ("cnn", "lstm"):
         for tensor in ("x", "y"):
-            found.look(source, tensor, np.array([np.nan]))
+            found.on_tensor(source, tensor, np.array([np.nan]))
     with pytest.raises(CheckpointError, match=r"scaffolds\.lstm: x in b/model holds 1") as caught:
         found.report(finite("lstm"))
     assert len(caught.value.problems) == 2
@@ -238,6 +261,6 @@ def test_what_is_found_in_blocks_of_a_tensor_is_added(
 ) -> None:
     found = NonFinite()
     for offset in offsets:
-        found.look("cnn", "x", np.array([[np.nan, 1.0]]), offset)
+        found.on_tensor("cnn", "x", np.array([[np.nan, 1.0]]), offset)
     found.report(finite())
     assert f"x in a/model holds {count} NaN" in caplog.text

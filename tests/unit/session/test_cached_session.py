@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import runner
-from runner.internals.tensorflow import Step
+from runner.internals.tensorflow import Step, prepare_step
 from runner.session import cached_session
 from runner.session.cached_session import (
     LONGEST_S,
@@ -47,6 +47,23 @@ class Counted:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return Counted(monkeypatch)
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of fetched tensors of every kind of step that a session prepares."""
+    fetched: list[int] = []
+
+    def recording(*args: Any, **kwargs: Any) -> Step:
+        fetched.append(len(args[2]))
+        return prepare_step(*args, **kwargs)
+
+    monkeypatch.setattr(cached_session, "prepare_step", recording)
+    return fetched
+
+
+# Steps run in TensorFlow's pool, without a trial of the caller's thread.
+IN_POOL = tf.ConfigProto(inter_op_parallelism_threads=1)
 
 
 with tf.Graph().as_default() as GRAPH:
@@ -101,17 +118,17 @@ def test_structures_have_one_key_exactly_if_they_fetch_the_same(first: Any, seco
         assert len(set(plan.operations)) == len(plan.operations)
 
 
-def test_structures_built_anew_of_the_same_tensors_share_a_callable(
-    graph: tf.Graph, counted: Counted
+def test_equal_structures_of_the_same_tensors_share_a_callable(
+    graph: tf.Graph, counted: Counted, prepared: list[int]
 ) -> None:
     value = tf.placeholder(tf.float32, [], name="value")
     double, triple = value * 2.0, value * 3.0
-    with CachedSession() as session:
+    with CachedSession(config=IN_POOL) as session:
         for number in range(20):
-            found = session.run({"a": [double], "b": (triple,)}, {value: number})
-            assert found == {"a": [2 * number], "b": (3 * number,)}
+            results = session.run({"a": [double], "b": (triple,)}, {value: number})
+            assert results == {"a": [2 * number], "b": (3 * number,)}
             assert session.run([double, triple], {value: number}) == [2 * number, 3 * number]
-        assert len(session._prepared) == 2
+    assert len(prepared) == 2
     assert counted.calls == 0
 
 
@@ -130,19 +147,17 @@ def test_feed_keys_other_than_plain_tensors_of_the_graph_are_left(graph: tf.Grap
 
 
 def test_the_least_recently_used_kind_of_step_makes_room(
-    graph: tf.Graph, counted: Counted, monkeypatch: pytest.MonkeyPatch
+    graph: tf.Graph, counted: Counted, prepared: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cached_session, "CAPACITY", 4)
     tensors = [tf.constant(float(number)) for number in range(10)]
-    with CachedSession() as session:
-        step = None
-        for number, tensor in enumerate(tensors):
-            assert session.run({"it": tensor}) == {"it": number}
-            assert session.run(tensors[:2]) == [0.0, 1.0]
-            (kept,) = [each for each in session._prepared.values() if len(each.kept[0]) == 2]
-            assert step in (None, kept)
-            step = kept
-        assert len(session._prepared) == 4
+    with CachedSession(config=IN_POOL) as session:
+        for _ in range(2):
+            for number, tensor in enumerate(tensors):
+                assert session.run({"it": tensor}) == {"it": number}
+                assert session.run(tensors[:2]) == [0.0, 1.0]
+    assert prepared.count(2) == 1, "a kind in constant use stays"
+    assert prepared.count(1) == 20, "ten other kinds exceed the capacity"
     assert counted.calls == 0
 
 
@@ -178,13 +193,15 @@ def test_a_closed_session_is_freed_without_the_garbage_collector(graph: tf.Graph
         gc.enable()
 
 
-def test_a_remote_session_is_left_to_tensorflow(counted: Counted, graph: tf.Graph) -> None:
+def test_a_remote_session_is_left_to_tensorflow(
+    counted: Counted, prepared: list[int], graph: tf.Graph
+) -> None:
     server = tf.train.Server.create_local_server()
     value = tf.constant(1.0)
     with CachedSession(server.target) as session:
         for _ in range(3):
             assert session.run(value) == 1.0
-        assert len(session._prepared) == 0
+    assert prepared == []
     assert counted.calls == 3
 
 
@@ -195,7 +212,6 @@ def test_a_callable_that_cannot_be_made_is_left_to_tensorflow(graph: tf.Graph) -
         for _ in range(2):
             with pytest.raises(tf.errors.InvalidArgumentError, match="/job:elsewhere"):
                 session.run(nowhere)
-        assert len(session._prepared) == 0
 
 
 def test_only_plain_sessions_become_cached_ones(graph: tf.Graph, counted: Counted) -> None:
@@ -290,15 +306,21 @@ def test_a_short_step_settles_on_the_faster_way(trial: Trial, calls: int, inline
 
 
 @pytest.mark.parametrize(("threads", "tried"), [(0, True), (1, False), (2, False), (-1, False)])
-def test_a_number_of_threads_that_is_given_is_obeyed(
-    graph: tf.Graph, threads: int, tried: bool
+def test_a_configured_number_of_threads_is_obeyed(
+    graph: tf.Graph, threads: int, tried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    trials: list[object] = []
+
+    def without_trial(prepare: Callable[..., Step], needs_pool: Callable[[], bool]) -> Step:
+        trials.append(prepare)
+        return prepare(inline=False)
+
+    monkeypatch.setattr(cached_session, "ShortStep", without_trial)
     value = tf.constant(1.0)
     config = tf.ConfigProto(inter_op_parallelism_threads=threads)
     with CachedSession(config=config) as session:
         assert session.run(value) == 1.0
-        (prepared,) = session._prepared.values()
-        assert isinstance(prepared.step, ShortStep) is tried
+    assert bool(trials) is tried
 
 
 def test_whether_the_pool_is_needed_is_found_anew_when_the_graph_has_grown(graph: tf.Graph) -> None:

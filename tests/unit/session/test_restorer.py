@@ -13,7 +13,7 @@ from runner.config.choices import Initialize
 from runner.errors import CheckpointError
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator
-from runner.session.session_manager import Scaffold, SessionManager
+from runner.session.session_manager import SessionManager
 from tests.tiny.restoring import SAVE, Case, save_bundle
 
 pytestmark = pytest.mark.usefixtures("graph")
@@ -38,24 +38,16 @@ def restorer_of(paths: dict[str, str], variables: dict[str, tf.Variable]) -> Res
 
 
 def test_a_restorer_restores_after_every_init(source: Callable[[str, float], str]) -> None:
-    variables = {
-        name: tf.get_variable(name, initializer=-1.0) for name in ("cnn", "npz", "old", "head")
-    }
-    paths = {"cnn": source("cnn", 1.0), "npz": source("npz", 2.0)}
-    restorer = restorer_of(paths, variables)
-    scaffold = Scaffold(
-        init_fn=lambda _, session: session.run([each.initializer for each in variables.values()]),
-        saver=tf.train.Saver({"value": variables["old"]}),
-    )
-    manager = SessionManager(
-        checkpoint_dirs=[source("old", 3.0)],
-        scaffolds=[scaffold],
-        ready_op=tf.report_uninitialized_variables(),
-        restorer=restorer,
-    )
-    with manager.prepare_session(init_op=restorer.build()) as session:
+    variables = {name: tf.get_variable(name, initializer=-1.0) for name in ("cnn", "npz", "head")}
+    restorer = restorer_of({"cnn": source("cnn", 1.0), "npz": source("npz", 2.0)}, variables)
+    init = restorer.build()
+    manager = SessionManager(ready_op=tf.report_uninitialized_variables(), restorer=restorer)
+    initializers = [variable.initializer for variable in variables.values()]
+    with manager.prepare_session(
+        init_op=init, init_fn=lambda session: session.run(initializers)
+    ) as session:
         values = session.run(variables)
-    assert values == {"cnn": 1.0, "npz": 2.0, "old": 3.0, "head": -1.0}
+    assert values == {"cnn": 1.0, "npz": 2.0, "head": -1.0}
 
 
 def test_a_checkpoint_of_the_models_own_beats_the_restorer(

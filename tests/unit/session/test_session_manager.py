@@ -13,8 +13,8 @@ import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 import runner
+from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError, ConfigError
-from runner.session.pretrained import restored_variables
 
 Save = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("graph")
@@ -197,7 +197,7 @@ def test_two_savers_may_not_restore_one_variable(save: Save) -> None:
         [_scaffold(cnn, lstm, name="first"), _scaffold(lstm, name="second")],
     )
     with pytest.raises(
-        ConfigError, match=r"lstm is restored by scaffold first from .* and by scaffold second"
+        ConfigError, match=r"lstm is restored by scaffolds\.first and scaffolds\.second"
     ):
         manager.prepare_session(init_op=tf.global_variables_initializer())
 
@@ -212,10 +212,10 @@ def test_savers_may_overlap_where_only_one_restores(save: Save) -> None:
 def test_a_saver_that_is_missing_or_does_not_fit_is_refused(save: Save) -> None:
     (cnn,) = _variables("cnn")
     other = str(save("a", other=1.0))
-    with pytest.raises(ConfigError, match="a scaffold has no saver"):
+    with pytest.raises(ConfigError, match=r"scaffolds\.0 has no saver"):
         _manager([other], [tf.train.Scaffold()]).prepare_session()
     manager = _manager([other], [_scaffold(cnn, name="features")])
-    with pytest.raises(CheckpointError, match=r"scaffold features cannot restore cnn from .*a/"):
+    with pytest.raises(CheckpointError, match=r"scaffolds\.features: no tensor 'cnn' .*\n.*a/"):
         manager.prepare_session()
 
 
@@ -225,7 +225,7 @@ def test_a_saver_of_keras_variables_is_told_from_a_missing_tensor(save: Save) ->
     source = save("a", cnn=1.0)
     for variables in (layer.weights, {"cnn": layer.kernel}):
         scaffold = runner.Scaffold(saver=tf.train.Saver(variables))
-        with pytest.raises(CheckpointError, match=r"a keras\.Variable\n.*variable\.value"):
+        with pytest.raises(CheckpointError, match=r"a keras\.Variable, .*variable\.value"):
             _manager([source], [scaffold]).prepare_session()
 
 
@@ -271,9 +271,11 @@ def test_any_format_is_restored_by_the_names_of_the_saver(
     with pytest.raises(CheckpointError) as caught:
         _manager([source], scaffolds[1:]).prepare_session(init_op=init)
     missing, shapes = sorted(caught.value.problems, key=str)
-    assert missing.state.startswith("a scaffold cannot restore other from")
-    assert (missing.cause, missing.choices[0]) == ("it holds no tensor 'cnm'", "cnn")
-    assert shapes.cause == "its cnn is float32 [2, 3], the variable float32 [3, 2]"
+    assert missing.state == "scaffolds.0: no tensor 'cnm' for the variable other"
+    assert missing.choices[0] == "cnn"
+    assert shapes.state.startswith("scaffolds.0: wrong cannot be restored from ")
+    assert "which is float32 [2, 3] in" in shapes.state
+    assert shapes.cause == "the variable is float32 [3, 2]"
 
 
 @pytest.mark.parametrize("kind", ["npz", "SavedModel"])
@@ -281,9 +283,7 @@ def test_a_shape_alone_that_does_not_fit_is_named(tmp_path: Path, kind: str) -> 
     cnn = tf.get_variable("cnn", [3, 2], initializer=tf.zeros_initializer())
     source = _write(kind, tmp_path)
     manager = _manager([source], [_scaffold(cnn)])
-    with pytest.raises(
-        CheckpointError, match=r"is float32 \[2, 3\], the variable float32 \[3, 2\]"
-    ):
+    with pytest.raises(CheckpointError, match=r"cause: the variable is float32 \[3, 2\]"):
         manager.prepare_session(init_op=cnn.initializer)
     reshaping = tf.train.Scaffold(saver=tf.train.Saver([cnn], reshape=True))
     manager = _manager([source], [reshaping])
@@ -291,11 +291,11 @@ def test_a_shape_alone_that_does_not_fit_is_named(tmp_path: Path, kind: str) -> 
         assert session.run(cnn).tolist() == VALUE.reshape(3, 2).tolist()
 
 
-def test_what_else_is_wrong_keeps_the_words_of_tensorflow(save: Save) -> None:
+def test_a_reshape_that_cannot_be_and_damage_are_named(save: Save) -> None:
     larger = tf.get_variable("cnn", [2])
     reshaping = tf.train.Scaffold(saver=tf.train.Saver([larger], reshape=True))
     source = save("a", cnn=1.0)
-    expected = r"cannot be restored from .*\n  cause: Input to reshape is a tensor with 1 values, "
+    expected = r"cnn, which is float32 \[\] in .*\n  cause: \[\] cannot be reshaped to \[2\]"
     with pytest.raises(CheckpointError, match=expected):
         _manager([source], [reshaping]).prepare_session(init_op=larger.initializer)
     (cnn,) = _variables("b")
@@ -307,7 +307,7 @@ def test_what_else_is_wrong_keeps_the_words_of_tensorflow(save: Save) -> None:
 
 def test_mlflow_is_not_a_source_of_a_session() -> None:
     (cnn,) = _variables("cnn")
-    with pytest.raises(CheckpointError, match=r"remedy: mlflow\.artifacts\.download_artifacts"):
+    with pytest.raises(CheckpointError, match=r"name a copy: mlflow\.artifacts\.download_"):
         _manager(["models:/cnn@champion"], [_scaffold(cnn)]).prepare_session()
 
 
@@ -357,12 +357,52 @@ def test_prepare_session_adds_nothing_to_a_finalised_graph(save: Save) -> None:
         session.close()
 
 
-def test_restored_variables_follow_sharded_savers_and_reference_variables() -> None:
+def test_savers_that_are_sharded_or_hold_reference_variables_restore_any_format(
+    save: Save, tmp_path: Path
+) -> None:
     resource = tf.get_variable("resource", initializer=1.0)
     reference = tf.get_variable("reference", initializer=1.0, use_resource=False)
     with tf.device("/cpu:0"):
-        saver = tf.train.Saver([resource, reference], sharded=True)
-    assert restored_variables(saver) == {"resource", "reference"}
+        scaffold = tf.train.Scaffold(saver=tf.train.Saver([resource, reference], sharded=True))
+    np.savez(tmp_path / "a.npz", resource=np.float32(2), reference=np.float32(3))
+    init = tf.global_variables_initializer()
+    for source in (save("a", resource=2.0, reference=3.0), tmp_path / "a.npz"):
+        with _manager([source], [scaffold]).prepare_session(init_op=init) as session:
+            assert session.run([resource, reference]) == [2.0, 3.0]
+    manager = _manager([source] * 2, [scaffold, _scaffold(reference)])
+    with pytest.raises(
+        ConfigError, match=r"reference is restored by scaffolds\.0 and scaffolds\.1"
+    ):
+        manager.prepare_session(init_op=init)
+
+
+@pytest.mark.parametrize("kind", ["bundle", "npz"])
+def test_a_table_in_a_saver_is_restored_beside_its_variables(tmp_path: Path, kind: str) -> None:
+    cnn = tf.get_variable("cnn", initializer=0.0)
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1, checkpoint=True)
+    found = table.lookup(tf.constant([5, 6, 7], tf.int64))
+    insert = table.insert(tf.constant([5, 6], tf.int64), tf.constant([1, 2], tf.int64))
+    saver = tf.train.Saver()
+    scaffold = tf.train.Scaffold(saver=saver)
+    with tf.Session() as session:
+        session.run([cnn.assign(5.0).op, insert])
+        path = saver.save(session, str(tmp_path / "model"), write_meta_graph=False)
+    if kind == "npz":
+        reader = open_checkpoint(path)
+        path = str(tmp_path / "model.npz")
+        np.savez(path, **dict[str, Any](reader.read(list(reader.spec().tensors))))
+    with _manager([path], [scaffold]).prepare_session(init_op=cnn.initializer) as session:
+        assert session.run(cnn) == 5.0
+        assert session.run(found).tolist() == [1, 2, -1]
+
+
+def test_a_saver_may_have_the_keys_of_an_object_based_checkpoint(tmp_path: Path) -> None:
+    path = _write("by object", tmp_path)
+    cnn = tf.get_variable("mine", [2, 3])
+    saver = tf.train.Saver({"part/.ATTRIBUTES/VARIABLE_VALUE": cnn})
+    manager = _manager([path], [tf.train.Scaffold(saver=saver)])
+    with manager.prepare_session(init_op=cnn.initializer) as session:
+        assert session.run(cnn).tolist() == VALUE.tolist()
 
 
 @pytest.mark.parametrize(
