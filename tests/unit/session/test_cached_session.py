@@ -1,4 +1,4 @@
-"""How a CachedSession gets to its results; what they are is for tests/conformance to say."""
+"""How a CachedSession prepares and runs its steps; tests/conformance compare the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import runner
-from runner.internals.tensorflow import Step
+from runner.internals.tensorflow import Step, prepare_step
 from runner.session import cached_session
 from runner.session.cached_session import (
     LONGEST_S,
@@ -47,6 +47,25 @@ class Counted:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return Counted(monkeypatch)
+
+
+class Preparations:
+    """How often steps were prepared, for the pool of threads and for the caller's thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.in_pool = self.inline = 0
+
+        def counting(*args: Any, inline: bool) -> Step:
+            self.inline += inline
+            self.in_pool += not inline
+            return prepare_step(*args, inline=inline)
+
+        monkeypatch.setattr(cached_session, "prepare_step", counting)
+
+
+@pytest.fixture
+def preparations(monkeypatch: pytest.MonkeyPatch) -> Preparations:
+    return Preparations(monkeypatch)
 
 
 with tf.Graph().as_default() as GRAPH:
@@ -101,8 +120,8 @@ def test_structures_have_one_key_exactly_if_they_fetch_the_same(first: Any, seco
         assert len(set(plan.operations)) == len(plan.operations)
 
 
-def test_structures_built_anew_of_the_same_tensors_share_a_callable(
-    graph: tf.Graph, counted: Counted
+def test_equal_structures_of_the_same_tensors_are_prepared_once(
+    graph: tf.Graph, counted: Counted, preparations: Preparations
 ) -> None:
     value = tf.placeholder(tf.float32, [], name="value")
     double, triple = value * 2.0, value * 3.0
@@ -111,7 +130,7 @@ def test_structures_built_anew_of_the_same_tensors_share_a_callable(
             found = session.run({"a": [double], "b": (triple,)}, {value: number})
             assert found == {"a": [2 * number], "b": (3 * number,)}
             assert session.run([double, triple], {value: number}) == [2 * number, 3 * number]
-        assert len(session._prepared) == 2
+    assert preparations.in_pool == 2
     assert counted.calls == 0
 
 
@@ -130,37 +149,41 @@ def test_feed_keys_other_than_plain_tensors_of_the_graph_are_left(graph: tf.Grap
 
 
 def test_the_least_recently_used_kind_of_step_makes_room(
-    graph: tf.Graph, counted: Counted, monkeypatch: pytest.MonkeyPatch
+    graph: tf.Graph,
+    counted: Counted,
+    preparations: Preparations,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cached_session, "CAPACITY", 4)
     tensors = [tf.constant(float(number)) for number in range(10)]
     with CachedSession() as session:
-        step = None
         for number, tensor in enumerate(tensors):
             assert session.run({"it": tensor}) == {"it": number}
             assert session.run(tensors[:2]) == [0.0, 1.0]
-            (kept,) = [each for each in session._prepared.values() if len(each.kept[0]) == 2]
-            assert step in (None, kept)
-            step = kept
-        assert len(session._prepared) == 4
+        assert preparations.in_pool == 10 + 1, "the pair stays, for it was used last"
+        for tensor in tensors[7:]:
+            session.run({"it": tensor})
+        assert preparations.in_pool == 10 + 1
+        session.run({"it": tensors[6]})
+        assert preparations.in_pool == 10 + 2
     assert counted.calls == 0
 
 
 def test_elements_are_kept_alive_so_that_none_takes_the_identity_of_another(
     graph: tf.Graph,
 ) -> None:
-    kept = weakref.WeakSet[Any]()
+    alive = weakref.WeakSet[Any]()
     with CachedSession() as session:
         for number in range(3):
             fetches = [tf.get_variable(f"v{number}", initializer=float(number))]
-            kept.add(fetches[0])
+            alive.add(fetches[0])
             session.run(fetches[0].initializer)
             assert session.run(fetches) == [number]
             fetches.clear()
         graph.clear_collection(tf.GraphKeys.GLOBAL_VARIABLES)
         graph.clear_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
         gc.collect()
-        assert len(kept) == 3
+        assert len(alive) == 3
 
 
 def test_a_closed_session_is_freed_without_the_garbage_collector(graph: tf.Graph) -> None:
@@ -178,13 +201,15 @@ def test_a_closed_session_is_freed_without_the_garbage_collector(graph: tf.Graph
         gc.enable()
 
 
-def test_a_remote_session_is_left_to_tensorflow(counted: Counted, graph: tf.Graph) -> None:
+def test_a_remote_session_is_left_to_tensorflow(
+    counted: Counted, preparations: Preparations, graph: tf.Graph
+) -> None:
     server = tf.train.Server.create_local_server()
     value = tf.constant(1.0)
     with CachedSession(server.target) as session:
         for _ in range(3):
             assert session.run(value) == 1.0
-        assert len(session._prepared) == 0
+    assert preparations.in_pool == 0
     assert counted.calls == 3
 
 
@@ -195,7 +220,6 @@ def test_a_callable_that_cannot_be_made_is_left_to_tensorflow(graph: tf.Graph) -
         for _ in range(2):
             with pytest.raises(tf.errors.InvalidArgumentError, match="/job:elsewhere"):
                 session.run(nowhere)
-        assert len(session._prepared) == 0
 
 
 def test_only_plain_sessions_become_cached_ones(graph: tf.Graph, counted: Counted) -> None:
@@ -291,22 +315,28 @@ def test_a_short_step_settles_on_the_faster_way(trial: Trial, calls: int, inline
 
 @pytest.mark.parametrize(("threads", "tried"), [(0, True), (1, False), (2, False), (-1, False)])
 def test_a_number_of_threads_that_is_given_is_obeyed(
-    graph: tf.Graph, threads: int, tried: bool
+    graph: tf.Graph, preparations: Preparations, threads: int, tried: bool
 ) -> None:
     value = tf.constant(1.0)
     config = tf.ConfigProto(inter_op_parallelism_threads=threads)
     with CachedSession(config=config) as session:
-        assert session.run(value) == 1.0
-        (prepared,) = session._prepared.values()
-        assert isinstance(prepared.step, ShortStep) is tried
+        for _ in range(SAMPLES):
+            assert session.run(value) == 1.0
+    assert preparations.inline == tried
 
 
-def test_whether_the_pool_is_needed_is_found_anew_when_the_graph_has_grown(graph: tf.Graph) -> None:
+def test_the_pool_is_needed_once_the_graph_has_grown_a_queue(
+    graph: tf.Graph, preparations: Preparations
+) -> None:
+    value = tf.constant(1.0)
     with CachedSession() as session:
-        tf.constant(1.0)
-        assert not session._needs_pool()
+        for _ in range(SAMPLES):
+            session.run(value)
+        assert preparations.inline == 1
         tf.FIFOQueue(1, tf.int32)
-        assert session._needs_pool()
+        for _ in range(SAMPLES):
+            session.run([value])
+        assert preparations.inline == 1
 
 
 def _if(inside: Callable[[], tf.Tensor]) -> tf.Tensor:
