@@ -58,10 +58,18 @@ def measure(case: Case, experiment: str, steps: int, overrides: Sequence[str]) -
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "runner", f"+experiment={experiment}"),
-                *("tracking=none", f"run_dir={folder}/runs", f"train.steps={steps}"),
-                *(f"train.log_every={max(steps // 20, 1)}", f"train.evaluate_every={steps * 2}"),
-                *(f"train.checkpoint_every={steps * 2}", *overrides, *case.overrides),
+                sys.executable,
+                "-m",
+                "runner",
+                f"+experiment={experiment}",
+                "tracking=none",
+                f"run_dir={folder}/runs",
+                f"train.steps={steps}",
+                f"train.log_every={max(steps // 20, 1)}",
+                f"train.evaluate_every={steps * 2}",
+                f"train.checkpoint_every={steps * 2}",
+                *overrides,
+                *case.overrides,
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

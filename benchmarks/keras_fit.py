@@ -76,9 +76,14 @@ class Fit(keras.callbacks.Callback):
 def composed(experiment: str, folder: Path, steps: int) -> tuple[RunConfig, Callable[[], Fit]]:
     """Returns the experiment without its sources, and what makes its model's fit."""
     overrides = [
-        *(f"+experiment={experiment}", "resume=never", "tracking=none", f"run_dir='{folder}/runs'"),
-        *(f"train.steps={WARM_UP + steps}", f"train.evaluate_every={NEVER}"),
-        *(f"train.checkpoint_every={NEVER}", "+hooks.turns._target_=benchmarks.turns.Turns"),
+        f"+experiment={experiment}",
+        "resume=never",
+        "tracking=none",
+        f"run_dir='{folder}/runs'",
+        f"train.steps={WARM_UP + steps}",
+        f"train.evaluate_every={NEVER}",
+        f"train.checkpoint_every={NEVER}",
+        "+hooks.turns._target_=benchmarks.turns.Turns",
     ]
     if experiment == "lstm_cnn":
         overrides += ["scaffold@scaffolds.cnn=random", "scaffold@scaffolds.lstm=random"]

@@ -38,11 +38,17 @@ CASES = {
 def configuration(folder: Path, tracking: str | None) -> RunConfig:
     """Composes the experiment without its sources, which would be trained first."""
     overrides = [
-        *("+experiment=lstm_cnn", "scaffold@scaffolds.cnn=random", "resume=never"),
-        *("scaffold@scaffolds.lstm=random", f"run_dir='{folder}/runs'"),
+        "+experiment=lstm_cnn",
+        "scaffold@scaffolds.cnn=random",
+        "resume=never",
+        "scaffold@scaffolds.lstm=random",
+        f"run_dir='{folder}/runs'",
         *(["tracking=none"] if tracking is None else [f"tracking.uri='{tracking}'"]),
-        *("train.log_every=1", f"train.evaluate_every={NEVER}", f"train.checkpoint_every={NEVER}"),
-        *(f"train.steps={WARM_UP + STEPS}", "+hooks.turns._target_=benchmarks.turns.Turns"),
+        "train.log_every=1",
+        f"train.evaluate_every={NEVER}",
+        f"train.checkpoint_every={NEVER}",
+        f"train.steps={WARM_UP + STEPS}",
+        "+hooks.turns._target_=benchmarks.turns.Turns",
     ]
     register()
     with initialize_config_dir(str(shipped("conf")), version_base="1.3"):

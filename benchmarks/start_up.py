@@ -49,7 +49,12 @@ def first_step(folder: Path, *arguments: str) -> float:
 def command(tracking: str) -> Sequence[str]:
     """Returns the arguments of a run of one step, whose hook writes down when it was done."""
     return (
-        *("-m", "runner", EXPERIMENT, *FROM_SCRATCH, f"tracking={tracking}", "train.steps=1"),
+        "-m",
+        "runner",
+        EXPERIMENT,
+        *FROM_SCRATCH,
+        f"tracking={tracking}",
+        "train.steps=1",
         "+hooks.first._target_=benchmarks.first_step.FirstStep",
         "+hooks.first.file={file}",
     )

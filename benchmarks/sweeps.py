@@ -102,7 +102,10 @@ def trial_of_a_sweep(prepared: Path) -> Trial:
     callback = "+hydra.callbacks.starts"
     return a_trial(
         prepared,
-        *(*TINY, "-m", SEEDS, "sweep.figures=false"),
+        *TINY,
+        "-m",
+        SEEDS,
+        "sweep.figures=false",
         f"{callback}._target_=benchmarks.trial_times.StartTimes",
         f"{callback}.file='{{file}}'",
     )
@@ -123,10 +126,18 @@ def launched(prepared: Path, steps: int, count: int) -> float:
     with fresh(prepared) as folder:
         return run(
             folder,
-            *(*RUNNER, "-m", "+experiment=lstm_cnn", "seed=1,2,3,4", f"train.steps={steps}"),
-            *("scaffold@scaffolds.cnn=random", "scaffold@scaffolds.lstm=random"),
-            *("session.intra_op_threads=1", "session.inter_op_threads=1", "sweep.figures=false"),
-            *("hydra/launcher=processes", f"hydra.launcher.n_jobs={count}"),
+            *RUNNER,
+            "-m",
+            "+experiment=lstm_cnn",
+            "seed=1,2,3,4",
+            f"train.steps={steps}",
+            "scaffold@scaffolds.cnn=random",
+            "scaffold@scaffolds.lstm=random",
+            "session.intra_op_threads=1",
+            "session.inter_op_threads=1",
+            "sweep.figures=false",
+            "hydra/launcher=processes",
+            f"hydra.launcher.n_jobs={count}",
         )
 
 

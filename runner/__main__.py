@@ -7,12 +7,12 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import hydra
@@ -45,13 +45,13 @@ from runner.system.lifeline import LIFELINE, end_with_launcher
 from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import start_delivery
 
-# Whether Hydra has composed the command; later errors are the run's.
-_began = threading.Event()
+# Whether Hydra has composed the command; later errors are the run's. Launchers pickle this module.
+_progress = SimpleNamespace(began=False)
 
 
 @hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")
 def _job(config: DictConfig) -> float | None:
-    _began.set()
+    _progress.began = True
     job = job_of(HydraConfig.get())
     if job is not None:
         return run_attempt(job, lambda trial: _run(config, trial))
@@ -122,7 +122,8 @@ def _import_runtime() -> None:
 def _launch(config: RunConfig, trial: Trial | None) -> float | None:
     """Starts the tasks of a local cluster by this same command."""
     command = task_command(HydraConfig.get(), shipped("conf"))
-    return LocalCluster(config.cluster, command, config.session.grace_seconds, trial).run()
+    seconds = config.session.grace_seconds
+    return LocalCluster(config.cluster, command, save_seconds=seconds, trial=trial).run()
 
 
 def versions() -> str:
@@ -147,7 +148,7 @@ def main() -> int:
         return 0
     if sys.argv[1:2] == ["init"]:
         return _init()
-    _began.clear()
+    _progress.began = False
     end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
@@ -160,7 +161,7 @@ def main() -> int:
         return _fail(error)
     except RAISED as error:
         # Trials may also begin in other processes.
-        began = _began.is_set() or not {"-m", "--multirun"}.isdisjoint(sys.argv)
+        began = _progress.began or not {"-m", "--multirun"}.isdisjoint(sys.argv)
         if began and not isinstance(error, COMPOSITION_ERRORS):
             raise  # An error of the run, with its traceback.
         return _fail(ConfigError(problem_of(error)))

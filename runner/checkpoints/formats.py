@@ -44,9 +44,19 @@ class Format(Enum):
 # The exceptions of h5py, zipfile and NumPy on damaged files; TensorFlow, protobuf and safetensors
 # raise others as well.
 DAMAGE = (
-    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError),
-    *(RuntimeError, ArithmeticError, MemoryError, SyntaxError),
-    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
 )
 
 KNOWN = tuple(form.value[0] for form in Format)

@@ -71,6 +71,7 @@ class LocalCluster:
         self,
         cluster: ClusterConfig,
         command: Sequence[str],
+        *,
         save_seconds: float = GRACE_SECONDS,
         trial: Trial | None = None,
     ) -> None:

@@ -99,12 +99,15 @@ class ClusterReplica(Replica):
         optimizer: tf.compat.v1.train.Optimizer,
         gradients: Gradients,
         change: Callable[[Gradients], Gradients],
+        *,
         global_step: tf.Variable,
     ) -> tf.Operation | None:
         """Adds the update of all workers if `cluster.synchronous`; otherwise returns None."""
         if not self._cluster.synchronous:
             return None
-        self.update = SynchronousUpdate(optimizer, gradients, change, global_step, self._cluster)
+        self.update = SynchronousUpdate(
+            optimizer, gradients, change, global_step=global_step, cluster=self._cluster
+        )
         return self.update.train_op
 
 

@@ -48,6 +48,7 @@ class SynchronousUpdate:
         optimizer: tf.compat.v1.train.Optimizer,
         gradients: Gradients,
         change: Callable[[Gradients], Gradients],
+        *,
         global_step: tf.Variable,
         cluster: ClusterConfig,
     ) -> None:

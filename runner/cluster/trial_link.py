@@ -80,7 +80,7 @@ class LinkedTrial(Trial):
     """The chief's end of the link: reports to the sweep's process over `connection`."""
 
     def __init__(
-        self, parent: str, values: Mapping[str, str], number: int, connection: Connection
+        self, parent: str, values: Mapping[str, str], *, number: int, connection: Connection
     ) -> None:
         super().__init__(parent, values, number=number)
         self.connection = connection
@@ -108,8 +108,8 @@ def linked_trial(environ: Mapping[str, str]) -> LinkedTrial | None:
     if value is None:
         return None
     trial = json.loads(value)
-    connection = Connection(trial["descriptor"])
-    return LinkedTrial(trial["parent"], trial["values"], trial["number"], connection)
+    connection = Connection(trial.pop("descriptor"))
+    return LinkedTrial(**trial, connection=connection)
 
 
 def report_begun(environ: Mapping[str, str]) -> None:

@@ -84,7 +84,7 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
             ready_for_local_init_op=missing_of_model(task.cluster.ps),
         )
         creator = ClusterWorkerSessionCreator(task, scaffold)
-        hooks = [*_hooks(task, training, creator.channel, update), *built.graph_hooks]
+        hooks = [*_hooks(task, training, creator.channel, update=update), *built.graph_hooks]
         with MonitoredSession(creator, hooks) as session:
             while not session.should_stop():
                 try:
@@ -95,7 +95,7 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
 
 
 def _hooks(
-    task: ClusterTask, training: Training, channel: Channel, update: SynchronousUpdate | None
+    task: ClusterTask, training: Training, channel: Channel, *, update: SynchronousUpdate | None
 ) -> list[_Hook]:
     train = task.config.train
     chief = ChiefHook(task, training, channel)
@@ -148,6 +148,7 @@ class ChiefHook(_Hook):
         task: ClusterTask,
         training: Training,
         channel: Channel,
+        *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

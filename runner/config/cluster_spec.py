@@ -7,9 +7,10 @@ import json
 import re
 import socket
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from runner.config.choices import Mode
+from runner.config.key_problems import merged
 from runner.config.schema import (
     CHIEF,
     EVALUATOR,
@@ -21,7 +22,7 @@ from runner.config.schema import (
     RunConfig,
     TaskConfig,
 )
-from runner.errors import ConfigError, Problem, ranked
+from runner.errors import ConfigError, Problem
 
 VARIABLE = "TF_CONFIG"
 # What older scripts call the chief.
@@ -45,15 +46,32 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
     Raises:
       ConfigError: with every part of it that is not in the documented form.
     """
-    content = _content(environ)
+    text = environ.get(VARIABLE, "").strip() or "{}"
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise _malformed(f"{VARIABLE} is {text!r}", f"it is not JSON: {error}") from error
+    if not isinstance(content, Mapping):
+        raise _malformed(f"{VARIABLE} is {text!r}", "it is not a JSON object")
     if not content.get("cluster"):
         return None
-    problems: list[Problem] = []
-    hosts = _hosts(content["cluster"], problems)
-    task = _task(content.get("task"), problems)
+    hosts, task = content["cluster"], content.get("task")
+    if not isinstance(hosts, Mapping):
+        raise _malformed(f"{VARIABLE}: cluster is {hosts!r}", "it is not a JSON object")
+    if not isinstance(task, Mapping) or task.get("type") is None:
+        raise _malformed(f"{VARIABLE} names no task", "each process must know which task it is")
+    hosts = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in hosts.items()}
     # An evaluator takes no part in the cluster, and needs no address.
-    evaluators = hosts.get(EVALUATOR, [])
-    if len(evaluators) > 1:
+    evaluators = hosts.pop(EVALUATOR, None)
+    addresses, problems = merged(AddressesConfig, hosts, "cluster.addresses")
+    # Platforms add keys of their own, such as `trial`.
+    known = {"type": task["type"], "index": task.get("index", 0)}
+    typed_task, task_problems = merged(TaskConfig, known, "cluster.task")
+    problems = [
+        replace(problem, state=f"{VARIABLE}: {problem.state}")
+        for problem in (*problems, *task_problems)
+    ]
+    if isinstance(evaluators, list) and len(evaluators) > 1:
         problems.append(
             Problem(
                 f"{VARIABLE}: there are {len(evaluators)} evaluators",
@@ -63,28 +81,22 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
         )
     if problems:
         raise ConfigError(*problems)
-    chief, workers = hosts.get(CHIEF, []), hosts.get(WORKER, [])
+    chief, workers = list(addresses.chief), list(addresses.worker)
+    kind, index = typed_task.type, typed_task.index
     if workers and not chief:
         chief, workers = workers[:1], workers[1:]
-        if task.type == WORKER:
-            task = TaskConfig(WORKER, task.index - 1) if task.index else TaskConfig(CHIEF, 0)
+        if kind == WORKER:
+            kind, index = (WORKER, index - 1) if index else (CHIEF, 0)
     return ClusterConfig(
         local=content.get("environment") == LOCAL,
-        addresses=AddressesConfig(chief, workers, hosts.get(PS, [])),
-        task=task,
+        addresses=AddressesConfig(chief, workers, list(addresses.ps)),
+        task=TaskConfig(CHIEF if kind == MASTER else kind, index),
         evaluator=bool(evaluators),
     )
 
 
-def _content(environ: Mapping[str, str]) -> Mapping[str, Any]:
-    text = environ.get(VARIABLE, "").strip()
-    try:
-        content = json.loads(text or "{}")
-    except ValueError as error:
-        raise ConfigError(_malformed(f" is {text!r}", f"it is not JSON: {error}")) from error
-    if not isinstance(content, Mapping):
-        raise ConfigError(_malformed(f" is {text!r}", "it is not a JSON object"))
-    return content
+def _malformed(state: str, cause: str) -> ConfigError:
+    return ConfigError(Problem(state, cause, f"write {_EXAMPLE}"))
 
 
 def write_tf_config(
@@ -100,54 +112,6 @@ def write_tf_config(
     )
 
 
-def _malformed(state: str, cause: str, choices: tuple[str, ...] = ()) -> Problem:
-    return Problem(f"{VARIABLE}{state}", cause, f"write {_EXAMPLE}", choices)
-
-
-def _hosts(cluster: Any, problems: list[Problem]) -> dict[str, list[str]]:
-    """Returns the addresses of each type of task, and appends their problems."""
-    addresses: dict[str, list[str]] = {}
-    if not isinstance(cluster, Mapping):
-        cause = "it is not an object of task types, each with a list of addresses"
-        problems.append(_malformed(f": cluster is {cluster!r}", cause))
-        return addresses
-    for name, hosts in cluster.items():
-        kind = CHIEF if name == MASTER else name
-        if kind not in TASKS:
-            problems.append(
-                Problem(
-                    f"{VARIABLE}: cluster has tasks of type {name!r}",
-                    "there is no such type",
-                    "rename or delete them",
-                    ranked(str(name), TASKS),
-                )
-            )
-        elif not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-            cause = "it is not a list of addresses"
-            problems.append(_malformed(f": cluster.{name} is {hosts!r}", cause))
-        else:
-            addresses[kind] = [*addresses.get(kind, []), *hosts]
-    return addresses
-
-
-def _task(task: Any, problems: list[Problem]) -> TaskConfig:
-    """Returns the task of this process, and appends its problems."""
-    if not isinstance(task, Mapping) or "type" not in task:
-        problems.append(_malformed(" names no task", "each process must know which it is", TASKS))
-        return TaskConfig()
-    kind, index = str(task["type"]), str(task.get("index", 0))
-    if not index.isdecimal():
-        problems.append(
-            Problem(
-                f"{VARIABLE}: task.index is {task['index']!r}",
-                "it is not a whole number",
-                "count the tasks of each type from 0",
-            )
-        )
-        index = "0"
-    return TaskConfig(CHIEF if kind == MASTER else kind, int(index))
-
-
 def has_addresses(cluster: ClusterConfig) -> bool:
     """Whether the tasks' addresses are known."""
     return bool(cluster.addresses.chief or cluster.addresses.worker or cluster.addresses.ps)
@@ -159,7 +123,7 @@ def is_cluster(cluster: ClusterConfig) -> bool:
 
 
 def is_task(cluster: ClusterConfig, *types: str) -> bool:
-    """Whether this process is a task of a cluster, of one of the types if any are given."""
+    """Whether this process is a task of a cluster, and of one of `types` if there are any."""
     return has_addresses(cluster) and cluster.task.type in (types or TASKS)
 
 

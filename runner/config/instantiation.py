@@ -18,6 +18,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
+from runner.config.keys import leaves
 from runner.errors import ConfigError, Problem, RunnerError, nearest, ranked, similar
 from runner.system.user_code import raised
 
@@ -113,14 +114,7 @@ def references(key: str, value: Any) -> Iterator[tuple[str, str, str]]:
 
 def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yields (key, string) of every string in a nested value."""
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _strings(f"{key}.{name}", item)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _strings(f"{key}.{index}", item)
-    elif isinstance(value, str):
-        yield key, value
+    return ((name, item) for name, item in leaves(key, value) if isinstance(item, str))
 
 
 def build_target(key: str, node: Mapping[str, Any], references: References | None = None) -> Any:
@@ -288,12 +282,12 @@ def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
     if not node.get("_partial_") and not node.get("_args_"):
         needed = [name for name in named if parameters[name].default is inspect.Parameter.empty]
         lacking = [name for name in needed if name not in node]
-        problems += _without_value(key, target, str(node["_target_"]), lacking)
+        problems += _without_value(key, target, lacking, path=str(node["_target_"]))
     if problems:
         raise ConfigError(*problems)
 
 
-def _without_value(key: str, target: Any, path: str, names: Sequence[str]) -> Iterator[Problem]:
+def _without_value(key: str, target: Any, names: Sequence[str], *, path: str) -> Iterator[Problem]:
     """Yields the problems of arguments that have neither a value nor a default."""
     # The runner calls a loss and a metric; a class is called to create one.
     if names and key.startswith(("loss", "metrics.")) and not inspect.isclass(target):

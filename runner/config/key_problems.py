@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from functools import cache
+from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.keys import annotation, keys, options, paths, words
@@ -48,10 +53,40 @@ def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Prob
     """Returns the problem of an interpolation such as `${data.modulus}` that has no value."""
     key = error.full_key or "the configuration"
     first = str(error).splitlines()[0]
-    wrong = re.match(r"Interpolation key '(?P<key>[^']+)' not found", first)
+    unknown = re.match(r"Interpolation key '(?P<key>[^']+)' not found", first)
     return Problem(
         f"{key} cannot be resolved",
         first,
-        f"fix the ${{...}} in {key}" + (", or give the key it names a value" if wrong else ""),
-        similar(wrong["key"], known) if wrong else (),
+        f"fix the ${{...}} in {key}" + (", or give the key it names a value" if unknown else ""),
+        similar(unknown["key"], known) if unknown else (),
     )
+
+
+# Creating one takes longer than all else about a scaffold; merging copies it.
+_structured: Callable[[Any], DictConfig] = cache(OmegaConf.structured)
+
+
+def merged(kind: Any, value: Any, key: str) -> tuple[DictConfig, list[Problem]]:
+    """Merges a value over a structured config, and returns the problems of what does not fit.
+
+    Args:
+      kind: the structured config.
+      value: a mapping of plain values, or an instance of `kind`.
+      key: the dotted key of the value in the configuration.
+    """
+    typed = _structured(kind)
+    entry = asdict(value) if isinstance(value, kind) else value
+    if not isinstance(entry, Mapping):
+        return typed, [Problem(f"{key} is {entry!r}", "it must be a mapping", choices=keys(kind))]
+    with contextlib.suppress(OmegaConfBaseException):
+        return OmegaConf.merge(typed, entry), []  # type: ignore[return-value]
+    problems = []
+    for name, item in entry.items():
+        try:
+            typed = OmegaConf.merge(typed, {name: item})  # type: ignore[assignment]
+        except OmegaConfBaseException as error:
+            place = f"{key}.{error.full_key or name}"
+            unknown = annotation(place, RunConfig) is None
+            cause = str(error).splitlines()[0]
+            problems.append(unknown_key(place) if unknown else bad_value(place, cause))
+    return typed, problems

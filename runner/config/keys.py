@@ -1,10 +1,11 @@
-"""The keys of structured configs: their paths and types, and descriptions of these types."""
+"""Keys: their paths and types in structured configs, and their names in nested plain values."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -102,3 +103,33 @@ def unknown_keys(value: Any, kind: Any, prefix: str = "") -> list[str]:
         known = key in keys(kind)
         unknown += unknown_keys(item, hints(kind)[key], f"{path}.") if known else [path]
     return unknown
+
+
+def flatten(config: Mapping[str, object]) -> dict[str, object]:
+    """Returns every value of a plain nested configuration under its dotted name.
+
+    `{"model": {"units": [8, 4]}}` gives `{"model.units.0": 8, "model.units.1": 4}`. An empty
+    mapping or list is itself a value, enums give their names, and a key with a dot or bracket
+    in it is written `["like.this"]`.
+    """
+    return dict(leaves("", config))
+
+
+def leaves(prefix: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yields (dotted name below `prefix`, value) of every value in a nested value."""
+    items: list[tuple[object, object]] = []
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    for key, child in items:
+        yield from leaves(_joined(prefix, key), child)
+    if not items and prefix:
+        yield prefix, value.name if isinstance(value, Enum) else value
+
+
+def _joined(prefix: str, key: object) -> str:
+    name = key.name if isinstance(key, Enum) else str(key)
+    if not name or any(mark in name for mark in ".[]"):
+        return f"{prefix}[{json.dumps(name, ensure_ascii=False)}]"
+    return f"{prefix}.{name}" if prefix else name

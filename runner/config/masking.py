@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.config import choices
+from runner.config.keys import flatten
 
 MASKED = "***"
 
@@ -25,7 +24,7 @@ _KEY = re.compile(r"[\w.@/]+(?=\s*['\"]?\s*:)")
 
 @dataclass
 class MaskConfig:
-    """What counts as a secret, which is recorded as `***` in parameters, tags and artifacts."""
+    """The definition of a secret, which is recorded as `***` in parameters, tags and artifacts."""
 
     # Globs that match whole dotted keys of the configuration, ignoring case.
     names: list[str] = field(
@@ -140,32 +139,3 @@ def _masked(match: re.Match[str]) -> str:
     start, end = match.span(1)
     whole = match[0]
     return f"{whole[: start - match.start()]}{MASKED}{whole[end - match.start() :]}"
-
-
-def flatten(config: Mapping[str, object]) -> dict[str, object]:
-    """Returns every value of a plain nested configuration under its dotted name.
-
-    `{"model": {"units": [8, 4]}}` gives `{"model.units.0": 8, "model.units.1": 4}`. An empty
-    mapping or list is a value of its own, enums give their names, and a key with a dot or
-    bracket in it is written `["like.this"]`.
-    """
-    return dict(_leaves("", config))
-
-
-def _leaves(prefix: str, value: object) -> Iterator[tuple[str, object]]:
-    items: list[tuple[object, object]] = []
-    if isinstance(value, Mapping):
-        items = list(value.items())
-    elif isinstance(value, list | tuple):
-        items = list(enumerate(value))
-    for key, child in items:
-        yield from _leaves(_joined(prefix, key), child)
-    if not items and prefix:
-        yield prefix, value.name if isinstance(value, Enum) else value
-
-
-def _joined(prefix: str, key: object) -> str:
-    name = key.name if isinstance(key, Enum) else str(key)
-    if not name or any(mark in name for mark in ".[]"):
-        return f"{prefix}[{json.dumps(name, ensure_ascii=False)}]"
-    return f"{prefix}.{name}" if prefix else name

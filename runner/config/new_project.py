@@ -38,10 +38,16 @@ def init(arguments: Sequence[str], template: Path) -> str:
         state = f"{folder} exists and is not an empty folder"
         raise ConfigError(Problem(state, "nothing is overwritten", "name a new folder"))
     name = _package(folder)
-    for source in sorted((template / _NAME).rglob("*")):
-        if source.is_file() and "__pycache__" not in source.parts:
-            target = folder / str(source.relative_to(template / _NAME)).replace(_NAME, name)
-            _write(target, source.read_text(encoding="utf-8").replace(_NAME, name))
+    try:
+        for source in sorted((template / _NAME).rglob("*")):
+            if source.is_file() and "__pycache__" not in source.parts:
+                target = folder / str(source.relative_to(template / _NAME)).replace(_NAME, name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                content = source.read_text(encoding="utf-8").replace(_NAME, name)
+                target.write_text(content, encoding="utf-8")
+    except OSError as error:
+        cause = f"{type(error).__name__}: {error.strerror}"
+        raise ConfigError(Problem(f"{folder} cannot be written", cause)) from error
     first = f"{program()} --config-dir conf +experiment=first"
     return f"{folder}: created; its README.md explains how to adapt it\n" + (
         f"next: cd {shlex.quote(str(folder))} && {first}"
@@ -63,13 +69,3 @@ def _package(folder: Path) -> str:
             "choose another name with only letters, digits and _",
         )
     )
-
-
-def _write(file: Path, content: str) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(content)
-    except OSError as error:
-        cause = f"{type(error).__name__}: {error.strerror}"
-        raise ConfigError(Problem(f"{file} cannot be written", cause)) from error

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
 
 from runner.config.choices import StateChoice, rule_problems
-from runner.config.key_problems import bad_value, unknown_key
-from runner.config.keys import annotation, keys
-from runner.config.schema import RestorationConfig, RunConfig, ScaffoldConfig
+from runner.config.key_problems import merged
+from runner.config.schema import RestorationConfig, ScaffoldConfig
 from runner.errors import Problem
 
 
@@ -73,7 +68,7 @@ _NEEDED = {
 
 def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
     prefix = f"scaffolds.{name}"
-    typed, problems = _merged(ScaffoldConfig, entry, prefix)
+    typed, problems = merged(ScaffoldConfig, entry, prefix)
     for key in sorted(OmegaConf.missing_keys(typed)) if not problems else ():
         cause, remedy = _NEEDED.get(key) or _NEEDED[key.partition(".")[0]]
         remedy = remedy.format(prefix=prefix, name=name)
@@ -90,35 +85,9 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
 
 def read_restoration(value: Any) -> tuple[RestorationConfig, list[Problem]]:
     """Reads the rules for a warm start as a whole: a mapping of them, or a `RestorationConfig`."""
-    typed, problems = _merged(RestorationConfig, value, "restoration")
+    typed, problems = merged(RestorationConfig, value, "restoration")
     restoration: RestorationConfig = OmegaConf.to_object(typed)  # type: ignore[assignment]
     return restoration, problems
-
-
-# Creating one takes longer than all else about a scaffold; merging copies it.
-_structured: Callable[[Any], DictConfig] = cache(OmegaConf.structured)
-
-
-def _merged(kind: Any, value: Any, prefix: str) -> tuple[DictConfig, list[Problem]]:
-    """Merges a value over a structured config, and returns the problems of keys that do not fit."""
-    typed = _structured(kind)
-    entry = asdict(value) if isinstance(value, kind) else value
-    if not isinstance(entry, Mapping):
-        return typed, [
-            Problem(f"{prefix} is {entry!r}", "it must be a mapping", choices=keys(kind))
-        ]
-    with contextlib.suppress(OmegaConfBaseException):
-        return OmegaConf.merge(typed, entry), []  # type: ignore[return-value]
-    problems = []
-    for key, item in entry.items():
-        try:
-            typed = OmegaConf.merge(typed, {key: item})  # type: ignore[assignment]
-        except OmegaConfBaseException as error:
-            place = f"{prefix}.{error.full_key or key}"
-            unknown = annotation(place, RunConfig) is None
-            cause = str(error).splitlines()[0]
-            problems.append(unknown_key(place) if unknown else bad_value(place, cause))
-    return typed, problems
 
 
 def _scaffold_problems(key: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:

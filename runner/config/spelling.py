@@ -1,7 +1,7 @@
 """Spells values in overrides and in YAML, and commands that a user may copy into a shell.
 
-Hydra is imported where its grammar is needed: problems of a plan are also those of programs that
-use `runner.warm_start` without it.
+Hydra is imported only where its grammar is needed, because programs that use `runner.warm_start`
+also show problems of a plan, and do not need Hydra.
 """
 
 from __future__ import annotations
@@ -57,17 +57,11 @@ def spelled(value: object, string: Callable[[str], str] = quoted) -> str:
     return str(value)
 
 
-def override(key: str, value: str | Mapping[str, Value]) -> str | None:
+def override(key: str, value: Mapping[str, Value]) -> str | None:
     """Returns `++key=value`, quoted for a shell; None if Hydra's grammar cannot express it.
 
     The two plus signs set a key whether the configuration has it or not.
-
-    Args:
-      key: the dotted key.
-      value: a plain word or a mapping.
     """
-    if isinstance(value, str):
-        return f"++{key}={value}"
     if "$" in str(value):
         return None  # It might be an interpolation.
     from hydra.core.override_parser.overrides_parser import OverridesParser

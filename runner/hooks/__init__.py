@@ -1,12 +1,15 @@
-"""SessionRunHooks, each usable alone or as `_target_: runner.hooks.NAME`, and their helpers.
+"""SessionRunHooks, usable alone or as `_target_: runner.hooks.NAME`, and their helpers.
 
-scheduled.py has the base of those that act on a schedule. checkpoint.py saves checkpoints and
-chooses the best, evaluation.py evaluates, stop.py ends training, nan_loss.py reacts to a loss that
-is NaN; metrics.py hands training metrics and what steps cost to a callback, and writes summaries
-and profiles for TensorBoard; progress.py shows how far training is.
+- `scheduled`: `ScheduledHook`, the base class of hooks that act on a schedule
+- `checkpoint`: saves checkpoints and keeps the best; `evaluation`: evaluates
+- `stop`: ends training; `nan_loss`: raises, stops or rolls back when the loss is NaN
+- `metrics`: passes training metrics and the cost of steps to a callback, and writes summaries and
+  profiles for TensorBoard; its `RewindHook` tells what is recorded to go back to the step of a new
+  session, after a rollback or on resuming
+- `progress`: shows how far training is
 
-A hook takes tensors, savers, functions, paths and schedules, not the `RunConfig`: which hooks a run
-has, and in which order, is decided in `runner.training`.
+A hook takes tensors, savers, functions, paths and schedules, not the `RunConfig`; `runner.training`
+decides which hooks a run has, and in which order.
 """
 
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy

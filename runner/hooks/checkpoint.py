@@ -1,4 +1,4 @@
-"""Saves checkpoints: the newest, the best, and what they keep of the training input."""
+"""Saves the newest checkpoints and the best, and checks what they hold of the training input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from runner.config.schedule import When
 from runner.errors import NonFiniteLossError, Problem, RunnerError, SaveError
 from runner.graph.input_pipeline import InputState
 from runner.hooks.nan_loss import FiniteCheck
-from runner.hooks.scheduled import RunContext, RunValues, ScheduledHook, Session, present_step
+from runner.hooks.scheduled import (
+    ScheduledHook,
+    Session,
+    SessionRunContext,
+    SessionRunValues,
+    present_step,
+)
 from runner.runs.saved_checkpoints import is_save_error, save
 from runner.system.atomic_files import write_json
 
@@ -31,11 +37,12 @@ def raise_error(error: RunnerError) -> None:
 
 @dataclass(frozen=True)
 class SavePolicy:
-    """What must not be saved, and what happens when a step is not saved.
+    """The values that are not saved, and how hooks react when a step is not saved.
 
     Attributes:
-      finite: looks for NaN and infinity before each save; None, the default, saves any values.
-      on_non_finite: takes the error that names the variables that hold them; by default raises it.
+      finite: checks variables for NaN and infinity before a save; None, the default, saves any
+        values.
+      on_non_finite: takes the error that names such variables; by default raises it.
       on_error: takes the error of a failed save, such as a full disk; by default raises it.
     """
 
@@ -62,7 +69,7 @@ class CheckpointHook(ScheduledHook):
       directory: where the checkpoints are written.
       step: the global step after the train op has run.
       every: the schedule.
-      policy: what happens when a step is not saved; if no error is raised, the next save is the
+      policy: how to react when a step is not saved; if it raises nothing, the next save is the
         next try. A failure at the end is always raised.
     """
 
@@ -114,13 +121,13 @@ class BestCheckpoint:
     Beside it `best.json` holds its step and metrics, which a resumed run compares with.
 
     Args:
-      saver: the saver whose operations are used; its own list of files is not changed.
+      saver: provides the operations; its list of files is not changed.
       directory: where the best checkpoint is written.
       record: the file for step and metrics.
       objective: the name of the metric that decides.
       goal: whether larger or smaller is better.
-      policy: what happens when a save fails; if no error is raised, the former best is kept, as it
-        always is when the values are not finite.
+      policy: how to react when a save fails; if it raises nothing, the former best stays, as it
+        always does when the values are not finite.
     """
 
     def __init__(
@@ -169,7 +176,7 @@ class BestCheckpoint:
 
 
 def another_saver(saver: _Saver, max_to_keep: int) -> _Saver:
-    """Returns a saver of the same operations that manages a list of files of its own."""
+    """Returns a saver with the same operations and another list of files."""
     definition = tf.compat.v1.train.SaverDef()
     definition.CopyFrom(saver.as_saver_def())
     definition.max_to_keep = max_to_keep
@@ -206,15 +213,14 @@ def _non_finite(names: list[str], step: int) -> NonFiniteLossError:
     )
 
 
-# A server was lost: no matter of the input, and a monitored session recovers from these errors.
+# A server was lost; a monitored session recovers from these errors.
 _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
 
 
 class InputStateHook(tf.compat.v1.train.SessionRunHook):
-    """Tries after the first step whether the input's position can be saved.
+    """Tries after the first step, when all iterators exist, to save the input's position.
 
-    Only then do all its iterators exist. A position that cannot be saved is left out of
-    checkpoints, which hold everything else all the same.
+    Checkpoints leave out a position that cannot be saved, and hold everything else.
 
     Args:
       state: the input's state.
@@ -225,10 +231,10 @@ class InputStateHook(tf.compat.v1.train.SessionRunHook):
         self._state, self._warn = state, warn
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
-        """Starts anew: a new session saves the position until it is tried."""
+        """Tries again in a new session, which saves the position until then."""
         self._tried = False
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Tries once.
 
         Raises:
@@ -270,6 +276,6 @@ def _error_of(session: Session, operation: tf.Operation) -> tf.errors.OpError | 
 
 def _reason(error: tf.errors.OpError) -> str:
     """Returns the last line that is not about a node of the graph or a message between servers."""
-    lines = [line.strip() for line in str(error.message).splitlines()]
-    known = [line for line in lines if line and not line.startswith("[[")]
-    return ([line for line in known if "grpc" not in line.lower()] or known)[-1]
+    stripped = [line.strip() for line in str(error.message).splitlines()]
+    lines = [line for line in stripped if line and not line.startswith("[[")]
+    return ([line for line in lines if "grpc" not in line.lower()] or lines)[-1]

@@ -22,7 +22,7 @@ OnResult = Callable[[Session, Mapping[str, float], int], None]
 
 @dataclass(frozen=True)
 class EvaluationCutoff:
-    """When an evaluation is cut short.
+    """The condition under which an evaluation is cut short.
 
     Attributes:
       requested: called after each batch, where True cuts the evaluation short, and at the end of

@@ -1,4 +1,4 @@
-"""Records training: metrics of its steps, what they cost, summaries, profiles on demand."""
+"""Records training: metrics of its steps, their cost, summaries, profiles on demand."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from runner.config.schedule import When
 from runner.hooks.evaluation import EvaluationHook
 from runner.hooks.scheduled import (
     Clock,
-    RunArgs,
-    RunContext,
-    RunValues,
     ScheduledHook,
     Session,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunValues,
     present_step,
     require_scalar,
 )
@@ -58,13 +58,13 @@ class MetricsHook(ScheduledHook):
             require_scalar(name, value)
         self._values, self._record = values, record
 
-    def before_run(self, run_context: RunContext) -> RunArgs:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step, and the values where they are due."""
         due = self._trigger.due(self._step + 1, self._clock())
-        return RunArgs((self._step_after, dict(self._values) if due else {}))
+        return SessionRunArgs((self._step_after, dict(self._values) if due else {}))
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
-        """Records them."""
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Records the values, if they were fetched."""
         step, values = run_values.results
         self._step = int(step)
         if values:
@@ -72,10 +72,10 @@ class MetricsHook(ScheduledHook):
 
 
 class RewindHook(tf.compat.v1.train.SessionRunHook):
-    """Calls `rewind` with the global step of every session that is created.
+    """Calls `rewind` with the global step of every new session.
 
-    A session that resumes or recovers continues from a checkpoint: the steps after it are recorded
-    again.
+    A session that resumes, recovers or follows a rollback continues from a checkpoint, and the
+    steps after it are recorded again.
 
     Args:
       rewind: takes the step, as `Tracker.rewind` does.
@@ -119,7 +119,7 @@ class SummariesHook(MetricsHook):
         """Opens a new event file."""
         self._writer = tf.compat.v1.summary.FileWriter(self._directory)
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Writes what is new."""
         super().after_run(run_context, run_values)
         self._write_evaluation()
@@ -172,12 +172,12 @@ class StepTimingHook(ScheduledHook):
         super().after_create_session(session, coord)
         self._reset(self._clock())
 
-    def before_run(self, run_context: RunContext) -> RunArgs:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step and its wait for input."""
         self._started = self._clock()
-        return RunArgs((self._step_after, self._input_seconds))
+        return SessionRunArgs((self._step_after, self._input_seconds))
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Adds the step to the sums, and records the means where they are due."""
         now = self._clock()
         step, waited = run_values.results
@@ -229,10 +229,10 @@ class ProfileOnDemandHook(ScheduledHook):
     `plugins/profile/`, where TensorBoard finds it.
 
     Args:
-      directory: where the file is looked for and the profile written.
+      directory: where the file appears and the profile is written.
       step: the global step after the train op has run.
       steps: how many steps to profile, by default 5.
-      every: how often to look for the file, by default every second.
+      every: how often to check for the file, by default every second.
 
     Raises:
       ValueError: when `steps` is below 1.
@@ -252,8 +252,8 @@ class ProfileOnDemandHook(ScheduledHook):
         super().after_create_session(session, coord)
         self._stop()
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
-        """Ends a profile, or looks for the file."""
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Ends a profile, or checks for the file."""
         super().after_run(run_context, run_values)
         if self._until is not None and self._step >= self._until:
             self._stop()

@@ -11,16 +11,17 @@ import tensorflow as tf
 
 from runner.config.choices import NonFinite
 from runner.errors import NonFiniteLossError, Problem
-from runner.hooks.scheduled import RunArgs, RunContext, RunValues, Session
+from runner.hooks.scheduled import Session, SessionRunArgs, SessionRunContext, SessionRunValues
 
 
 @dataclass(frozen=True)
 class NanLossPolicy:
-    """What happens when the loss is NaN or infinite.
+    """The reaction to a loss that is NaN or infinite.
 
     Attributes:
       action: `raise`, the default, `stop` (training ends in good order) or `rollback`.
-      rollbacks: how many rollbacks come before an error, by default 3.
+      rollbacks: how many rollbacks come before an error, by default 3; with `count`, over the
+        whole run, however often it resumes.
       scale: a float32 scalar by which the learning rate is multiplied; None, the default, leaves
         the rate as it is.
       factor: multiplies `scale` at each rollback, by default 0.5.
@@ -50,7 +51,7 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
     roll back. As the first of the hooks it keeps the others from recording or saving that step,
     unless the action is `stop`.
 
-    A rollback is TensorFlow's own recovery: the session is abandoned as after a preemption, and
+    A rollback is TensorFlow's recovery: the session is abandoned as after a preemption, and
     `tf.compat.v1.train.MonitoredSession` makes a new one from the last checkpoint, or from the
     beginning if there is none; every hook's `after_create_session` is called. A `CheckpointHook`
     with a `FiniteCheck` saves only finite values.
@@ -77,7 +78,7 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         self._checkpoints, self._remedy, self._warn = checkpoints, remedy, warn
         self._policy = policy or NanLossPolicy()
         self._done = 0
-        # What a rollback sets in the next session, in place of what the checkpoint holds.
+        # The values that a rollback sets in the next session, in place of those in the checkpoint.
         self._settings: list[tuple[tf.Variable, float]] = []
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
@@ -89,11 +90,11 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
             session.run(variable.initializer, {variable.initializer.inputs[1]: value})
         self._settings = []
 
-    def before_run(self, run_context: RunContext) -> RunArgs:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches loss and step."""
-        return RunArgs((self._loss, self._step_after))
+        return SessionRunArgs((self._loss, self._step_after))
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Acts when the loss is NaN or infinite.
 
         Raises:
@@ -136,7 +137,7 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
 
 
 class FiniteCheck:
-    """Finds variables that hold NaN or infinity; its operations are added when it is made.
+    """Finds variables that hold NaN or infinity; its constructor adds the operations.
 
     Args:
       variables: name -> variable; those that are not floating-point are left out.

@@ -11,7 +11,13 @@ from rich.table import Column
 from rich.text import Text
 
 from runner.console import Screen
-from runner.hooks.scheduled import RunArgs, RunContext, RunValues, Session, present_step
+from runner.hooks.scheduled import (
+    Session,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunValues,
+    present_step,
+)
 
 # Drawing holds the interpreter for some milliseconds, and the loop needs it too.
 _DRAWN_PER_SECOND = 2.0
@@ -33,7 +39,7 @@ class _Rate(progress.ProgressColumn):
 
 
 class ProgressHook(tf.compat.v1.train.SessionRunHook):
-    """A bar with rate and time left on a terminal; elsewhere `show` prints a line at each call.
+    """A bar with rate and time left on a terminal; elsewhere, `show` prints a line.
 
     Args:
       step: the global step after the train op has run.
@@ -81,11 +87,11 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
             self._task = self._bar.add_task("", total=self._steps, completed=step, values="")
             self._bar.start()
 
-    def before_run(self, run_context: RunContext) -> RunArgs:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step."""
-        return RunArgs(self._step_after)
+        return SessionRunArgs(self._step_after)
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Moves the bar."""
         if self._bar is not None:
             self._bar.update(self._task, completed=int(run_values.results))
@@ -93,7 +99,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
     def show(self, values: Mapping[str, float], step: int) -> None:
         """Shows training metrics: in the bar, or as a line with rate and time left.
 
-        The rate is that of the steps since the previous line.
+        The rate counts the steps since the previous line.
         """
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if self._bar is not None:

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from runner.config.schedule import Trigger, When, as_schedule
 
-RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
-RunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
-RunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
+SessionRunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
+SessionRunContext: TypeAlias = tf.compat.v1.train.SessionRunContext
+SessionRunValues: TypeAlias = tf.compat.v1.train.SessionRunValues
 Session: TypeAlias = tf.compat.v1.Session
 
 Clock: TypeAlias = Callable[[], float]
@@ -46,11 +46,11 @@ class ScheduledHook(tf.compat.v1.train.SessionRunHook):
         self._step = present_step(session)
         self._trigger.start(self._step, self._clock())
 
-    def before_run(self, run_context: RunContext) -> RunArgs:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step."""
-        return RunArgs(self._step_after)
+        return SessionRunArgs(self._step_after)
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Acts where the schedule says so."""
         self._step = int(run_values.results)
         if self._trigger.due(self._step, self._clock()):

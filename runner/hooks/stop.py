@@ -14,7 +14,14 @@ from runner.config.choices import Goal
 from runner.config.schedule import as_seconds
 from runner.errors import ConfigError, Problem, ranked
 from runner.hooks.evaluation import EvaluationHook
-from runner.hooks.scheduled import Clock, RunArgs, RunContext, RunValues, Session, present_step
+from runner.hooks.scheduled import (
+    Clock,
+    Session,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunValues,
+    present_step,
+)
 from runner.system.atomic_files import write_text
 
 
@@ -36,7 +43,7 @@ class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
         if self._over:
             coord.request_stop()
 
-    def before_run(self, run_context: RunContext) -> RunArgs:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step.
 
         Raises:
@@ -47,9 +54,9 @@ class StopAtStepHook(tf.compat.v1.train.StopAtStepHook):
             raise StopIteration("the last step is done")
         return super().before_run(run_context)
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Stops after the last step."""
-        # TensorFlow's hook reads the step by a tensor of its own, one more kind of step to prepare.
+        # TensorFlow's hook reads the step by another tensor, one more kind of step to prepare.
         near = run_values.results + 1 >= self._until
         if near and present_step(run_context.session) >= self._until:
             run_context.request_stop()
@@ -65,7 +72,7 @@ class StopWhenHook(tf.compat.v1.train.SessionRunHook):
     def __init__(self, asked: Callable[[], bool]) -> None:
         self._asked = asked
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Stops if `asked` returns True."""
         if self._asked():
             run_context.request_stop()
@@ -125,7 +132,7 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
       min_delta: only improvements of more than this count, by default 0.
       mode: `minimize`, the default, or `maximize`.
       directory: where `early_stopping.json` keeps the history, so that a resumed run continues to
-        count; with None, the default, every process starts anew.
+        count; with None, the default, every process starts with an empty history.
 
     Raises:
       ValueError: when `evaluation` is not an EvaluationHook, `patience` below 1, `min_delta` below
@@ -163,7 +170,7 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
         if self._metric not in self._evaluation.metrics:
             raise ConfigError(
                 Problem(
-                    f"early stopping looks for the metric {self._metric!r}",
+                    f"early stopping needs the metric {self._metric!r}",
                     "no evaluation produces it",
                     choices=ranked(self._metric, self._evaluation.metrics),
                 )
@@ -179,7 +186,7 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
         if self._is_exhausted():  # The process died before it could end the run.
             coord.request_stop()
 
-    def after_run(self, run_context: RunContext, run_values: RunValues) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Judges a new evaluation."""
         if self._judge_new() and self._is_exhausted():
             tf.compat.v1.logging.info("early stopping at step %d", self._history[-1][0])

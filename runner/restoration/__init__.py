@@ -1,11 +1,11 @@
-"""Deciding where every variable's value comes from, and carrying that out.
+"""Plans where every variable's value comes from, and restores it from there.
 
 variables + checkpoints + rules -> plan -> report, or restore:
 
 - `variables`: specs of variables, their classes of state, and which scaffolds claim them.
 - `patterns`: globs, regular expressions and renames over names.
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit.
-- `conversions`: the steps from a tensor to a variable; `named_conversions`: those between the
+- `conversions`: the steps from a tensor to a variable; `named_conversions`: the steps between the
   layouts of frameworks, by name.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.

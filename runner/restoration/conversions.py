@@ -275,7 +275,7 @@ class VocabularyRemap(Conversion):
 
 
 def remap(
-    old: Sequence[str], new: Sequence[str], axis: int, old_size: int, new_size: int
+    old: Sequence[str], new: Sequence[str], axis: int, *, old_size: int, new_size: int
 ) -> VocabularyRemap:
     """Returns the remapping between two vocabularies.
 

@@ -283,7 +283,7 @@ def _prepare(
         shapes = {name: tuple(slot.shape) for name, slot in slots.items()}
         saved_slots = Slots(type(optimizer).__name__, shapes) if slots else None
         located = named_sources(located, partial(weights_layout, model, variables), saved_slots)
-    plan = make_plan(specs, configs, located, rules.collision, rules.expect)
+    plan = make_plan(specs, configs, located, collision=rules.collision, expect=rules.expect)
     origins = {name: source.origins for name, source in sources.items()}
     name = str(getattr(model, "name", "") or type(model).__name__)
     return _WarmStart(

@@ -195,7 +195,7 @@ class Fitter:
             raise ValueError(f"{list(shape)} and {list(new)} have no common axis {config.axis}")
         axis = config.axis % len(shape)
         old, new_tokens = self._read(config.old), self._read(config.new)
-        return remap(old, new_tokens, axis, shape[axis], new[axis])
+        return remap(old, new_tokens, axis, old_size=shape[axis], new_size=new[axis])
 
     def _cast(
         self, variable: VariableSpec, tensors: Sequence[TensorSpec]
@@ -218,15 +218,11 @@ class Fitter:
 
     def _shape(self, variable: VariableSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> Problem:
         key, new, name = f"scaffolds.{self._scaffold}", variable.full_shape, variable.full_name
-        choices: list[str | None] = []
-        if len(shape) > 1 and len(shape) == len(new) and sorted(shape) == sorted(new):
-            axes = _axes(shape, new)
-            choices.append(override(f"{key}.transpose", {name: axes}))
-        if math.prod(shape) == math.prod(new):
-            choices.append(override(f"{key}.shape", "reshape"))
-        if len(shape) == len(new):
-            choices.append(override(f"{key}.shape", "pad_or_slice"))
-        choices.append(override(f"{key}.shape", "init"))
+        same_rank, same_size = len(shape) == len(new), math.prod(shape) == math.prod(new)
+        policies = {"reshape": same_size, "pad_or_slice": same_rank, "init": True}
+        choices = [f"++{key}.shape={policy}" for policy, fits in policies.items() if fits]
+        if len(shape) > 1 and sorted(shape) == sorted(new):
+            choices.insert(0, override(f"{key}.transpose", {name: _axes(shape, new)}) or "")
         after = "" if shape == tensor.shape else f", after conversion {list(shape)}"
         return Problem(
             f"{key}: {name} has shape {list(new)}, but its tensor {tensor.name} has "

@@ -49,6 +49,7 @@ def match(
     scaffold: str,
     config: ScaffoldConfig,
     source: CheckpointSpec,
+    *,
     variables: Sequence[VariableSpec],
     owners: Mapping[str, str],
 ) -> Matches:
@@ -59,7 +60,7 @@ def match(
     problems = bad_rules(scaffold, config)
     if problems:
         return Matches({}, tuple(problems), tuple(source.tensors))
-    matcher = _Matcher(scaffold, config, source, owners)
+    matcher = _Matcher(scaffold, config, source, owners=owners)
     return Matches(
         {variable.name: matcher.match(variable) for variable in variables},
         tuple(matcher.problems(variables)),
@@ -88,6 +89,7 @@ class _Matcher:
         scaffold: str,
         config: ScaffoldConfig,
         source: CheckpointSpec,
+        *,
         owners: Mapping[str, str],
     ) -> None:
         self._key, self._config, self._source = f"scaffolds.{scaffold}", config, source

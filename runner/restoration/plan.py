@@ -118,6 +118,7 @@ def make_plan(
     variables: Sequence[VariableSpec],
     scaffolds: Mapping[str, ScaffoldConfig],
     located: LocatedSources,
+    *,
     collision: Collision = Collision.error,
     expect: Mapping[str, Expect] | None = None,
 ) -> RestorationPlan:
@@ -135,48 +136,40 @@ def make_plan(
     """
     states = {spec.full_name: spec.state for spec in variables}
     shared_by = {spec.full_name: spec.shared_by for spec in variables}
-    ownership = assign_owners(states, scaffolds, collision, shared_by)
+    ownership = assign_owners(states, scaffolds, collision, shared_by=shared_by)
     claimants = {spec.name: ownership.claims.get(spec.full_name, ()) for spec in variables}
     owners = owners_of(states)
     matches: dict[str, Matches] = {}
     for scaffold, config in scaffolds.items():
-        claimed = [spec for spec in variables if scaffold in claimants[spec.name]]
-        matches[scaffold] = _match(scaffold, config, located, claimed, owners)
+        source, unusable = located.specs[scaffold], located.problems.get(scaffold)
+        if unusable:
+            matches[scaffold] = Matches({}, (*unusable, *bad_rules(scaffold, config)))
+        elif source is None:
+            matches[scaffold] = Matches({}, ())
+        else:
+            claimed = [spec for spec in variables if scaffold in claimants[spec.name]]
+            matches[scaffold] = match(scaffold, config, source, variables=claimed, owners=owners)
     assignments = tuple(
-        _assignment(spec, claimants[spec.name], scaffolds, matches) for spec in variables
+        _assignment(spec, claimants[spec.name], scaffolds, matches=matches) for spec in variables
     )
     problems = [*ownership.problems, *(problem for m in matches.values() for problem in m.problems)]
-    problems += _unmet(assignments, expect or {}, tuple(scaffolds), located.problems)
+    problems += _unmet(assignments, expect or {}, tuple(scaffolds), unusable=located.problems)
     return RestorationPlan(
-        assignments,
-        dict(located.specs),
-        {scaffold: match.unused for scaffold, match in matches.items()},
-        tuple(problems),
-        tuple(_notes(assignments, scaffolds, located, owners)),
-        frozenset(name for name, config in scaffolds.items() if config.finite),
-        frozenset(located.problems),
+        assignments=assignments,
+        sources=dict(located.specs),
+        unused={scaffold: match.unused for scaffold, match in matches.items()},
+        problems=tuple(problems),
+        notes=tuple(_notes(assignments, scaffolds, located, owners=owners)),
+        finite=frozenset(name for name, config in scaffolds.items() if config.finite),
+        unusable=frozenset(located.problems),
     )
-
-
-def _match(
-    scaffold: str,
-    config: ScaffoldConfig,
-    located: LocatedSources,
-    claimed: Sequence[VariableSpec],
-    owners: Mapping[str, str],
-) -> Matches:
-    source, unusable = located.specs[scaffold], located.problems.get(scaffold)
-    if unusable:
-        return Matches({}, (*unusable, *bad_rules(scaffold, config)))
-    if source is None:
-        return Matches({}, ())
-    return match(scaffold, config, source, claimed, owners)
 
 
 def _assignment(
     variable: VariableSpec,
     claimants: Sequence[str],
     scaffolds: Mapping[str, ScaffoldConfig],
+    *,
     matches: Mapping[str, Matches],
 ) -> Assignment:
     if not claimants:
@@ -203,6 +196,7 @@ def _notes(
     assignments: Sequence[Assignment],
     scaffolds: Mapping[str, ScaffoldConfig],
     located: LocatedSources,
+    *,
     owners: Mapping[str, str],
 ) -> list[str]:
     notes = [
@@ -233,6 +227,7 @@ def _unmet(
     assignments: Sequence[Assignment],
     expect: Mapping[str, Expect],
     scaffolds: Sequence[str],
+    *,
     unusable: Container[str],
 ) -> list[Problem]:
     """Returns a problem for each expectation that the assignments do not meet.

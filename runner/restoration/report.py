@@ -177,15 +177,15 @@ def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
     }
     rows = [
         Row(
-            assignment.variable.name,
-            shaped(assignment.variable.tensor.shape, assignment.variable.tensor.dtype),
-            _origin(assignment, plan, aliases),
-            training(assignment),
-            "; ".join(assignment.notes),
-            assignment.pieces[0].source if assignment.pieces else "",
-            assignment.variable.state,
-            assignment.scaffold,
-            assignment.variable.tensor.bytes,
+            variable=assignment.variable.name,
+            shape=shaped(assignment.variable.tensor.shape, assignment.variable.tensor.dtype),
+            origin=_origin(assignment, plan, aliases),
+            training=training(assignment),
+            notes="; ".join(assignment.notes),
+            source=assignment.pieces[0].source if assignment.pieces else "",
+            state=assignment.variable.state,
+            scaffold=assignment.scaffold,
+            bytes=assignment.variable.tensor.bytes,
         )
         for assignment in plan.assignments
     ]

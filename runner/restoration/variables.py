@@ -182,6 +182,7 @@ def assign_owners(
     states: Mapping[str, StateClass],
     scaffolds: Mapping[str, ScaffoldConfig],
     collision: Collision,
+    *,
     shared_by: Mapping[str, Sequence[str]] | None = None,
 ) -> Ownership:
     """Matches the scaffolds' patterns, in order, over the variables.
@@ -198,7 +199,7 @@ def assign_owners(
         except re.error as error:
             problems.append(bad_expression(f"scaffolds.{scaffold}.variables", error))
             continue
-        claimed = _claimed(config, matched, states, owners, shared_by or {})
+        claimed = _claimed(config, matched, states, owners=owners, shared_by=shared_by or {})
         for name in claimed:
             claims.setdefault(name, []).append(scaffold)
         if matched.unused:
@@ -217,14 +218,15 @@ def _claimed(
     config: ScaffoldConfig,
     matched: Selected,
     states: Mapping[str, StateClass],
+    *,
     owners: Mapping[str, str],
     shared_by: Mapping[str, Sequence[str]],
 ) -> list[str]:
     """Returns the variables that a scaffold claims, all of the classes in its `state`.
 
-    Slots and moving averages follow their variable unless a pattern names them; what an optimizer
-    keeps for several variables is claimed with all of them together; the global step is claimed by
-    its class alone unless a pattern excludes it.
+    Slots and moving averages follow their variable unless a pattern names them. State that an
+    optimizer keeps once for several variables is claimed with all of them together. The global step
+    is claimed by its class alone unless a pattern excludes it.
     """
     classes = [state for state in StateClass if CHOICES.get(state) in config.state]
     return [

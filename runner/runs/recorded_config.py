@@ -1,4 +1,4 @@
-"""The configuration of a run that `mode=evaluate` and `mode=export` name by its folder alone."""
+"""Reads the configuration of a run that `mode=evaluate` and `mode=export` name by its folder."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from yaml import YAMLError
 from runner.checkpoints import contents
 from runner.config.choices import SCAFFOLDS
 from runner.config.fingerprint import NOT_IN_FINGERPRINT
-from runner.config.masking import MASKED, flatten
+from runner.config.keys import flatten
+from runner.config.masking import MASKED
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.backends import recorded_settings
 from runner.tracking.tracking_directory import TrackingDirectory
 
-# What is built to evaluate or export, and so has to have its secrets.
+# Keys of objects that are built to evaluate or export, with their secrets.
 _BUILT = ("data", "model", "loss", "metrics")
 
 
 def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """Returns the configuration that a run recorded, with what a command may change of it.
+    """Returns the configuration that a run recorded, with the changes of a command.
 
-    That is what does not decide the result. The run is recorded on where it was recorded, unless
-    the command names another store; secrets, which were not recorded, are the command's too.
+    A command may change settings that do not decide the result, and sets the secrets, which were
+    not recorded. The run is recorded where it was before, unless the command names another store.
 
     Args:
       command: the composed command, for which `is_from_run_dir` holds.
@@ -36,19 +37,19 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
 
     Raises:
       RunDirectoryError: when the folder is no run, or has no configuration.
-      ConfigError: when an override is of what decides the result, or a secret is missing.
+      ConfigError: when an override would change the result, or a secret is missing.
     """
     directory = RunDirectory(Path(command.run_dir))
     recorded = _recorded(directory)
     leaves = flatten(OmegaConf.to_container(recorded, resolve=False))  # type: ignore[arg-type]
     masked = {key for key, value in leaves.items() if MASKED in str(value)}
-    given = list(_given(overrides))
-    problems = [*_of_the_result(directory, given, masked), *_secrets(directory, masked - {*given})]
+    keys = list(_keys(overrides))
+    problems = [*_refused(directory, keys, masked), *_missing(directory, masked - {*keys})]
     if SCAFFOLDS in (command.evaluate.which, command.export.which):
         problems.append(
             Problem(
                 f"which is {SCAFFOLDS}, and {directory.path} is a run",
-                "of a run, a checkpoint of its own is taken",
+                "a run is evaluated or exported with one of its checkpoints",
                 "name the experiment instead of the run: +experiment=NAME",
             )
         )
@@ -61,16 +62,15 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
             OmegaConf.update(merged, key, command[key], merge=False)
     for key, value in _tracking(directory).items():
         OmegaConf.update(merged, key, value)
-    for key in given:
+    for key in keys:
         OmegaConf.update(merged, key, OmegaConf.select(command, key), merge=False)
     return merged  # type: ignore[return-value]  # Both that are merged are mappings.
 
 
-def _given(overrides: Sequence[str]) -> Iterator[str]:
-    """Yields the dotted keys that overrides set, those within a mapping each by itself."""
-    for each in OverridesParser.create().parse_overrides(list(overrides)):
-        value = each.value()
-        key = each.key_or_group
+def _keys(overrides: Sequence[str]) -> Iterator[str]:
+    """Yields the dotted keys that overrides set, also those within a mapping."""
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        value, key = override.value(), override.key_or_group
         yield from flatten({key: value}) if isinstance(value, dict) and value else (key,)
 
 
@@ -97,20 +97,20 @@ def _recorded(directory: RunDirectory) -> DictConfig:
     return recorded
 
 
-def _of_the_result(
-    directory: RunDirectory, given: Sequence[str], masked: Collection[str]
+def _refused(
+    directory: RunDirectory, keys: Sequence[str], masked: Collection[str]
 ) -> Iterator[Problem]:
-    for key in given:
+    for key in keys:
         if key.partition(".")[0] not in NOT_IN_FINGERPRINT and key not in masked:
             yield Problem(
                 f"{key} is given, and {directory.path} has a recorded value",
-                "a run that is named by its folder is taken as it is",
+                "run_dir names the run, whose configuration is not changed",
                 "leave it out; or name the experiment, with all of its overrides",
             )
 
 
-def _secrets(directory: RunDirectory, missing: Collection[str]) -> Iterator[Problem]:
-    for key in sorted(missing):
+def _missing(directory: RunDirectory, secrets: Collection[str]) -> Iterator[Problem]:
+    for key in sorted(secrets):
         if key.partition(".")[0] in _BUILT:
             yield Problem(
                 f"{key} is a secret, which {directory.config} does not hold",
@@ -122,7 +122,7 @@ def _secrets(directory: RunDirectory, missing: Collection[str]) -> Iterator[Prob
 def _override(key: str) -> str:
     """Returns an override that sets a dotted key of a mapping that the command does not have."""
     root, *rest = key.split(".")
-    return f"'+{root}={''.join(f'{{{each}: ' for each in rest)}...{'}' * len(rest)}'"
+    return f"'+{root}={''.join(f'{{{name}: ' for name in rest)}...{'}' * len(rest)}'"
 
 
 def _tracking(directory: RunDirectory) -> Mapping[str, Any]:

@@ -1,13 +1,13 @@
-"""Which run of a folder is resumed or extended, and which is nearest to a configuration."""
+"""Decides which run of a folder is resumed or extended, and describes the nearest where none is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from filelock import FileLock
 
@@ -21,8 +21,8 @@ _WARM_START = ("scaffolds", "restoration")
 # `auto` and `must` never resume runs of these.
 _ENDED = (Status.FINISHED, Status.PRUNED)
 _STEPS = "train.steps"
-# Why two fingerprints differ whose records look alike.
-_UNSEEN = "another secret, or the same values in another order, and that of scaffolds counts"
+# The ways in which configurations differ whose records look alike.
+_UNSEEN = "another secret, or the scaffolds in another order"
 
 
 class Opening(Enum):
@@ -95,20 +95,25 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
     """
     container, resume = criteria.container, criteria.resume
     if resume == "extend":
-        extendable = _extendable(criteria)
-        return extendable[0][0] if extendable else _refuse_to_extend(criteria)
+        for directory, *_ in _extendable(criteria):
+            return directory
+        state = f"{container} holds no run that resume=extend can continue"
+        remedy = f"repeat a run's configuration with a larger {_STEPS}, or use resume=auto"
+        raise no_such_run(container, state, criteria.record, remedy)
     for directory, record in runs(container) if resume != "never" else ():
         if criteria.is_interrupted(record) and criteria.concerns(record):
             return directory
     if resume == "must" and not criteria.record.trial:
-        raise RunDirectoryError(_nothing_to_resume(criteria))
+        state = f"{container} holds no interrupted run of this configuration"
+        remedy = "repeat a run's configuration, or use resume=auto to start a run"
+        raise no_such_run(container, state, criteria.record, remedy)
     is_run = RunDirectory(container).read() is not None
     if resume == "auto" and (criteria.run_dir_is_explicit or is_run):
         _refuse_other_warm_start(criteria)
     if is_run:
         cause = "it is finished or has another configuration, and a run is never overwritten"
-        remedy = "give run_dir=... another folder; a new run is made inside it"
-        state = f"{container} is a run of its own, and not one to resume"
+        remedy = "give run_dir=... another folder; a new run starts inside it"
+        state = f"{container} is itself a run, and not one to resume"
         raise RunDirectoryError(Problem(state, cause, remedy))
     return None
 
@@ -121,7 +126,7 @@ def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
 
     Raises:
       RunDirectoryError: as `interrupted_run`; also when a living process owns the run to resume, or
-        the container cannot be made.
+        the container cannot be created.
     """
     container, record = criteria.container, criteria.record
     make_container(container, "run_dir")
@@ -147,7 +152,7 @@ def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
 
 
 def discard(directory: RunDirectory, container: Path) -> None:
-    """Deletes a run that `open_run` has just made, and releases its directory."""
+    """Deletes a run that `open_run` has just started, and releases its directory."""
     with FileLock(container / ".lock"):
         directory.delete()
 
@@ -236,58 +241,27 @@ def extension_lines(former: RunRecord, record: RunRecord) -> Iterator[str]:
         )
 
 
-def nearest(
-    candidates: Sequence[tuple[RunDirectory, RunRecord]], record: RunRecord
-) -> tuple[RunDirectory, RunRecord, list[str]]:
-    """Returns the run whose settings differ least from a record's, and the differences.
+def no_such_run(container: Path, state: str, record: RunRecord, remedy: str) -> RunDirectoryError:
+    """Returns the error that no run of a folder fits a configuration; it describes the nearest.
 
     Args:
-      candidates: at least one run; the first wins where several differ alike.
+      container: the folder of runs, or a run.
+      state: the state of the problem.
       record: the record of the configuration.
+      remedy: the remedy of the problem.
     """
     compared = [
-        (directory, candidate, differences(candidate.settings, record.settings))
-        for directory, candidate in candidates
+        (directory, former, differences(former.settings, record.settings))
+        for directory, former in runs(container)
     ]
-    return min(compared, key=lambda run: len(run[2]))
-
-
-def _refuse_to_extend(criteria: ResumeCriteria) -> NoReturn:
-    """Explains why `extend` can continue no run."""
-    state = f"{criteria.container} holds no run that resume=extend can continue"
-    remedy = "use resume=auto to start a run"
-    candidates = [run for run in runs(criteria.container) if run[1].status != Status.PRUNED]
-    if not candidates:
-        raise RunDirectoryError(Problem(state, "it holds no run at all", remedy))
-    directory, former, changes = nearest(candidates, criteria.record)
-    taken, before, steps = _steps_taken(directory), _steps(former.settings), criteria.steps
-    # The values that followed the steps may differ too.
-    others = "; ".join(
-        change for change in changes if not change.endswith(f": {before} -> {steps}")
-    )
-    if not others and (taken == 0 or taken >= steps or before > steps):
-        cause = f"{directory.path} has taken {taken} of {before} steps, and {_STEPS} is {steps}"
-        raise RunDirectoryError(Problem(state, cause, f"give a larger {_STEPS}, or {remedy}"))
-    cause = f"more than {_STEPS} differs from {directory.path}: {others or _UNSEEN}"
-    raise RunDirectoryError(Problem(state, cause, f"repeat its configuration, or {remedy}"))
-
-
-def _nothing_to_resume(criteria: ResumeCriteria) -> Problem:
-    """Explains why `must` can resume no run."""
-    unfinished = [run for run in runs(criteria.container) if run[1].status not in _ENDED]
-    if not unfinished:
-        return Problem(
-            f"{criteria.container} holds no interrupted run",
-            "resume=must only resumes",
-            "use resume=auto to start one",
-        )
-    directory, record = unfinished[0]
-    changes = differences(record.settings, criteria.record.settings)
-    return Problem(
-        f"the interrupted run {directory.path} has another configuration",
-        "; ".join(changes) or _UNSEEN,
-        "repeat its configuration, or use resume=never to start a new run",
-    )
+    if not compared:
+        return RunDirectoryError(Problem(state, "it holds no run at all", remedy))
+    directory, former, changes = min(compared, key=lambda run: len(run[2]))
+    if former.fingerprint != record.fingerprint:
+        changes = changes or [_UNSEEN]
+    cause = f"{directory.path} is {former.status} after {_steps_taken(directory)} steps"
+    cause += f" and differs: {'; '.join(changes)}" if changes else ""
+    return RunDirectoryError(Problem(state, cause, remedy))
 
 
 def _refuse_other_warm_start(criteria: ResumeCriteria) -> None:

@@ -28,14 +28,14 @@ class RunRecord:
 
     Attributes:
       name: the experiment.
-      fingerprint: of the configuration, see `runner.config.fingerprint`.
-      status: how far the run came; one that is RUNNING while its lock is free was killed.
-      settings: the configuration that the fingerprint is of, secrets masked.
+      fingerprint: the fingerprint of its configuration, see `runner.config.fingerprint`.
+      status: how far the run came; a run that is RUNNING while its lock is free was killed.
+      settings: the configuration as the fingerprint takes it, secrets masked.
       objective: the best value of the objective; None before the run has ended.
       sources: scaffold name -> the checkpoint that it started from.
-      trial: the sweep's trial that this run is; empty for a run by itself.
-      trained: whether a cluster's chief only has to update the record.
-      start: a line on each source of the values that it started from.
+      trial: the trial of a sweep that this run is; empty outside sweeps.
+      trained: whether training is complete and a cluster's chief has only to close the record.
+      start: a line about each source of its initial values.
     """
 
     name: str
@@ -63,7 +63,7 @@ class RunDirectory:
       overrides: the overrides of the command line.
       plan: the restoration plan as text.
       plan_json: the restoration plan as JSON.
-      plan_html: the restoration plan as a page of its own.
+      plan_html: the restoration plan as an HTML page.
       export: the SavedModel.
       provenances: the provenance, in the run directory and beside its checkpoints.
 
@@ -147,7 +147,7 @@ class RunDirectory:
         record = self.path / RUN_RECORD
         if not record.is_file():
             return None
-        known = {each.name for each in fields(RunRecord)}
+        known = {entry.name for entry in fields(RunRecord)}
         try:
             content = dict(json.loads(record.read_text()))
             content["status"] = Status(content["status"])

@@ -80,9 +80,9 @@ class Execution:
         ended: dict[int, Attempt] = {}
         launches = [_Launch(self._numbered(attempt, 1)) for attempt in attempts]
         while launches:
-            batch = [launch for launch in launches if not launch.alone] or launches[:1]
-            rest = [launch for launch in launches if launch not in batch]
-            launches = [*self._run_batch(batch, ended), *rest]
+            alone = [launch for launch in launches if launch.alone]
+            batch = [launch for launch in launches if not launch.alone] or [alone.pop(0)]
+            launches = [*self._run_batch(batch, ended), *alone]
         return [ended[attempt.trial] for attempt in attempts]
 
     def _run_batch(self, batch: Sequence[_Launch], ended: dict[int, Attempt]) -> list[_Launch]:

@@ -85,19 +85,18 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
     if problems:
         raise ConfigError(*problems)
     choices = [
-        [(f"{override.get_key_element()}={value}", plain(value)) for value in _values(override)]
-        if override in swept
-        else [(str(override.input_line), "")]
+        [
+            (f"{override.get_key_element()}={value}", name_of(override), plain(value))
+            for value in _values(override)
+        ]
+        if override.is_sweep_override()
+        else [(str(override.input_line), "", "")]
         for override in overrides
     ]
     return [
         Point(
-            tuple(override for override, _ in combination),
-            {
-                name_of(override): value
-                for override, (_, value) in zip(overrides, combination, strict=True)
-                if override in swept
-            },
+            tuple(override for override, _, _ in combination),
+            {name: value for _, name, value in combination if name},
         )
         for combination in itertools.product(*choices)
     ]

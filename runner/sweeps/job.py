@@ -251,7 +251,7 @@ def _trained(
     try:
         with interruption.interruptible():
             trial.report = _report(job, attempt)
-            # A trial with the same fingerprint may run at the same time.
+            # On a file system without locks between hosts, an earlier process may still train it.
             objective = when_free(lambda: train(trial), print)
             if objective is not None:
                 trial.fail_if_nan(objective)

@@ -101,7 +101,7 @@ class OptunaSweeper(RunnerSweeper):
         return self._space.samples()
 
     def objectives(self, config: RunConfig) -> list[Objective]:
-        """Returns the objectives of the sweeper's configuration, or else the experiment's.
+        """Checks the settings, and returns their objectives, or else the experiment's.
 
         Raises:
           ConfigError: with every mistake in the sweeper's configuration.

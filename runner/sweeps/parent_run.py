@@ -74,8 +74,8 @@ class ParentRun:
         for run_directory in self._run_directories():
             name_tracked_run(RunDirectory(run_directory), store)
 
-    def settle_trials(self, configs: Sequence[RunConfig]) -> None:
-        """Records which runs were killed, also where their own process could not."""
+    def mark_killed_trials(self, configs: Sequence[RunConfig]) -> None:
+        """Marks the runs whose processes were killed, and delivers the rest of their records."""
         containers = {Path(config.run_dir) for config in configs}
         killed = {
             run.path
@@ -83,7 +83,7 @@ class ParentRun:
             if container.is_dir()
             for run in mark_killed_runs(container)
         }
-        # A launcher may have ended, with a trial's process, also what delivers its records.
+        # With a trial's process, a launcher may also have ended the follower that delivers for it.
         killed |= {
             Path(attempt.run_dir)
             for attempt in map(AttemptFile.read, self._directory.attempts())
@@ -96,7 +96,7 @@ class ParentRun:
     def record_unopened(self, composed: Sequence[ComposedPoint]) -> None:
         """Records a run for each trial that failed before it could open one itself.
 
-        A trial that fails so again, when its sweep is resumed, has one run.
+        When the sweep is resumed and the trial fails again, it continues this run.
         """
         configs = {trial.fingerprint: trial.config for trial in composed}
         attempts = map(AttemptFile.read, self._directory.attempts())

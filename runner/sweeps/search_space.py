@@ -161,13 +161,12 @@ def _of_range(values: Sequence[float], log: bool) -> Distribution:
     if not values:
         raise ValueError("it holds no value")
     low, high = min(values), max(values)
+    step = abs(values[1] - values[0]) if len(values) > 1 else None
     if all(isinstance(value, int) for value in values):
-        whole = abs(int(values[1] - values[0])) if len(values) > 1 else 1
-        return IntDistribution(int(low), int(high), log=log, step=whole)
+        return IntDistribution(int(low), int(high), log=log, step=int(step or 1))
     if log:
         raise ValueError("a logarithm and steps of a range exclude each other; take an interval")
-    step = round(abs(values[1] - values[0]), 12) if len(values) > 1 else None
-    return FloatDistribution(low, high, step=step)
+    return FloatDistribution(low, high, step=step and round(step, 12))
 
 
 def _custom(node: Mapping[str, Any] | None) -> CustomSpace | None:

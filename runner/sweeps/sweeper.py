@@ -122,7 +122,7 @@ class RunnerSweeper(Sweeper):
         return {name for point in points for name in point.values}
 
     def objectives(self, config: RunConfig) -> list[Objective]:
-        """Returns the objectives that rank the trials."""
+        """Checks the sweeper's settings, and returns the objectives that rank the trials."""
         return [Objective(config.train.objective, config.train.goal)]
 
     def identity(self) -> str:
@@ -242,7 +242,7 @@ class RunnerSweeper(Sweeper):
             status = Status.KILLED
             raise
         finally:
-            parent.settle_trials([trial.config for trial in composed])
+            parent.mark_killed_trials([trial.config for trial in composed])
             parent.close(status, tags, interruption.remaining())
         self.screen.line(f"sweep:   {parent.tracker.location()}")
         self.screen.line(f"files:   {directory.path}")

@@ -116,7 +116,7 @@ def resolve(uri: str, directory: Path) -> Address:
             uri,
             f"MLflow knows no scheme {scheme!r}",
             "give one of the schemes below",
-            nearest(scheme, (*_SERVERS, *_DATABASES, "databricks"), count=7),
+            choices=nearest(scheme, (*_SERVERS, *_DATABASES, "databricks"), count=7),
         )
     if scheme == "sqlite":
         return _sqlite(uri, rest, directory)
@@ -141,7 +141,9 @@ def _sqlite(uri: str, rest: str, directory: Path) -> Address:
     return Address(f"sqlite:///{database}{question}{options}", "sqlite", database)
 
 
-def _refused(uri: str, cause: str, remedy: str, choices: tuple[str, ...] = ()) -> TrackingUriError:
+def _refused(
+    uri: str, cause: str, remedy: str, *, choices: tuple[str, ...] = ()
+) -> TrackingUriError:
     return TrackingUriError(
         Problem(
             state=f"tracking.uri={Address(uri, '').shown!r} cannot be used",

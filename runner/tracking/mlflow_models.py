@@ -39,7 +39,7 @@ def keep_model(client: MlflowClient, run: Run, model: ExportedModel) -> LoggedMo
     try:
         with tempfile.TemporaryDirectory() as folder:
             package = Path(folder) / _MODEL_NAME
-            _package(model, logged, run.info.run_id, package)
+            _package(model, logged, package)
             client.log_model_artifacts(logged.model_id, str(package))
     except BaseException:
         client.finalize_logged_model(logged.model_id, LoggedModelStatus.FAILED)
@@ -80,7 +80,7 @@ def register_model(
     return f"models:/{name}@{alias}"
 
 
-def _package(model: ExportedModel, logged: LoggedModel, run_id: str, folder: Path) -> None:
+def _package(model: ExportedModel, logged: LoggedModel, folder: Path) -> None:
     with warnings.catch_warnings():
         # MLflow warns of the type hints of its own agents. Imported only here: it takes a second.
         warnings.filterwarnings("ignore", ".*type hint", UserWarning)
@@ -93,7 +93,7 @@ def _package(model: ExportedModel, logged: LoggedModel, run_id: str, folder: Pat
 
     description = Model(
         artifact_path=logged.artifact_location,
-        run_id=run_id,
+        run_id=logged.source_run_id,
         model_uuid=logged.model_id,
         model_id=logged.model_id,
     )

@@ -69,8 +69,13 @@ class MlflowStore:
             run = None if run_id is None else _existing(client, run_id)
             if run is None:
                 experiment_id = self._experiment_id(client, opening.experiment)
-                run = self._find(client, experiment_id, opening.uid) or self._create(
-                    client, experiment_id, opening, parent
+                run = self._find(client, experiment_id, opening.uid)
+            if run is None:
+                tags = {**opening.tags, UID_TAG: opening.uid}
+                tags |= {} if parent is None else {_PARENT_TAG: parent}
+                encoded = dict(encode_tag(*tag) for tag in tags.items())
+                run = client.create_run(
+                    experiment_id, opening.start_time, encoded, opening.run_name
                 )
         if run.info.lifecycle_stage != "active":
             raise self._deleted(
@@ -190,15 +195,6 @@ class MlflowStore:
             if name is None:
                 return f"models:/{logged.model_id}"
             return register_model(client, logged, name, alias=alias)
-
-    def _create(
-        self, client: MlflowClient, experiment_id: str, opening: Opening, parent: str | None
-    ) -> Run:
-        tags = {**opening.tags, UID_TAG: opening.uid}
-        if parent is not None:
-            tags[_PARENT_TAG] = parent
-        encoded = dict(encode_tag(*tag) for tag in tags.items())
-        return client.create_run(experiment_id, opening.start_time, encoded, opening.run_name)
 
     def _experiment_id(self, client: MlflowClient, name: str) -> str:
         experiment = client.get_experiment_by_name(name)

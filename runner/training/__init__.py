@@ -7,10 +7,10 @@
   it comes from if there is no finished run of it; its `plan_run` plans with them.
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order (the last
   one ends it after a signal, or when its trial is pruned), and where their metrics go.
-- `recording`: what is recorded of a run at its start and its end, and its last lines.
-- `evaluation`, `export`: `mode=evaluate` and `mode=export`, of a run's checkpoint or of what
-  training would start from.
+- `recording`: records a run at its start and its end, and prints its last lines.
+- `evaluation`, `export`: `mode=evaluate` and `mode=export`, of a run's checkpoint or of the values
+  that training would start from.
 
-`runner.run` calls these in turn. Plans and graphs are made in the rooms before this one; clusters
-and sweeps plug in at the seams.
+`runner.run` calls these in turn. Earlier rooms make plans and graphs; clusters and sweeps extend
+`Coordinator` and `TrialWatch`.
 """

@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint of a run, or what training would start from, on a split."""
+"""Evaluates a checkpoint of a run, or the values that training would start from, on a split."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from runner.training.run import Experiment
 
 @dataclass(frozen=True)
 class Weights:
-    """What is evaluated or exported.
+    """The checkpoint to evaluate or export.
 
     Attributes:
-      prefix: the checkpoint.
+      prefix: its path without the suffix of a file.
       step: its global step.
-      directory: the run that saved it; None for what training would start from.
+      directory: the run that saved it; None for the values that training would start from.
       config: the configuration to build the graph with.
     """
 
@@ -52,7 +52,7 @@ class Weights:
 def chosen_weights(experiment: Experiment, which: str) -> Iterator[Weights]:
     """Provides the checkpoint that `evaluate.which` or `export.which` names.
 
-    For `scaffolds` it is made for the time being: the values that the plan of a fresh start gives.
+    For `scaffolds` this is a temporary checkpoint with the initial values of a fresh start.
 
     Args:
       experiment: the experiment whose run it is.
@@ -65,7 +65,7 @@ def chosen_weights(experiment: Experiment, which: str) -> Iterator[Weights]:
     """
     if which == SCAFFOLDS:
         with tempfile.TemporaryDirectory() as folder:
-            prefix = _started(experiment, Path(folder))
+            prefix = _save_initial_values(experiment, Path(folder))
             # Nothing is averaged yet.
             train = replace(experiment.config.train, evaluate_ema=False)
             yield Weights(prefix, step_of(prefix), None, replace(experiment.config, train=train))
@@ -78,7 +78,7 @@ def chosen_weights(experiment: Experiment, which: str) -> Iterator[Weights]:
             Problem(
                 f"{directory.path} has no checkpoint",
                 f"the run is {directory.load_record().status}",
-                "the command that it was started with continues it",
+                "continue it with the command that started it",
             )
         ) from error
     yield Weights(prefix, step_of(prefix), directory, experiment.config)
@@ -87,8 +87,10 @@ def chosen_weights(experiment: Experiment, which: str) -> Iterator[Weights]:
 def evaluate_run(experiment: Experiment) -> float:
     """Evaluates a checkpoint, by default the best of the newest finished run, on a split.
 
-    The metrics of the test split are added to the run's record as `test/...`. Returns the
-    objective's value.
+    Metrics of the test split are added to the run's record as `test/...`.
+
+    Returns:
+      The objective's value.
 
     Raises:
       RunnerError: as `chosen_weights`.
@@ -128,8 +130,8 @@ def _record(
     screen.line(f"results: {tracker.location()}")
 
 
-def _started(experiment: Experiment, folder: Path) -> str:
-    """Saves what training would start from, with its provenance, and returns the checkpoint."""
+def _save_initial_values(experiment: Experiment, folder: Path) -> str:
+    """Saves the values that training would start from and their provenance; returns the prefix."""
     plan = experiment.make_sound_plan()
     _require_trained(experiment, plan)
     for line in summary(plan):
@@ -156,7 +158,7 @@ def _started(experiment: Experiment, folder: Path) -> str:
 
 
 def _require_trained(experiment: Experiment, plan: RestorationPlan) -> None:
-    """Refuses a plan with an experiment that would be trained first."""
+    """Raises if a source of the plan is an experiment that is not trained yet."""
     problems = [
         Problem(
             f"scaffolds.{name}.checkpoint is {experiment.config.scaffolds[name].checkpoint}",

@@ -34,12 +34,12 @@ def export_run(experiment: Experiment) -> None:
     Where these are dictionaries, it takes and gives their keys, see `runner.graph.serving.named`.
     The provenance that is beside the checkpoint is in its folder too.
 
-    Where the run is recorded, the model is kept with it, and registered if `export.register` says
-    so; an export that exists is registered as it is.
+    The model is logged where the run is recorded, and registered under `export.register`; an
+    existing export is registered as it is.
 
     Raises:
-      RunnerError: as `chosen_weights`; RunDirectoryError also when there is such an export already,
-        and it is of another step or nothing is to be registered.
+      RunnerError: as `chosen_weights`; RunDirectoryError also when the export exists already, and
+        has another step or is not to be registered.
       TrackingError: when the model cannot be registered.
     """
     with chosen_weights(experiment, experiment.config.export.which) as weights:
@@ -63,7 +63,7 @@ def _folder(experiment: Experiment, weights: Weights) -> Path:
 
 
 def _refuse_again(config: RunConfig, folder: Path, weights: Weights) -> None:
-    """Raises where the export that exists is not the one to register."""
+    """Raises if an existing export is not the one to register."""
     # Former versions did not note the step.
     step = int((folder / _STEP).read_text()) if (folder / _STEP).is_file() else weights.step
     if config.export.register is None or step != weights.step:
@@ -164,7 +164,7 @@ def exported_model(folder: Path, step: int, example: Mapping[str, Any]) -> Expor
     Args:
       folder: written by `mode=export`.
       step: the global step of its weights.
-      example: input -> array of one example; empty where there is none.
+      example: input -> array of one example; may be empty.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         signature = tf.compat.v1.saved_model.load(

@@ -34,7 +34,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
       SweepError: when the trial's objective is NaN.
       NonFiniteLossError: when the loss is NaN or infinite.
       ConfigError: when the training data end, or an evaluated split is empty.
-      UserCodeError: when the experiment's own code raises an error.
+      UserCodeError: when the experiment's code raises an error.
     """
     try:
         with recorded(run):
@@ -133,7 +133,7 @@ def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:
     """Returns the saver of the run's checkpoints.
 
     Where the newest one has no position that the training input can be set to, because another
-    number of workers saved it, the saver restores everything else and the input begins anew.
+    number of workers saved it, the saver restores everything else and the input starts over.
     """
     built, training = run.built, run.training
     newest = tf.train.latest_checkpoint(str(run.directory.checkpoints))
@@ -149,15 +149,15 @@ def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:
 
 
 class _SaverOfAnyNumber(tf.compat.v1.train.Saver):
-    """Restores with the graph's own saver what fits, else without the position in the input."""
+    """Restores checkpoints of any number of workers, without the input's position where needed."""
 
     def __init__(self, built: BuiltGraph, training: Training, position: InputState) -> None:
         super().__init__(saved_as(built.variables))
-        self._own, self._training, self._position = built.saver, training, position
+        self._saver, self._training, self._position = built.saver, training, position
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
         if _has_position(save_path, self._position):
-            self._own.restore(sess, save_path)
+            self._saver.restore(sess, save_path)
             return
         super().restore(sess, save_path)
         sess.run(self._training.input_initializer)

@@ -71,13 +71,13 @@ class _NamedHook(tf.compat.v1.train.SessionRunHook):
 
 @dataclass(frozen=True)
 class ConfiguredHooks:
-    """The hooks of the configuration, and what they may refer to.
+    """The hooks of the configuration, and the objects that they may refer to.
 
     Attributes:
       named: the hooks, in the configuration's order.
       evaluation: evaluates the validation split.
       best: keeps the best checkpoint.
-      saves: what a checkpoint must be, and what happens where it cannot be saved.
+      saves: which values are saved, and how to react when a save fails.
     """
 
     named: Sequence[_NamedHook]
@@ -132,11 +132,11 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
 def loop_hooks(
     run: OpenedRun, configured: ConfiguredHooks, progress: ProgressHook
 ) -> list[tf.compat.v1.train.SessionRunHook]:
-    """Makes the hooks of a run, in its graph, in the order in which the session calls them.
+    """Returns the hooks of a run, built in its graph, in the order in which the session calls them.
 
     Args:
       run: the run, opened and recorded.
-      configured: those of the configuration.
+      configured: the hooks of the configuration.
       progress: shows the run's metrics.
     """
     config, training = run.config, run.training
@@ -266,7 +266,7 @@ def _of_the_graph(run: OpenedRun) -> list[tf.compat.v1.train.SessionRunHook]:
 
 
 def _references(run: OpenedRun, evaluation: EvaluationHook) -> References:
-    """Returns what `${graph:NAME}` stands for, and `${run:NAME}` for each of `RUN_NAMES`."""
+    """Returns the objects that `${graph:NAME}` and `${run:NAME}` stand for."""
 
     def record(metrics: Mapping[str, float], step: int) -> None:
         run.tracker.log_metrics(metrics, step)

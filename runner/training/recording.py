@@ -1,4 +1,4 @@
-"""Records a run: its configuration, its plan, and how it ended; and the last lines it prints."""
+"""Records a run: its configuration, plan and end; and prints its last lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints import contents
-from runner.config.masking import flatten
+from runner.config.keys import flatten
 from runner.config.spelling import on_run, program, resuming
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.restoration.html_report import html
@@ -49,7 +49,7 @@ def recorded(run: OpenedRun) -> Iterator[None]:
     directory, interruption = run.directory, run.interruption
     tracker: Tracker | None = None
     try:
-        with interruption.deferred():  # A run that a signal left unknown would stay RUNNING.
+        with interruption.deferred():  # A run whose id a signal withheld would stay RUNNING.
             tracker = run.tracker
         interruption.check()
         _record_start(run)
@@ -93,9 +93,9 @@ def _describe(run: OpenedRun) -> None:
 
 
 def _described(error: BaseException) -> str:
-    """Returns type and message of an error; of an experiment's own code, those that it raised."""
-    own = error.__cause__ if isinstance(error, UserCodeError) else None
-    return f"{type(own or error).__name__}: {own or error}"
+    """Returns type and message of an error; a UserCodeError gives those of its cause."""
+    cause = error.__cause__ if isinstance(error, UserCodeError) else None
+    return f"{type(cause or error).__name__}: {cause or error}"
 
 
 def _record_start(run: OpenedRun) -> None:
@@ -105,7 +105,7 @@ def _record_start(run: OpenedRun) -> None:
     overrides = experiment.mask.overrides(experiment.context.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(overrides)), lasting=False)
     tracker.log_parameters(flatten(plain))
-    # A graph of one's own has its data in input_fns, or in itself.
+    # A user's graph has its data in input_fns, or in itself.
     node = plain["data"] or plain["input_fns"] or plain["graph"]
     data = json.dumps(node, sort_keys=True, default=str)
     name = str(node.get("train", node)["_target_"])
@@ -119,7 +119,7 @@ def _record_start(run: OpenedRun) -> None:
 
 
 def _record_plan(run: OpenedRun, plan: RestorationPlan) -> None:
-    """Keeps the plan, and beside the checkpoints to come where their variables came from."""
+    """Writes the plan, and the provenance of its variables beside the checkpoints to come."""
     directory, tracker = run.directory, run.tracker
     _write_plan(run, plan)
     _write_provenance(run, plan)
@@ -130,17 +130,17 @@ def _record_plan(run: OpenedRun, plan: RestorationPlan) -> None:
         directory.provenances[0],
     ):
         tracker.log_artifact(file)
-    found = {name: each for name, each in plan.sources.items() if each is not None}
-    paths = {name: each.path for name, each in found.items()}
+    specs = {name: spec for name, spec in plan.sources.items() if spec is not None}
+    paths = {name: spec.path for name, spec in specs.items()}
     sources = {name: _absolute(path) for name, path in paths.items()}
     directory.update(sources=sources, start="\n".join(summary(plan)))
     tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
-    tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": each.digest for name, each in found.items()})
+    tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": spec.digest for name, spec in specs.items()})
     tracker.set_tags(source_run_tags(paths, run.experiment.store))
 
 
 def _write_plan(run: OpenedRun, plan: RestorationPlan) -> None:
-    """Writes the plan for people: nothing is decided by it, so that nothing waits for the disk."""
+    """Writes the plan for people to read; nothing depends on it, so nothing waits for the disk."""
     directory = run.directory
     placement = run.coordinator.replica.placement(run.built.variables)
     lines = placement.lines(plan, full=False) if placement else []
@@ -176,7 +176,7 @@ def _absolute(path: str) -> str:
 
 
 def _record_end(run: OpenedRun) -> None:
-    """Keeps the final and the best checkpoint with the run, and updates its description."""
+    """Logs the final and the best checkpoint, and updates the run's description."""
     directory, tracker = run.directory, run.tracker
     _describe(run)
     final = tf.train.latest_checkpoint(str(directory.checkpoints))

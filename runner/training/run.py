@@ -21,7 +21,7 @@ from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.console import Screen
-from runner.errors import InterruptedRunError, Problem, RunDirectoryError
+from runner.errors import InterruptedRunError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.replica import Replica
@@ -34,7 +34,7 @@ from runner.runs.resumption import (
     ResumeCriteria,
     discard,
     interrupted_run,
-    nearest,
+    no_such_run,
     open_run,
 )
 from runner.runs.run_directory import RunDirectory, RunRecord, runs
@@ -48,12 +48,12 @@ from runner.training.watch import SWEEP_TAG, TrialWatch
 
 _Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
 
-# The code of a process stays that of its first run, even if its files have changed.
+# The code of a process is that of its first run, even if its files have changed since.
 process_tags = lru_cache(maxsize=1)(environment_tags)
 
 
 class Coordinator:
-    """What the run's process does for other tasks that train the model; this one knows of none.
+    """Connects a run to the other tasks that train the model; by default there are none.
 
     Attributes:
       replica: this process's copy of the graph.
@@ -65,7 +65,7 @@ class Coordinator:
         """Reports that the run is begun or resumed."""
 
     def is_over(self, run: OpenedRun) -> bool:
-        """Whether an earlier process has trained the run to its end, and only that is to record."""
+        """Whether an earlier process has trained the run to its end, but not closed its record."""
         return False
 
     def session_creator(self, run: OpenedRun, **arguments: Any) -> ChiefSessionCreator:
@@ -89,7 +89,7 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a command gives to a run besides its configuration.
+    """The things that a command gives to a run besides its configuration.
 
     Attributes:
       overrides: the command line's overrides, recorded with the run.
@@ -212,7 +212,7 @@ class Experiment:
         return plan
 
     def restorer(self, plan: RestorationPlan) -> Restorer:
-        """Returns what initialises and restores the variables of `built` as planned."""
+        """Returns the restorer that initialises and restores the variables of `built`."""
         settings = self.config.restoration
         return Restorer(
             plan,
@@ -232,19 +232,15 @@ class Experiment:
         """
         if self.context.from_run_dir:
             return RunDirectory(self.container)
-        candidates = runs(self.container)
-        for directory, record in candidates:
+        for directory, record in runs(self.container):
             if (record.fingerprint, record.status) == (self.record.fingerprint, Status.FINISHED):
                 return directory
-        cause, remedy = "it holds no run at all", "train it first: the same command with mode=train"
-        if candidates:
-            directory, record, changes = nearest(candidates, self.record)
-            cause = f"{directory.path} is {record.status}"
-            cause += f" and differs: {'; '.join(changes)}" if changes else ""
-            remedy += f"; mode={self.config.mode.value} run_dir={directory.path} without an "
-            remedy += "experiment takes that run as it is"
-        raise RunDirectoryError(
-            Problem(f"{self.container} holds no finished run of this configuration", cause, remedy)
+        raise no_such_run(
+            self.container,
+            f"{self.container} holds no finished run of this configuration",
+            self.record,
+            "train it first: the same command with mode=train; or take a run as it is: "
+            f"mode={self.config.mode.value} run_dir=RUN without an experiment",
         )
 
 

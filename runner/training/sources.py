@@ -1,4 +1,4 @@
-"""Finds each scaffold's checkpoint, training the experiment it comes from when that is needed."""
+"""Finds each scaffold's checkpoint, and trains the experiment it comes from if necessary."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Sources:
         self._origins: dict[str, tuple[Origin, ...]] = {}
 
     def settings(self) -> dict[str, object]:
-        """Returns what identifies the run, with its sources' experiments identified likewise.
+        """Returns the settings that identify the run, including its sources' experiments.
 
         Raises:
           ConfigError: when the configuration of a source is not valid.
@@ -57,10 +57,9 @@ class Sources:
         return self._identity.settings()
 
     def expected(self) -> LocatedSources:
-        """Returns the checkpoints of all scaffolds, as far as they can be used.
+        """Locates the checkpoints of all scaffolds and pins them for `open`.
 
-        For an experiment that is not trained yet, that is what its graph will save. What was found
-        is pinned: `open` opens the same files with the same content.
+        For an experiment that is not trained yet, the checkpoint is the one its graph will save.
 
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
@@ -72,7 +71,7 @@ class Sources:
                 specs[name] = self._expected(name, scaffold)
             except (CheckpointError, TrackingError) as error:
                 specs[name] = None
-                problems[name] = [in_scaffold(name, each) for each in error.problems]
+                problems[name] = [in_scaffold(name, problem) for problem in error.problems]
         return LocatedSources(specs, problems)
 
     def train_missing(
@@ -87,7 +86,7 @@ class Sources:
           say: reports what is waited for.
 
         Returns:
-          Whether `expected` now finds more than when it was last called.
+          Whether `expected` now locates more than when it was last called.
         """
         more = False
         for name, scaffold in self._config.scaffolds.items():
@@ -123,12 +122,14 @@ class Sources:
                 train(experiment)
 
     def open(self, scaffold: str) -> CheckpointReader:
-        """Opens the checkpoint that `expected` found last for a scaffold.
+        """Opens the checkpoint that `expected` last located for a scaffold.
 
         Raises:
-          CheckpointError: when its content is no longer what it was then.
+          CheckpointError: when its content has changed since.
         """
-        return open_pinned([(each.spec.path, each.spec.digest) for each in self._origins[scaffold]])
+        return open_pinned(
+            [(origin.spec.path, origin.spec.digest) for origin in self._origins[scaffold]]
+        )
 
     def origins(self) -> Mapping[str, tuple[Origin, ...]]:
         """Returns scaffold -> the checkpoints that `expected` resolved it to, several averaged."""
@@ -147,11 +148,11 @@ class Sources:
             place = str(run.path)
             if which is None and scaffold.average is None and run.best_record.is_file():
                 which = BEST_OF_RUN
-        found = open_source(scaffold, place, which, self._store)
-        if found is None:
+        source = open_source(scaffold, place, which, self._store)
+        if source is None:
             return None
-        self._origins[name] = found.origins
-        return found.spec
+        self._origins[name] = source.origins
+        return source.spec
 
     def _to_be_trained(self, experiment: RunConfig) -> CheckpointSpec:
         with _naming(experiment):
@@ -161,11 +162,11 @@ class Sources:
         problems = plan_run(experiment, built, inner).problems
         if problems:
             name = f"{EXPERIMENT}{experiment.name}"
-            raise CheckpointError(*(prefixed(name, each) for each in problems))
+            raise CheckpointError(*(prefixed(name, problem) for problem in problems))
         return CheckpointSpec(
             f"{EXPERIMENT}{experiment.name} (not trained yet)",
             None,
-            {each.name: each.tensor for each in built.specs},
+            {spec.name: spec.tensor for spec in built.specs},
         )
 
     def _finished(self, experiment: RunConfig) -> RunDirectory | None:
@@ -185,22 +186,22 @@ class Sources:
 
 @contextmanager
 def _naming(experiment: RunConfig) -> Iterator[None]:
-    """Adds the experiment to the place of a mistake in its configuration or an error in its code.
+    """Names the experiment in the problems of its configuration and the errors of its code.
 
-    The keys of the run that needs it are the same.
+    Otherwise they would seem to be problems of the run that needs it, whose keys are the same.
     """
     name = f"{EXPERIMENT}{experiment.name}"
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(*(prefixed(name, each) for each in error.problems)) from error
+        raise ConfigError(*(prefixed(name, problem) for problem in error.problems)) from error
     except UserCodeError as error:
         raise UserCodeError(prefixed(name, error.problems[0]), error.details) from error
 
 
 def _has_finished(directory: RunDirectory, wanted: str) -> bool:
     """Whether a directory holds a finished run of a fingerprint, and a checkpoint of it."""
-    # The folder of a run that the store remembers may be gone, or by now be another run's.
+    # The folder of a run that the store remembers may be gone, or hold another run by now.
     record = directory.read()
     if record is None or (record.fingerprint, record.status) != (wanted, Status.FINISHED):
         return False
@@ -224,6 +225,6 @@ def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> Restorat
         built.specs,
         config.scaffolds,
         located,
-        config.restoration.collision,
-        config.restoration.expect,
+        collision=config.restoration.collision,
+        expect=config.restoration.expect,
     )

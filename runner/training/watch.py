@@ -1,4 +1,4 @@
-"""The seam at which a sweep watches a run; by default nothing does."""
+"""The class that a sweep extends to watch its runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ SWEEP_TAG = "runner.sweep"
 
 
 class TrialWatch:
-    """What watches a run's evaluations and may end it; this one does neither.
+    """Watches a run's evaluations and may end it; by default does neither.
 
     Attributes:
-      parent: directory of the tracked run that this run is a part of; None when it is on its own.
+      parent: directory of the tracked run that this run is part of; None outside sweeps.
       tags: `runner.sweep.KEY` -> swept value.
       pruned: whether the loop is to end because other trials are better.
     """

@@ -45,7 +45,7 @@ def test_tensorflows_arguments_come_first_and_ours_are_keywords(name: str) -> No
 
 
 def positional(name: str, directory: Path) -> list[Any]:
-    """Every argument of TensorFlow's, in its order, each with another value than by default."""
+    """Returns a value other than the default for every argument, in TensorFlow's order."""
     variable = tf.get_variable("variable", initializer=1.0)
     tf.train.get_or_create_global_step()
     init, local_init = tf.global_variables_initializer(), tf.no_op()
@@ -63,14 +63,50 @@ def positional(name: str, directory: Path) -> list[Any]:
         "WorkerSessionCreator": [scaffold, "", config, 1],
         "MonitoredSession": [tf.train.ChiefSessionCreator(scaffold), hooks, 1],
         "SingularMonitoredSession": [hooks, scaffold, "", config, path, 1, None],
-        "Supervisor": [
-            *(graph, ready, ready, True, init, feed, local_init, path, None, saver, None),
-            *(1, 0, 0.25, 1, "other.ckpt", None, None, print, options),
-        ],
-        "MonitoredTrainingSession": [
-            *("", True, path, scaffold, hooks, [], 1, None, None, config),
-            *(1, None, 1, None, path, False),
-        ],
+        "Supervisor": list(
+            {
+                "graph": graph,
+                "ready_op": ready,
+                "ready_for_local_init_op": ready,
+                "is_chief": True,
+                "init_op": init,
+                "init_feed_dict": feed,
+                "local_init_op": local_init,
+                "logdir": path,
+                "summary_op": None,
+                "saver": saver,
+                "global_step": None,
+                "save_summaries_secs": 1,
+                "save_model_secs": 0,
+                "recovery_wait_secs": 0.25,
+                "stop_grace_secs": 1,
+                "checkpoint_basename": "other.ckpt",
+                "session_manager": None,
+                "summary_writer": None,
+                "init_fn": print,
+                "local_init_run_options": options,
+            }.values()
+        ),
+        "MonitoredTrainingSession": list(
+            {
+                "master": "",
+                "is_chief": True,
+                "checkpoint_dir": path,
+                "scaffold": scaffold,
+                "hooks": hooks,
+                "chief_only_hooks": [],
+                "save_checkpoint_secs": 1,
+                "save_summaries_steps": None,
+                "save_summaries_secs": None,
+                "config": config,
+                "stop_grace_period_secs": 1,
+                "log_step_count_steps": None,
+                "max_wait_secs": 1,
+                "save_checkpoint_steps": None,
+                "summary_dir": path,
+                "save_graph_def": False,
+            }.values()
+        ),
     }
     return values[name]
 

@@ -125,16 +125,16 @@ def test_trials_in_other_processes(command: Command, launcher: str) -> None:
     )
     wait_for(command.folder / "marker", process)
     deadline = time.monotonic() + 120
-    found: dict[str, Path] = {}
+    run_dirs: dict[str, Path] = {}
     # The trial that waits has saved step 10 and stays RUNNING; the other one finishes.
-    while set(found) != {"RUNNING", "FINISHED"} or not command.steps(
-        f"warm/{found['RUNNING'].name}"
+    while set(run_dirs) != {"RUNNING", "FINISHED"} or not command.steps(
+        f"warm/{run_dirs['RUNNING'].name}"
     ):
         assert time.monotonic() < deadline
         time.sleep(0.1)
         records = (command.folder / "runs" / "warm").glob("*/run.json")
-        found = {json.loads(file.read_text())["status"]: file.parent for file in records}
-    owner = json.loads((found["RUNNING"] / "owner.json").read_text())["pid"]
+        run_dirs = {json.loads(file.read_text())["status"]: file.parent for file in records}
+    owner = json.loads((run_dirs["RUNNING"] / "owner.json").read_text())["pid"]
     assert process.pid != owner
     os.kill(owner, signal.SIGKILL)
     (command.folder / "marker.go").touch()

@@ -59,8 +59,9 @@ def test_a_sweep_of_a_hundred_trials_does_not_grow(command: Command) -> None:
     output, errors = process.communicate(timeout=1500)
     assert process.returncode == 0, errors
     assert "trial  seed" in output
-    found = [json.loads(line) for line in file.read_text().splitlines()]
-    assert len(found) == warm_up + count
-    (memory, threads, files), (more_memory, more_threads, more_files) = found[warm_up], found[-1]
-    assert more_memory - memory < 12, found
+    measured = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(measured) == warm_up + count
+    memory, threads, files = measured[warm_up]
+    more_memory, more_threads, more_files = measured[-1]
+    assert more_memory - memory < 12, measured
     assert (more_threads, more_files) == (threads, files)

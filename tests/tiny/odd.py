@@ -99,6 +99,15 @@ class Dropped(keras.Model):
         return self.drop(features, training=training) * self.scale
 
 
+def two_branches() -> keras.Model:
+    """A model whose layers are not in the order in which they are created."""
+    features = keras.Input((8,))
+    second = keras.layers.Dense(4, name="second")(features)
+    first = keras.layers.Dense(4, name="first")(features)
+    joined = keras.layers.Concatenate()([first, second])
+    return keras.Model(features, keras.layers.Dense(2, name="head")(joined), name="branches")
+
+
 class Sum:
     """A metric: the sum of an example's outputs."""
 

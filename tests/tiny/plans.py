@@ -69,7 +69,11 @@ def plan(
 ) -> RestorationPlan:
     """Makes the plan."""
     return make_plan(
-        variables, scaffolds, LocatedSources(sources, unusable or {}), collision, expect
+        variables,
+        scaffolds,
+        LocatedSources(sources, unusable or {}),
+        collision=collision,
+        expect=expect,
     )
 
 

@@ -102,7 +102,11 @@ def test_an_example_is_planned(example: str, folder: Path, monkeypatch: pytest.M
     assert located.problems == {}
     restoration = config.restoration
     plan = make_plan(
-        VARIABLES, config.scaffolds, located, restoration.collision, restoration.expect
+        VARIABLES,
+        config.scaffolds,
+        located,
+        collision=restoration.collision,
+        expect=restoration.expect,
     )
     assert not plan.problems, "\n".join(map(str, plan.problems))
     assert all(plan.restored(name) for name in config.scaffolds)

@@ -45,7 +45,7 @@ class Copy:
             gradients = [(tf.ones([2]), self.dense), (gradient, self.table)]
             optimizer = v1.train.GradientDescentOptimizer(1.0)
             self.update = SynchronousUpdate(
-                optimizer, gradients, lambda given: given, step, cluster
+                optimizer, gradients, lambda averages: averages, global_step=step, cluster=cluster
             )
             with tf.control_dependencies([self.update.train_op]):
                 self.step = step.read_value()

@@ -63,7 +63,9 @@ class Both:
         task = self._servers.task("worker", self.lines, train=train)
         self.interruption = task.interruption
         with self._graph.as_default():
-            self.hook = ChiefHook(task, self._training, self.channel, lambda: now[0], sleep)
+            self.hook = ChiefHook(
+                task, self._training, self.channel, clock=lambda: now[0], sleep=sleep
+            )
             self.hook.begin()
         self.set_step(3)
         self.anew()

@@ -7,7 +7,8 @@ from enum import Enum
 
 import pytest
 
-from runner.config.masking import Mask, flatten
+from runner.config.keys import flatten
+from runner.config.masking import Mask
 from runner.config.schema import MaskConfig
 
 SETTINGS = {

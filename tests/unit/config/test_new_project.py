@@ -54,7 +54,7 @@ def test_a_new_project_passes_its_own_test(
         (("numpy",), "numpy cannot be the project's folder"),
         (("full",), "full exists and is not an empty folder"),
         (("full/file",), "full/file exists and is not an empty folder"),
-        (("full/file/below",), "full/file/below/.gitignore cannot be written"),
+        (("full/file/below",), "full/file/below cannot be written"),
     ],
 )
 def test_what_cannot_be_made_is_refused_and_changes_nothing(

@@ -47,10 +47,6 @@ def test_hydra_and_yaml_read_a_mapping_as_it_was_meant(rules: dict[str, Any]) ->
     assert pyyaml.safe_load(yaml("rename", rules)) == {"rename": expected}
 
 
-def test_a_word_needs_no_quotes() -> None:
-    assert override("scaffolds.cnn.shape", "init") == "++scaffolds.cnn.shape=init"
-
-
 @pytest.mark.parametrize("rules", [{"re:[^/]+": "x"}, {'a"b': "$x\\"}, {"a": "${b}"}, {"ä'": "x"}])
 def test_what_hydra_cannot_read_is_shown_as_yaml_alone(rules: dict[str, Any]) -> None:
     assert override("scaffolds.cnn.rename", rules) is None

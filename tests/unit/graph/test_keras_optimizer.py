@@ -21,6 +21,7 @@ from runner.tracking import RunStore
 from runner.training.sources import Sources, plan_run
 from tests.tiny.configs import PLAIN, tiny
 from tests.tiny.graphs import build, opened
+from tests.tiny.odd import two_branches
 
 _KERAS = keras.optimizers
 _SOAKED = [pytest.param(each, {}, marks=pytest.mark.soak) for each in (
@@ -295,6 +296,33 @@ def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path
         called = "average" if slot == "ExponentialMovingAverage" else slot
         assert kept[tensor].path.endswith(f"body_{owner.split('/')[0]}_{called}")
         assert np.any(kept[tensor])
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own.
+def test_slots_are_matched_in_the_models_order_whatever_was_created_first(tmp_path: Path) -> None:
+    model = two_branches()
+    model.compile(_KERAS.Adam(0.1), "mse")
+    model.optimizer.build(model.trainable_variables)
+    path = str(tmp_path / "model.weights.h5")
+    model.save_weights(path)
+    slots = [StateChoice.weights, StateChoice.optimizer_slots]
+    config = tiny(
+        **{**PLAIN, "model": {"_target_": "tests.tiny.odd.two_branches"}},
+        optimizer={"_target_": "keras.optimizers.Adam", "learning_rate": 0.1},
+        scaffolds={"all": ScaffoldConfig(VariablesConfig(["*"]), checkpoint=path, state=slots)},
+    )
+    plan = plan_run(config, build(config), Sources(config, RunStore()))
+    plan.require_sound()
+    held = {f"optimizer/vars/{n}": slot.path for n, slot in enumerate(model.optimizer.variables)}
+    tensors = {
+        assignment.variable.name: assignment.pieces[0].names[0]
+        for assignment in plan.assignments
+        if assignment.pieces
+    }
+    for name in ("first/kernel", "second/kernel", "head/bias"):
+        for slot in ("momentum", "velocity"):
+            path = held[tensors[f"{name}/Adam/{slot}"]]
+            assert path == f"adam/{name.replace('/', '_')}_{slot}"
 
 
 def test_slots_of_another_optimizer_are_not_taken() -> None:

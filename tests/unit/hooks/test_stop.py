@@ -165,7 +165,7 @@ def test_without_an_evaluation_it_waits(counter: Counter) -> None:
 
 def test_a_metric_that_is_not_evaluated(counter: Counter) -> None:
     hook = _early(_Evaluation(counter, VALUES), metric="acuracy")
-    with pytest.raises(ConfigError, match="looks for the metric 'acuracy'") as caught:
+    with pytest.raises(ConfigError, match="needs the metric 'acuracy'") as caught:
         counter.run([hook])
     assert caught.value.problems[0].choices == ("accuracy",)
 

@@ -135,7 +135,7 @@ def test_every_token_has_its_row_and_parts_make_the_whole(
 ) -> None:
     value = np.random.default_rng(0).normal(size=(len(old), 3))
     initial = np.random.default_rng(1).normal(size=(len(new), 3))
-    conversion = remap(old, new, 0, len(old), len(new))
+    conversion = remap(old, new, 0, old_size=len(old), new_size=len(new))
     whole = conversion.apply(value, initial)
     for row, token in enumerate(new):
         expected = value[old.index(token)] if token in old else initial[row]
@@ -160,7 +160,7 @@ def test_a_vocabulary_that_is_too_long_or_names_a_token_twice_is_refused(
     new: tuple[str, ...], old_size: int, new_size: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        remap(OLD, new, 0, old_size, new_size)
+        remap(OLD, new, 0, old_size=old_size, new_size=new_size)
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,22 @@ def test_the_run_that_came_furthest_is_extended(
 @pytest.mark.parametrize(
     ("given", "status", "taken", "message"),
     [
-        (SHORT, "PRUNED", 10, "it holds no run at all"),
-        (SAME, "FINISHED", 20, "has taken 20 of 20 steps, and train.steps is 20"),
-        (LONG, "KILLED", 15, "has taken 15 of 30 steps"),
-        (SHORT, "FINISHED", 0, "has taken 0 of 10 steps, and train.steps is 20"),
-        (OTHER_SECRET, "FINISHED", 10, "another secret, or the same values"),
-        ({**SHORT, "seed": 3}, "FINISHED", 10, "than train.steps differs from .*: seed: 3 -> 0"),
-        ({**SAME, "seed": 3}, "FINISHED", 20, "than train.steps differs from .*: seed: 3 -> 0"),
+        (SHORT, "PRUNED", 10, "is PRUNED after 10 steps and differs"),
+        (SAME, "FINISHED", 20, "001 is FINISHED after 20 steps\n"),
+        (LONG, "KILLED", 15, r"is KILLED after 15 steps and differs: train\.steps: 30 -> 20"),
+        (SHORT, "FINISHED", 0, "is FINISHED after 0 steps"),
+        (
+            {
+                **OTHER_SECRET,
+                "train": {"steps": 20},
+                "optimizer": {**SAME["optimizer"], "token": "x"},
+            },
+            "FINISHED",
+            10,
+            "differs: another secret, or the scaffolds",
+        ),
+        ({**SHORT, "seed": 3}, "FINISHED", 10, "differs: .*seed: 3 -> 0"),
+        ({**SAME, "seed": 3}, "FINISHED", 20, "differs: .*seed: 3 -> 0"),
         (OTHER_SLOTS, "FINISHED", 10, "slots: 8 -> 7"),
     ],
 )

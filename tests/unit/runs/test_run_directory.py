@@ -176,11 +176,11 @@ def test_the_newest_interrupted_run_of_the_same_configuration_is_resumed(
 @pytest.mark.parametrize(
     ("kept", "message"),
     [
-        (None, "holds no interrupted run"),
-        (FINISHED, "holds no interrupted run"),
-        (PRUNED, "holds no interrupted run"),
-        (OTHER, r"001 has another configuration\n  cause: train\.steps: 9 -> 5\n"),
-        (replace(RECORD, fingerprint="f" * 16), "the same values in another order"),
+        (None, "holds no interrupted run of this configuration\n  cause: it holds no run at all"),
+        (FINISHED, "001 is FINISHED after 0 steps\n"),
+        (PRUNED, "001 is PRUNED after 0 steps\n"),
+        (OTHER, r"001 is RUNNING after 0 steps and differs: train\.steps: 9 -> 5\n"),
+        (replace(RECORD, fingerprint="f" * 16), "or the scaffolds in another order"),
     ],
 )
 def test_must_needs_an_interrupted_run_and_reports_what_differs(
@@ -199,7 +199,7 @@ def test_a_run_of_its_own_is_never_overwritten(
     tmp_path: Path, record: RunRecord, resume: str
 ) -> None:
     path = make_run(tmp_path, "mine", record)
-    with pytest.raises(RunDirectoryError, match="is a run of its own, and not one to resume"):
+    with pytest.raises(RunDirectoryError, match="is itself a run, and not one to resume"):
         interrupted_run(path, RECORD, resume)
     assert RunDirectory(path).read() == record
 
@@ -240,7 +240,7 @@ def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> No
     assert [each.path.name for each in opened] == ["001", "002", "042"]
     assert all(each.read() == RECORD for each in opened)
     (tmp_path / "file").touch()
-    with pytest.raises(RunDirectoryError, match=r"run_dir is .*file\n  cause: it cannot be made"):
+    with pytest.raises(RunDirectoryError, match=r"run_dir is .*file\n  cause: it cannot be"):
         open_run(tmp_path / "file", RECORD, "auto")
 
 

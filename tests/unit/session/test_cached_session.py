@@ -1,4 +1,4 @@
-"""How a CachedSession prepares and runs its steps; tests/conformance compare the results."""
+"""How a CachedSession gets to its results; what they are is for tests/conformance to say."""
 
 from __future__ import annotations
 
@@ -49,23 +49,21 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return Counted(monkeypatch)
 
 
-class Preparations:
-    """How often steps were prepared, for the pool of threads and for the caller's thread."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.in_pool = self.inline = 0
-
-        def counting(*args: Any, inline: bool) -> Step:
-            self.inline += inline
-            self.in_pool += not inline
-            return prepare_step(*args, inline=inline)
-
-        monkeypatch.setattr(cached_session, "prepare_step", counting)
-
-
 @pytest.fixture
-def preparations(monkeypatch: pytest.MonkeyPatch) -> Preparations:
-    return Preparations(monkeypatch)
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of fetched tensors of every kind of step that a session prepares."""
+    fetched: list[int] = []
+
+    def recording(*args: Any, **kwargs: Any) -> Step:
+        fetched.append(len(args[2]))
+        return prepare_step(*args, **kwargs)
+
+    monkeypatch.setattr(cached_session, "prepare_step", recording)
+    return fetched
+
+
+# Steps run in TensorFlow's pool, without a trial of the caller's thread.
+IN_POOL = tf.ConfigProto(inter_op_parallelism_threads=1)
 
 
 with tf.Graph().as_default() as GRAPH:
@@ -120,17 +118,17 @@ def test_structures_have_one_key_exactly_if_they_fetch_the_same(first: Any, seco
         assert len(set(plan.operations)) == len(plan.operations)
 
 
-def test_equal_structures_of_the_same_tensors_are_prepared_once(
-    graph: tf.Graph, counted: Counted, preparations: Preparations
+def test_equal_structures_of_the_same_tensors_share_a_callable(
+    graph: tf.Graph, counted: Counted, prepared: list[int]
 ) -> None:
     value = tf.placeholder(tf.float32, [], name="value")
     double, triple = value * 2.0, value * 3.0
-    with CachedSession() as session:
+    with CachedSession(config=IN_POOL) as session:
         for number in range(20):
-            found = session.run({"a": [double], "b": (triple,)}, {value: number})
-            assert found == {"a": [2 * number], "b": (3 * number,)}
+            results = session.run({"a": [double], "b": (triple,)}, {value: number})
+            assert results == {"a": [2 * number], "b": (3 * number,)}
             assert session.run([double, triple], {value: number}) == [2 * number, 3 * number]
-    assert preparations.in_pool == 2
+    assert len(prepared) == 2
     assert counted.calls == 0
 
 
@@ -149,41 +147,35 @@ def test_feed_keys_other_than_plain_tensors_of_the_graph_are_left(graph: tf.Grap
 
 
 def test_the_least_recently_used_kind_of_step_makes_room(
-    graph: tf.Graph,
-    counted: Counted,
-    preparations: Preparations,
-    monkeypatch: pytest.MonkeyPatch,
+    graph: tf.Graph, counted: Counted, prepared: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cached_session, "CAPACITY", 4)
     tensors = [tf.constant(float(number)) for number in range(10)]
-    with CachedSession() as session:
-        for number, tensor in enumerate(tensors):
-            assert session.run({"it": tensor}) == {"it": number}
-            assert session.run(tensors[:2]) == [0.0, 1.0]
-        assert preparations.in_pool == 10 + 1, "the pair stays, for it was used last"
-        for tensor in tensors[7:]:
-            session.run({"it": tensor})
-        assert preparations.in_pool == 10 + 1
-        session.run({"it": tensors[6]})
-        assert preparations.in_pool == 10 + 2
+    with CachedSession(config=IN_POOL) as session:
+        for _ in range(2):
+            for number, tensor in enumerate(tensors):
+                assert session.run({"it": tensor}) == {"it": number}
+                assert session.run(tensors[:2]) == [0.0, 1.0]
+    assert prepared.count(2) == 1, "a kind in constant use stays"
+    assert prepared.count(1) == 20, "ten other kinds exceed the capacity"
     assert counted.calls == 0
 
 
 def test_elements_are_kept_alive_so_that_none_takes_the_identity_of_another(
     graph: tf.Graph,
 ) -> None:
-    alive = weakref.WeakSet[Any]()
+    kept = weakref.WeakSet[Any]()
     with CachedSession() as session:
         for number in range(3):
             fetches = [tf.get_variable(f"v{number}", initializer=float(number))]
-            alive.add(fetches[0])
+            kept.add(fetches[0])
             session.run(fetches[0].initializer)
             assert session.run(fetches) == [number]
             fetches.clear()
         graph.clear_collection(tf.GraphKeys.GLOBAL_VARIABLES)
         graph.clear_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
         gc.collect()
-        assert len(alive) == 3
+        assert len(kept) == 3
 
 
 def test_a_closed_session_is_freed_without_the_garbage_collector(graph: tf.Graph) -> None:
@@ -202,14 +194,14 @@ def test_a_closed_session_is_freed_without_the_garbage_collector(graph: tf.Graph
 
 
 def test_a_remote_session_is_left_to_tensorflow(
-    counted: Counted, preparations: Preparations, graph: tf.Graph
+    counted: Counted, prepared: list[int], graph: tf.Graph
 ) -> None:
     server = tf.train.Server.create_local_server()
     value = tf.constant(1.0)
     with CachedSession(server.target) as session:
         for _ in range(3):
             assert session.run(value) == 1.0
-    assert preparations.in_pool == 0
+    assert prepared == []
     assert counted.calls == 3
 
 
@@ -314,29 +306,29 @@ def test_a_short_step_settles_on_the_faster_way(trial: Trial, calls: int, inline
 
 
 @pytest.mark.parametrize(("threads", "tried"), [(0, True), (1, False), (2, False), (-1, False)])
-def test_a_number_of_threads_that_is_given_is_obeyed(
-    graph: tf.Graph, preparations: Preparations, threads: int, tried: bool
+def test_a_configured_number_of_threads_is_obeyed(
+    graph: tf.Graph, threads: int, tried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    trials: list[object] = []
+
+    def without_trial(prepare: Callable[..., Step], needs_pool: Callable[[], bool]) -> Step:
+        trials.append(prepare)
+        return prepare(inline=False)
+
+    monkeypatch.setattr(cached_session, "ShortStep", without_trial)
     value = tf.constant(1.0)
     config = tf.ConfigProto(inter_op_parallelism_threads=threads)
     with CachedSession(config=config) as session:
-        for _ in range(SAMPLES):
-            assert session.run(value) == 1.0
-    assert preparations.inline == tried
+        assert session.run(value) == 1.0
+    assert bool(trials) is tried
 
 
-def test_the_pool_is_needed_once_the_graph_has_grown_a_queue(
-    graph: tf.Graph, preparations: Preparations
-) -> None:
-    value = tf.constant(1.0)
+def test_whether_the_pool_is_needed_is_found_anew_when_the_graph_has_grown(graph: tf.Graph) -> None:
     with CachedSession() as session:
-        for _ in range(SAMPLES):
-            session.run(value)
-        assert preparations.inline == 1
+        tf.constant(1.0)
+        assert not session._needs_pool()
         tf.FIFOQueue(1, tf.int32)
-        for _ in range(SAMPLES):
-            session.run([value])
-        assert preparations.inline == 1
+        assert session._needs_pool()
 
 
 def _if(inside: Callable[[], tf.Tensor]) -> tf.Tensor:

@@ -44,9 +44,9 @@ def test_a_grid_becomes_a_study_of_which_it_is_known_what_matters() -> None:
     assert study.trials[1].params == {"rate": 0.1, "optimizer": "adam"}
     assert study.trials[1].intermediate_values == {1: 1.0, 2: pytest.approx(0.6)}
     assert study.best_trial.number == 0
-    (found,) = importances(study, [LOSS]).values()
-    assert sum(found.values()) == pytest.approx(1)
-    assert next(iter(found)) == "rate"
+    (shares,) = importances(study, [LOSS]).values()
+    assert sum(shares.values()) == pytest.approx(1)
+    assert next(iter(shares)) == "rate"
     assert importances(study_of(TRIALS[:1], [LOSS]), [LOSS]) == {}
 
 
@@ -64,7 +64,7 @@ def test_numbers_stand_in_their_order(typed: list[str], choices: tuple[object, .
     distribution = study_of(trials, [LOSS]).trials[0].distributions["x"]
     assert isinstance(distribution, CategoricalDistribution)
     assert distribution.choices == choices
-    assert [type(each) for each in distribution.choices] == [type(each) for each in choices]
+    assert [type(choice) for choice in distribution.choices] == [type(choice) for choice in choices]
 
 
 def test_figures_are_of_what_there_is_and_one_that_cannot_be_drawn_is_left_out(

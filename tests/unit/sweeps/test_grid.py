@@ -83,13 +83,13 @@ MISTAKES: dict[tuple[str, ...], str] = {
 def test_what_is_no_grid(overrides: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as raised:
         _points(*overrides)
-    assert [each.state for each in raised.value.problems] == [MISTAKES[overrides]]
+    assert [problem.state for problem in raised.value.problems] == [MISTAKES[overrides]]
 
 
 def _composed(*fingerprints: str) -> list[ComposedPoint]:
     return [
-        ComposedPoint(Point((f"seed={n}",), {"seed": str(n)}), tiny(seed=n), each)
-        for n, each in enumerate(fingerprints)
+        ComposedPoint(Point((f"seed={n}",), {"seed": str(n)}), tiny(seed=n), fingerprint)
+        for n, fingerprint in enumerate(fingerprints)
     ]
 
 
@@ -114,8 +114,8 @@ def test_what_has_finished_is_not_run_again(launcher: FakeLauncher) -> None:
     printed = io.StringIO()
     trials = _run(launcher, _composed("a", "b", "d"), printed)
     assert launcher.launched == [["seed=0", "seed=1", "seed=2"], ["seed=1", "seed=2"]]
-    assert [each.trial for each in trials] == [0, 1, 2]
-    assert {each.status for each in trials} == {Status.FINISHED}
+    assert [trial.trial for trial in trials] == [0, 1, 2]
+    assert {trial.status for trial in trials} == {Status.FINISHED}
     assert printed.getvalue() == "1 of 3 trials have finished before\n"
 
 
@@ -132,7 +132,7 @@ def test_the_same_grid_in_another_order_trains_nothing_again(launcher: FakeLaunc
     trials = _run(launcher, [*others, _point(b="9", a="9")])
     assert launcher.started == ["1-3", "1-4", "2-3", "2-4", "1-4", "9-9"]
     # The one that was killed keeps its number, and with that its run.
-    assert [each.trial for each in trials] == [0, 2, 1, 3, 4]
+    assert [trial.trial for trial in trials] == [0, 2, 1, 3, 4]
 
 
 def test_a_trial_that_ends_the_sweeping_process_comes_last_the_next_time(
@@ -151,9 +151,9 @@ def test_a_trial_that_ends_the_sweeping_process_comes_last_the_next_time(
         with pytest.raises(Killed):
             _run(launcher, composed)
     # Those that can end have done so, and the others take turns.
-    assert [each[-1] for each in launcher.started] == ["0", "1", "2", "3", "0", "2"]
+    assert [overrides[-1] for overrides in launcher.started] == ["0", "1", "2", "3", "0", "2"]
     deadly.clear()
-    assert [each.trial for each in _run(launcher, composed)] == [0, 1, 2, 3]
+    assert [trial.trial for trial in _run(launcher, composed)] == [0, 1, 2, 3]
 
 
 def test_a_process_that_outlived_its_sweep_is_waited_for(

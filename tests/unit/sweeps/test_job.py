@@ -151,7 +151,7 @@ BEFORE: dict[str, tuple[Callable[[SweepDirectory], object], Status]] = {
     "stopped": (lambda sweep: sweep.failed(), Status.SKIPPED),
     "held": (lambda sweep: sweep.failed(last=False), Status.SKIPPED),
     "cancelled": (lambda sweep: sweep.attempt(0).cancel(), Status.SKIPPED),
-    "settled": (lambda sweep: sweep.attempt(0).finalize(), Status.SKIPPED),
+    "finalized": (lambda sweep: sweep.attempt(0).finalize(), Status.SKIPPED),
     "over": (lambda sweep: sweep.attempt(0).update(status=KILLED, over=True), Status.KILLED),
     "done": (lambda sweep: sweep.attempt(0).update(status=Status.FINISHED), Status.FINISHED),
 }
@@ -241,18 +241,18 @@ def test_a_job_that_slurm_preempts_leaves_no_result(
 
 
 def test_only_jobs_of_our_sweepers_have_an_attempt() -> None:
-    def found(target: str, mode: RunMode) -> Job | None:
+    def job_with(target: str, mode: RunMode) -> Job | None:
         sweep, job = {"dir": "d"}, {"num": 3}
         given = {"sweeper": {"_target_": target}, "sweep": sweep, "job": job, "mode": mode}
         return job_of(OmegaConf.create(given))
 
     ours = "hydra_plugins.runner_sweepers.grid.GridSweeper"
-    job = found(ours, RunMode.MULTIRUN)
+    job = job_with(ours, RunMode.MULTIRUN)
     assert job is not None
     assert job.file.path == Path("d/trials/0003.json")
-    assert found(ours, RunMode.RUN) is None
+    assert job_with(ours, RunMode.RUN) is None
     theirs = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-    assert found(theirs, RunMode.MULTIRUN) is None
+    assert job_with(theirs, RunMode.MULTIRUN) is None
 
 
 def test_a_trial_elsewhere_ends_when_it_is_cancelled_by_no_more_than_one_signal(
@@ -301,9 +301,9 @@ def test_evaluations_are_reported_until_one_prunes() -> None:
     trial, alone = Trial("sweep", {}, report), Trial("sweep", {})
     trial.evaluated({"loss": 0.5}, 10)
     trial.check()
-    for each in (trial, alone):
-        each.evaluated({"loss": 2.0}, 20)
-        each.evaluated({"loss": 2.0}, 30)
+    for watch in (trial, alone):
+        watch.evaluated({"loss": 2.0}, 20)
+        watch.evaluated({"loss": 2.0}, 30)
     assert reported == [10, 20]
     assert trial.curve == {10: {"loss": 0.5}, 20: {"loss": 2.0}, 30: {"loss": 2.0}}
     with pytest.raises(PrunedRunError, match=r"^pruned at step 20$"):

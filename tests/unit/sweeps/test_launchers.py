@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import cloudpickle  # type: ignore[import-untyped]
 import pytest
 from hydra.core.plugins import Plugins
 from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
@@ -17,6 +18,7 @@ from submitit import SlurmJob
 from submitit.local.local import LocalExecutor
 
 from hydra_plugins.runner_launchers.ray import RayLauncher
+from runner import __main__ as main
 from runner.errors import ConfigError, InterruptedRunError
 from runner.sweeps import launchers
 from runner.sweeps.launchers import LauncherKind
@@ -82,6 +84,14 @@ def test_a_launcher_that_is_not_installed(
     with pytest.raises(ConfigError, match=remedy) as raised:
         LauncherKind({"_target_": target}).require_installed()
     assert f"hydra.launcher._target_ is {target!r}" in str(raised.value)
+
+
+def test_launchers_can_send_the_task_to_other_processes() -> None:
+    cloudpickle.register_pickle_by_value(main)  # As with `python -m runner`.
+    try:
+        assert cloudpickle.dumps(main._job)
+    finally:
+        cloudpickle.unregister_pickle_by_value(main)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_the_best_comes_first_and_failures_last(objective: Objective) -> None:
         finished(5, 0.125, infeasible=True),
         finished(6, None),
     ]
-    assert [each.trial for each in ranked_trials(trials, [objective])] == [2, 0, 4, 3, 6, 5, 1]
+    assert [trial.trial for trial in ranked_trials(trials, [objective])] == [2, 0, 4, 3, 6, 5, 1]
 
 
 # hydra.sweeper.objectives -> parts of what is reported.
@@ -64,13 +64,13 @@ def test_objectives_are_the_experiments_or_the_sweepers(given: Any, parts: list[
 
 def test_constraints_are_bounds_or_functions() -> None:
     given = {"validation/loss": {"max": 0.5, "min": 0.25}, "accurate": ACCURATE}
-    found = constraints({"constraints": given}, METRICS)
+    functions = constraints({"constraints": given}, METRICS)
     metrics = {"loss": 1.0, "accuracy": 1.0}
-    assert {name: each(metrics) for name, each in found.items()} == {
+    assert {name: constraint(metrics) for name, constraint in functions.items()} == {
         "validation/loss": 0.5,
         "accurate": -0.25,
     }
-    assert found["validation/loss"]({"loss": 0.125}) == 0.125
+    assert functions["validation/loss"]({"loss": 0.125}) == 0.125
     # With or without what stands before them; and bounds that just touch.
     for bounds in ({"loss": {"max": 1}}, {"validation/accuracy": {"min": 1, "max": 1}}):
         assert len(constraints({"constraints": bounds}, METRICS)) == 1
@@ -105,27 +105,27 @@ CONSTRAINTS: list[tuple[Any, list[tuple[str, str]]]] = [
 def test_mistakes_in_constraints(given: Any, problems: list[tuple[str, str]]) -> None:
     with pytest.raises(ConfigError) as raised:
         constraints({"constraints": given}, METRICS)
-    for (state, cause), found in zip(problems, raised.value.problems, strict=True):
-        assert state in found.state
-        assert found.cause.startswith(cause)
+    for (state, cause), problem in zip(problems, raised.value.problems, strict=True):
+        assert state in problem.state
+        assert problem.cause.startswith(cause)
 
 
 def test_what_is_unknown_is_violated() -> None:
     given = {"validation/loss": {"max": 0.5}, "accurate": ACCURATE}
-    found = constraints({"constraints": given}, METRICS)
-    assert violation(found["validation/loss"], {"loss": 0.25}) == -0.25
+    functions = constraints({"constraints": given}, METRICS)
+    assert violation(functions["validation/loss"], {"loss": 0.25}) == -0.25
     for metrics in ({"loss": math.nan}, {"accuracy": 1.0}, {}):
-        assert violation(found["validation/loss"], metrics) == math.inf
-    assert violation(found["accurate"], {"accuracy": math.nan}) == math.inf
-    assert violation(found["accurate"], {}) == math.inf
+        assert violation(functions["validation/loss"], metrics) == math.inf
+    assert violation(functions["accurate"], {"accuracy": math.nan}) == math.inf
+    assert violation(functions["accurate"], {}) == math.inf
 
 
 def test_a_function_that_gives_no_number_is_named_with_the_metrics() -> None:
     given = {name: f"tests.tiny.spaces.{name}" for name in ("forgetful", "divided")}
     nodes = {name: {"_target_": target} for name, target in given.items()}
     causes = ("TypeError: float() argument must be", "ZeroDivisionError")
-    found = constraints({"constraints": nodes}, METRICS)
-    for function, cause in zip(found.values(), causes, strict=True):
+    functions = constraints({"constraints": nodes}, METRICS)
+    for function, cause in zip(functions.values(), causes, strict=True):
         with pytest.raises(ConfigError, match="gives no number") as raised:
             function({"loss": 0.5, "error": 0.5})
         assert f"cause: {cause}" in str(raised.value)

@@ -34,9 +34,9 @@ def uri(migrated_database: Path, tmp_path: Path) -> str:
 def _runs(uri: str, experiment: str) -> Mapping[str, Any]:
     """Returns name -> run of an experiment in MLflow."""
     client = MlflowClient(uri)
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    runs = client.search_runs([found.experiment_id])
+    tracked = client.get_experiment_by_name(experiment)
+    assert tracked is not None
+    runs = client.search_runs([tracked.experiment_id])
     assert len({run.info.run_name for run in runs}) == len(runs)
     return {run.info.run_name: run for run in runs}
 
@@ -91,7 +91,7 @@ def test_a_sweep_that_is_resumed_has_one_run_and_so_has_a_trial_that_failed_with
     assert tags["runner.exception"] == "nor this ***"
     assert (tags["runner.sweep.n"], tags["runner.sweep.data.api_key"]) == ("1", "***")
     assert tags["runner.overrides"] == "n=1"
-    assert [each.name for each in parent.unopened()] == ["0001"]
+    assert [folder.name for folder in parent.unopened()] == ["0001"]
 
 
 def test_the_parent_run_has_no_trials_secrets_and_a_name(directory: SweepDirectory) -> None:
@@ -127,15 +127,15 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
     parent = ParentRun(directory, tiny(tracking=TrackingConfig(uri=uri)))
     parent.open(["tiny"], [])
     parent.close(Status.FINISHED, {})
-    found = _runs(uri, "tiny")["one"]
-    assert found.info.status == "FINISHED"
-    assert json.loads(provenance.read_text())["run"] == {"run_id": found.info.run_id}
+    child = _runs(uri, "tiny")["one"]
+    assert child.info.status == "FINISHED"
+    assert json.loads(provenance.read_text())["run"] == {"run_id": child.info.run_id}
     sweep = _runs(uri, "tiny")["tiny sweep"]
-    assert found.data.tags["mlflow.parentRunId"] == sweep.info.run_id
+    assert child.data.tags["mlflow.parentRunId"] == sweep.info.run_id
 
 
-class _Settled(RunStore):
-    """Notes what it is to settle."""
+class _Delivered(RunStore):
+    """Records which runs it is to deliver."""
 
     def __init__(self) -> None:
         self.paths: list[Path] = []
@@ -144,10 +144,10 @@ class _Settled(RunStore):
         self.paths.append(directory)
 
 
-def test_runs_that_could_not_record_that_they_were_killed_are_settled(
+def test_runs_that_could_not_record_that_they_were_killed_are_marked(
     directory: SweepDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = _Settled()
+    store = _Delivered()
     monkeypatch.setattr("runner.sweeps.parent_run.open_store", lambda *arguments: store)
     died = RunDirectory(tmp_path / "runs" / "001")
     died.path.mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_runs_that_could_not_record_that_they_were_killed_are_settled(
     )
     configs = [tiny(run_dir=str(tmp_path / name)) for name in ("runs", "absent")]
     parent = ParentRun(directory, configs[0])
-    parent.settle_trials(configs)
+    parent.mark_killed_trials(configs)
     assert store.paths == [died.path, tmp_path / "saved"]
     assert died.load_record().status == Status.KILLED
     # Where tracking is off, no run is recorded for those that failed before they had one.

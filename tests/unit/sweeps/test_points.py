@@ -79,7 +79,7 @@ def test_params_without_values_and_settings_that_are_no_mappings_are_refused() -
     assert params_as_typed({"seed": ["range(1,3)"]}, []) == ["seed=range(1,3)"]
     with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params has seed: \[\]") as raised:
         params_as_typed({"seed": [], "name": [], "run_dir": ["a"]}, [])
-    assert [each.state[-9:] for each in raised.value.problems] == [" seed: []", " name: []"]
+    assert [problem.state[-9:] for problem in raised.value.problems] == [" seed: []", " name: []"]
     assert mapping_setting("params", {1: "a", "b": 2}, "{}") == {"1": "a", "b": 2}
     for value in (3, "validation/loss", ["seed"], ""):
         with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params is ") as raised:
@@ -105,8 +105,8 @@ def test_every_problem_of_every_point_is_reported_once_with_its_place(compose: C
 
     def quickly(overrides: Sequence[str]) -> DictConfig:
         config = copy.deepcopy(composed)
-        for each in overrides[1:]:
-            key, _, value = each.partition("=")
+        for override in overrides[1:]:
+            key, _, value = override.partition("=")
             OmegaConf.update(config, key, value)
         return config
 
@@ -154,7 +154,7 @@ def test_a_trial_is_checked_with_the_environment_that_it_is_given(compose: Compo
         for name in ("one", "two")
     ]
     composed = compose_points(points, compose)
-    assert [each.config.name for each in composed] == ["one", "two"]
+    assert [point.config.name for point in composed] == ["one", "two"]
     assert composed[0].fingerprint != composed[1].fingerprint
     assert "RUNNER_TEST_NAME" not in os.environ
 
@@ -162,7 +162,7 @@ def test_a_trial_is_checked_with_the_environment_that_it_is_given(compose: Compo
 def test_a_sweep_over_the_params_of_a_model_fn(compose: Compose) -> None:
     points = _points("+experiment=program", "params.units=2,4")
     composed = compose_points(points, compose)
-    assert [each.config.params["units"] for each in composed] == [2, 4]
+    assert [point.config.params["units"] for point in composed] == [2, 4]
     assert composed[0].fingerprint != composed[1].fingerprint
     check_targets(composed)
     with pytest.raises(ConfigError, match=r"params\.unit is not set"):
@@ -171,8 +171,8 @@ def test_a_sweep_over_the_params_of_a_model_fn(compose: Compose) -> None:
 
 def _composed(*configs: RunConfig) -> list[ComposedPoint]:
     return [
-        ComposedPoint(Point((), {"n": str(number)}), each, f"f{number}")
-        for number, each in enumerate(configs)
+        ComposedPoint(Point((), {"n": str(number)}), config, f"f{number}")
+        for number, config in enumerate(configs)
     ]
 
 
@@ -191,15 +191,15 @@ def test_mistakes_in_targets_are_reported_with_their_trials() -> None:
         *({"model": {"_target_": NET, "units": units}} for units in ("x", 0.5, "x", 4.0)),
     ]
     with pytest.raises(ConfigError) as raised:
-        check_targets(_composed(*(tiny(**each) for each in trials)))
-    found = {each.state: each.cause for each in raised.value.problems}
+        check_targets(_composed(*(tiny(**trial) for trial in trials)))
+    causes = {problem.state: problem.cause for problem in raised.value.problems}
     misspelt = "optimizer._target_ is 'tensorflow.compat.v1.train.AdamOptimzer'"
-    assert found == {
+    assert causes == {
         f"model.unts is not an argument of {NET}": (
             "it is misspelt, or belongs elsewhere (in 2 of 8 trials: n=1; n=2)"
         ),
         "hooks.mine.marker has no value": "tests.tiny.hooks.Slow needs it (in 1 of 8 trials: n=2)",
-        misspelt: found[misspelt],
+        misspelt: causes[misspelt],
     }
     assert "units" in raised.value.problems[0].choices
 
@@ -215,7 +215,7 @@ def _missing(*configs: RunConfig) -> dict[str, str]:
     try:
         check_sources(_composed(*configs))
     except ConfigError as error:
-        return {each.state: each.cause for each in error.problems}
+        return {problem.state: problem.cause for problem in error.problems}
     return {}
 
 
@@ -229,7 +229,7 @@ def test_sources_that_do_not_exist_are_reported_with_their_trials(folder: Path) 
     np.savez(folder / "good.npz", kernel=np.zeros(2))
     (folder / "page.h5").write_text("<html>not found</html>")
     (folder / "empty").mkdir()
-    found = _missing(
+    causes = _missing(
         _config("good.npz"),
         _config("nosuch/model"),
         _config("page.h5"),
@@ -238,7 +238,7 @@ def test_sources_that_do_not_exist_are_reported_with_their_trials(folder: Path) 
         _config("good.npz", average=["other.npz"]),
     )
     begin = "scaffolds.body.checkpoint:"
-    assert found == {
+    assert causes == {
         f"{begin} there is no checkpoint at nosuch/model": (
             "neither a directory nor a prefix (in 2 of 6 trials: n=1; n=4)"
         ),

@@ -102,23 +102,23 @@ def test_trials_that_differ_in_the_seed_are_a_band_and_the_best_comes_first() ->
 
 
 def test_every_trial_is_a_band_without_repeated_keys_and_counts_once() -> None:
-    found = bands(CURVES, ACCURACY, [])
+    curves = bands(CURVES, ACCURACY, [])
     labels = ["cnn=digits, seed=1", "cnn=digits, seed=0", "cnn=random, seed=1"]
-    assert [band.label for band in found] == [*labels, "cnn=random, seed=0"]
-    assert all(band.low == band.mean == band.high for band in found)
+    assert [band.label for band in curves] == [*labels, "cnn=random, seed=0"]
+    assert all(band.low == band.mean == band.high for band in curves)
     # Of equal values, the last.
-    found = bands([*CURVES, _curve("random", 1, 0.4, 0.5)], ACCURACY, ["seed"])
-    assert [len(band.curves) for band in found] == [2, 2]
-    assert found[1].high == (0.4, 0.5)
+    curves = bands([*CURVES, _curve("random", 1, 0.4, 0.5)], ACCURACY, ["seed"])
+    assert [len(band.curves) for band in curves] == [2, 2]
+    assert curves[1].high == (0.4, 0.5)
 
 
 def test_nan_and_curves_without_a_common_step_come_last() -> None:
-    found = bands([_curve("a", 0, 0.5, math.nan), _curve("b", 0, 0.1, 0.1)], ACCURACY, ["seed"])
-    assert [band.label for band in found] == ["cnn=b", "cnn=a"]
-    assert math.isnan(found[1].mean[1])
+    curves = bands([_curve("a", 0, 0.5, math.nan), _curve("b", 0, 0.1, 0.1)], ACCURACY, ["seed"])
+    assert [band.label for band in curves] == ["cnn=b", "cnn=a"]
+    assert math.isnan(curves[1].mean[1])
     apart = _curve("a", 1, curve=((15, 0.9),))
-    found = bands([_curve("a", 0, 0.5), apart, _curve("b", 0, 0.1)], ACCURACY, ["seed"])
-    assert [band.steps for band in found] == [(10,), ()]
+    curves = bands([_curve("a", 0, 0.5), apart, _curve("b", 0, 0.1)], ACCURACY, ["seed"])
+    assert [band.steps for band in curves] == [(10,), ()]
 
 
 def test_keys_are_short_where_that_is_unique_and_numbers_have_six_digits() -> None:
@@ -183,7 +183,7 @@ def test_the_parent_run_has_tables_and_the_bestfinished(
     }
     files = dict(message.split(":\n", 1) for message in caplog.messages)
     assert list(files) == ["summary.txt", "trials.json", "steps_to_threshold.txt"]
-    assert [each["status"] for each in json.loads(files["trials.json"])] == ["FINISHED", "FAILED"]
+    assert [trial["status"] for trial in json.loads(files["trials.json"])] == ["FINISHED", "FAILED"]
     assert files["steps_to_threshold.txt"].startswith("steps to validation/loss 0.6\n")
     assert "1 of 1" in files["steps_to_threshold.txt"]
 
@@ -208,8 +208,8 @@ def test_failures_are_an_error_and_skipped_and_pruned_trials_are_not(
         assert raised.value.exit_code == code
     else:
         results.show()
-    failed = [each for each in trials if each.message]
-    assert all(f"{each.status.value}: {each.message}" in screen.getvalue() for each in failed)
+    failed = [trial for trial in trials if trial.message]
+    assert all(f"{trial.status.value}: {trial.message}" in screen.getvalue() for trial in failed)
 
 
 def test_several_secrets_of_a_key_stay_apart_and_one_needs_no_number() -> None:
@@ -222,7 +222,7 @@ def test_several_secrets_of_a_key_stay_apart_and_one_needs_no_number() -> None:
         for number, token in enumerate(["one", "two", "one"])
     ]
     shown = masked_trials([trials[2], trials[1], trials[0]], Mask(MaskConfig(), {}))
-    assert [dict(each.values) for each in shown] == [
+    assert [dict(trial.values) for trial in shown] == [
         {"data.token": "***1", "data.pin_token": "***", "seed": "2"},
         {"data.token": "***2", "data.pin_token": "***", "seed": "1"},
         {"data.token": "***1", "data.pin_token": "***", "seed": "0"},

@@ -69,7 +69,11 @@ class Sweep:
         self.launch: Launch = self.launcher
 
     def _compose_once(self, overrides: Sequence[str]) -> DictConfig:
-        key = tuple(each for each in overrides if not each.startswith("optimizer.learning_rate=0"))
+        key = tuple(
+            override
+            for override in overrides
+            if not override.startswith("optimizer.learning_rate=0")
+        )
         if key not in self.composed:
             self.composed[key] = self.compose(overrides)
         return self.composed[key]
@@ -152,7 +156,7 @@ def test_trials_are_asked_for_run_and_recorded(sweep: Sweep) -> None:
     ]
     assert study.trials[0].user_attrs["loss"] == study.trials[0].value
     # Several at once, and never too many.
-    assert [len(each) for each in sweep.launcher.launched] == [2, 1]
+    assert [len(batch) for batch in sweep.launcher.launched] == [2, 1]
     sweep.settings["n_trials"] = 4
     assert sweep.states(RATE) == [COMPLETE] * 4
     assert len(sweep.launcher.launched) == 3
@@ -183,7 +187,7 @@ def test_trials_that_were_not_started_or_whose_process_was_killed_are_resumed(
     assert started[2] == started[1]
     assert study.trials[1].params == second.params
     attempts = sweep.attempts()
-    assert [each.trial for each in attempts] == [0, 0, 1, 1]
+    assert [attempt.trial for attempt in attempts] == [0, 0, 1, 1]
     assert attempts[3].run_dir == attempts[2].run_dir
 
 
@@ -197,8 +201,8 @@ def test_what_other_processes_left_is_recorded_left_alone_or_not_counted(sweep: 
     lock.parent.mkdir()
     with FileLock(lock):
         study = sweep.run(RATE)
-    assert [each.state for each in study.trials] == [COMPLETE, RUNNING, RUNNING, COMPLETE]
-    assert [each.trial for each in sweep.trials] == [0, 3, 2]
+    assert [trial.state for trial in study.trials] == [COMPLETE, RUNNING, RUNNING, COMPLETE]
+    assert [trial.trial for trial in sweep.trials] == [0, 3, 2]
     assert study.trials[0].value == 0.125
     assert len(sweep.launcher.started) == 1
 
@@ -256,10 +260,15 @@ def test_hopeless_trials_are_pruned_and_those_with_the_same_values_have_a_run_ea
     assert study.trials[0].state is TrialState.PRUNED
     assert study.trials[0].intermediate_values == {0: 0.5, 1: 2.0}
     attempts = sweep.attempts()
-    assert [each.status.value for each in attempts] == ["PRUNED", "FAILED", "FINISHED", "FINISHED"]
+    assert [attempt.status.value for attempt in attempts] == [
+        "PRUNED",
+        "FAILED",
+        "FINISHED",
+        "FINISHED",
+    ]
     assert attempts[0].message == "pruned at step 1"
-    assert len({each.overrides for each in attempts}) == 1
-    assert len({each.run_dir for each in attempts}) == 4
+    assert len({attempt.overrides for attempt in attempts}) == 1
+    assert len({attempt.run_dir for attempt in attempts}) == 4
 
 
 def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
@@ -281,8 +290,8 @@ def test_a_trial_that_violates_a_constraint_is_known(sweep: Sweep) -> None:
     left = [[{"loss": 0.75}]]
     sweep.work = lambda overrides: left.pop()
     sweep.run(RATE)
-    found = [(each.status, each.infeasible) for each in sweep.trials]
-    assert found == [(Status.FINISHED, True), (Status.FAILED, False)]
+    outcomes = [(trial.status, trial.infeasible) for trial in sweep.trials]
+    assert outcomes == [(Status.FINISHED, True), (Status.FAILED, False)]
     assert sweep.sweeper.best(sweep.trials, sweep.sweeper.objectives(tiny())) == []
 
 
@@ -298,15 +307,15 @@ def test_failures_are_replaced_by_others(sweep: Sweep) -> None:
     left = [[{"loss": 0.5}]]
     sweep.work = lambda overrides: left.pop()
     sweep.run(RATE)
-    assert [each.trial for each in sweep.sweeper.failures(sweep.trials)] == [1]
+    assert [trial.trial for trial in sweep.sweeper.failures(sweep.trials)] == [1]
     assert "replaces trials that failed by others" in sweep.sweeper.rerun
     assert sweep.printed == ""
     sweep.work = _rate
     sweep.run(RATE)
-    statuses = [each.status for each in sweep.trials]
+    statuses = [trial.status for trial in sweep.trials]
     assert statuses == [Status.FINISHED, Status.FAILED, Status.FINISHED]
     # The seed of the sampler draws nothing twice.
-    assert len({each.values["optimizer.learning_rate"] for each in sweep.trials}) == 3
+    assert len({trial.values["optimizer.learning_rate"] for trial in sweep.trials}) == 3
     assert sweep.sweeper.failures(sweep.trials) == []
     assert sweep.printed == "1 of 2 trials have finished before\n"
     sweep.settings["n_trials"] = 1
@@ -321,11 +330,11 @@ def test_trials_from_another_folder_are_shown_and_not_tried_again(shared: Sweep)
     first = shared.trials
     shared.run(RATE, folder="other")
     assert shared.attempts("other") == []
-    assert [each.objective for each in shared.trials] == [0.5, 0.25]
-    assert [each.values for each in shared.trials] == [each.values for each in first]
-    assert [each.curve for each in shared.trials] == [((0, 0.5),), ((0, 0.25),)]
+    assert [trial.objective for trial in shared.trials] == [0.5, 0.25]
+    assert [trial.values for trial in shared.trials] == [trial.values for trial in first]
+    assert [trial.curve for trial in shared.trials] == [((0, 0.5),), ((0, 0.25),)]
     best = shared.sweeper.best(shared.trials, shared.sweeper.objectives(tiny()))
-    assert [each.trial for each in best] == [1]
+    assert [trial.trial for trial in best] == [1]
     shared.settings["n_trials"] = 3
     with pytest.raises(SweepError, match="draws no trial") as raised:
         shared.run("optimizer.learning_rate=1,2", folder="other")
@@ -380,7 +389,7 @@ def test_settings_that_are_built_have_a_target() -> None:
     }
     with pytest.raises(ConfigError, match=r"hydra\.sweeper\.sampler has no `_target_`") as raised:
         OptunaSweeper(**wrong).points([])
-    names = [each.state.split()[0].rpartition(".")[2] for each in raised.value.problems]
+    names = [problem.state.split()[0].rpartition(".")[2] for problem in raised.value.problems]
     assert names == list(wrong)
 
 
@@ -394,7 +403,7 @@ def test_mistakes_in_settings_are_reported_together() -> None:
     )
     with pytest.raises(ConfigError) as raised:
         sweep.objectives(tiny())
-    assert [each.state.partition(" is ")[0] for each in raised.value.problems] == [
+    assert [problem.state.partition(" is ")[0] for problem in raised.value.problems] == [
         "hydra.sweeper.objectives names 'validation/los'",
         "hydra.sweeper.sampler._target_",
         "hydra.sweeper.pruner.patience",
@@ -405,9 +414,13 @@ def test_mistakes_in_settings_are_reported_together() -> None:
 
 def test_another_storage_is_another_sweep_and_more_trials_are_not() -> None:
     storages = (None, "sqlite:///a", "sqlite:///b")
-    found = [OptunaSweeper(storage=each).identity() for each in storages]
-    assert len(set(found)) == 3
-    assert OptunaSweeper(n_trials=1).identity() == OptunaSweeper(n_trials=2).identity() == found[0]
+    identities = [OptunaSweeper(storage=storage).identity() for storage in storages]
+    assert len(set(identities)) == 3
+    assert (
+        OptunaSweeper(n_trials=1).identity()
+        == OptunaSweeper(n_trials=2).identity()
+        == identities[0]
+    )
     # A custom space may draw any key.
     assert OptunaSweeper().swept([Point((), {"seed": "1"})]) == {"seed"}
     assert OptunaSweeper(custom_search_space={"_target_": "f"}).swept([]) is None

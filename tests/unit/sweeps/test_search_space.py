@@ -72,8 +72,8 @@ def test_values_of_a_custom_space_are_those_that_hydra_reads(value: Any) -> None
     point = SearchSpace((), ()).point({"data.note": value})
     (override,) = OverridesParser.create().parse_overrides(list(point.overrides))
     assert not override.is_sweep_override()
-    found = override.value()
-    assert (type(found), found) == (type(value), value)
+    parsed = override.value()
+    assert (type(parsed), parsed) == (type(value), value)
     assert SearchSpace((), ()).point({}, {"data.note": value}) == point
 
 

@@ -75,9 +75,11 @@ def test_a_storage_that_no_other_process_can_open(tmp_path: Path, storage: Any, 
 def test_a_study_with_other_objectives_is_refused(folder: Path) -> None:
     _study(folder)
     for other in (ACCURACY, Objective("validation/other", Goal.minimize)):
-        with pytest.raises(ConfigError, match="the study 's' exists, with the objectives") as found:
+        with pytest.raises(
+            ConfigError, match="the study 's' exists, with the objectives"
+        ) as raised:
             _study(folder, other)
-        assert "hydra.sweeper.study_name" in str(found.value)
+        assert "hydra.sweeper.study_name" in str(raised.value)
 
 
 STATES = {

@@ -56,8 +56,8 @@ def test_the_run_is_found_where_it_was_moved_with_the_sweep(tmp_path: Path) -> N
     run.mkdir(parents=True)
     SweepDirectory(tmp_path / "old").add([Attempt(0, run_dir=str(run))])
     (tmp_path / "old").rename(tmp_path / "new")
-    found = SweepDirectory(tmp_path / "new").attempt(0).read()
-    assert found.run_dir == str(tmp_path / "new" / "tiny" / "001")
+    attempt = SweepDirectory(tmp_path / "new").attempt(0).read()
+    assert attempt.run_dir == str(tmp_path / "new" / "tiny" / "001")
 
 
 SETTLED = {
@@ -71,7 +71,7 @@ SETTLED = {
 
 
 @pytest.mark.parametrize("status", SETTLED)
-def test_what_has_no_process_is_settled(file: AttemptFile, status: Status) -> None:
+def test_what_has_no_process_is_finalized(file: AttemptFile, status: Status) -> None:
     file.update(status=status, message="m")
     attempt = file.finalize("no memory", lambda line: pytest.fail(line))
     assert (attempt.status, attempt.message, attempt.over) == SETTLED[status]
@@ -95,7 +95,7 @@ def test_attempts_are_numbered_on_and_their_owners_alone(directory: SweepDirecto
     attempts = [Attempt(0), Attempt(1)]
     assert directory.add(attempts) == range(2)
     assert directory.add(attempts[:1]) == range(2, 3)
-    assert [each.path.stem for each in directory.attempts()] == ["0000", "0001", "0002"]
+    assert [file.path.stem for file in directory.attempts()] == ["0000", "0001", "0002"]
     assert directory.attempt(1).read() == attempts[1]
     assert (directory.path / "trials").stat().st_mode & 0o777 == 0o700
 
@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError, match=r"hydra\.sweep\.dir is .*/file/sweeps\n") as raised:
         _open(tmp_path / "file" / "sweeps")
-    assert "it cannot be made: Not a directory" in str(raised.value)
+    assert "it cannot be created: Not a directory" in str(raised.value)
 
 
 def test_one_process_works_at_a_grid_and_several_at_a_search(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_sweep_without_optuna_that_masks_secrets_and_is_evaluated(
         for file in tmp_path.glob(pattern)
     ]
     assert len(texts) >= 7
-    assert not any("10001" in each or "10002" in each for each in texts)
+    assert not any("10001" in text or "10002" in text for text in texts)
     _, table = outcome.out.split("\nsteps to validation/loss 9\n")
     head, row = (line.split() for line in table.splitlines()[:2])
     assert head[:4] == ["reached", "fewest", "median", "most"]
@@ -133,7 +133,7 @@ def test_bands_are_over_swept_keys_and_the_default_suits_every_sweep() -> None:
     swept = {"optimizer", "fold", "train.steps", "sweep.retries"}
     with pytest.raises(ConfigError) as raised:
         check_swept(swept, ["fold", "seed", "sed", "stps"])
-    states = [each.state for each in raised.value.problems]
+    states = [problem.state for problem in raised.value.problems]
     assert states == [
         "sweep.retries is swept over",
         "sweep.bands names 'sed'",
@@ -172,4 +172,4 @@ def test_sources_are_looked_for_with_targets_where_trials_train_here(
     config = tiny(mode=mode, scaffolds={"body": ScaffoldConfig(checkpoint="/nosuch/model")})
     with pytest.raises(ConfigError) as raised:
         sweep.check_trials([ComposedPoint(Point((), {}), config, "f")])
-    assert [each.state for each in raised.value.problems] == reported
+    assert [problem.state for problem in raised.value.problems] == reported

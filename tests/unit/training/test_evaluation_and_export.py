@@ -239,10 +239,10 @@ def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(
 
 def test_there_must_be_a_finished_run_of_this_configuration(finished: Runs) -> None:
     with pytest.raises(
-        RunDirectoryError, match="001 is FINISHED and differs: seed: 0 -> 1"
+        RunDirectoryError, match="001 is FINISHED after 20 steps and differs: seed: 0 -> 1"
     ) as error:
         finished.shown(mode=Mode.evaluate, seed=1)
-    assert f"run_dir={finished.directory().path} without an experiment" in str(error.value)
+    assert "mode=evaluate run_dir=RUN without an experiment" in str(error.value)
     finished.directory().update(status="KILLED")
     with pytest.raises(RunDirectoryError, match="001 is KILLED"):
         finished.shown(mode=Mode.export)

@@ -30,7 +30,7 @@ def test_an_extended_run_is_what_all_steps_at_once_are(cheap: Runs, tmp_path: Pa
     _, lines = cheap.run(train=short(steps=40, checkpoint_every=10))
     assert lines[0] == f"tiny: resumes in {path}"
     assert evaluations(lines) == [40]
-    with pytest.raises(RunDirectoryError, match="has taken 40 of 40 steps"):
+    with pytest.raises(RunDirectoryError, match="001 is FINISHED after 40 steps"):
         cheap.run(**more)
     assert cheap.count() == 1
 
