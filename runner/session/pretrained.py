@@ -250,8 +250,8 @@ class _RestoredTensor:
         dtype = self.value.dtype.base_dtype.name
         fits = isinstance(self.conversion, Reshape) or self.shape.is_compatible_with(tensor.shape)
         if tensor.dtype != dtype or not fits:
-            shape = "of any shape" if self.shape.rank is None else list(self.shape)
-            raise ValueError(f"the variable is {dtype} {shape}")
+            expected = "of any shape" if self.shape.rank is None else list(self.shape)
+            raise ValueError(f"the variable is {dtype} {expected}")
         conversions = () if self.conversion is None else (self.conversion,)
         shape = tensor.shape if self.conversion is None else self.conversion.shape(tensor.shape)
         spec = TensorSpec(self.name, shape, dtype)
