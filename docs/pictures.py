@@ -39,7 +39,7 @@ FLOORS = (
     ("commands", ("__main__", "inspect", "lineage", "sync")),
     ("outside the core", ("sweeps", "cluster")),
     ("one run", ("run", "estimator", "training")),
-    ("TensorFlow", ("hooks", "session", "graph", "restoration")),
+    ("TensorFlow", ("hooks", "graph", "session", "restoration")),
     ("disk and stores", ("runs", "tracking", "checkpoints")),
     ("input", ("inputs", "config")),
     ("ground", ("system", "internals", "console", "errors")),

@@ -114,7 +114,7 @@ class BundleReader(CheckpointReader):
         return tf.compat.v1.train.NewCheckpointReader(self.prefix)
 
     def _require_intact(self) -> None:
-        """Checks what TensorFlow does not check itself; raises OSError or ValueError."""
+        """Makes the checks that TensorFlow omits; raises OSError or ValueError."""
         if _WILDCARD.search(self.prefix):
             raise CheckpointError(
                 Problem(

@@ -94,7 +94,7 @@ class CheckpointSpec:
     keys: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def find(self, name: str) -> TensorSpec | None:
-        """Returns the tensor of a name, an alias or a key; None if there is none."""
+        """Returns the tensor with a name, an alias or a key, or None."""
         known = name if name in self.tensors else self.aliases.get(name) or self.keys.get(name, "")
         return self.tensors.get(known)
 
@@ -113,7 +113,7 @@ class CheckpointSpec:
 
 @dataclass(frozen=True)
 class Bundle:
-    """How TensorFlow's `RestoreV2` reads a checkpoint.
+    """The arguments with which TensorFlow's `RestoreV2` reads a checkpoint.
 
     Attributes:
       prefix: its argument `prefix`.
@@ -156,9 +156,9 @@ class CheckpointReader(abc.ABC):
         """
 
     def bundle(self) -> Bundle | None:
-        """Returns how TensorFlow's `RestoreV2` operation reads the same tensors, or None.
+        """Returns the arguments for TensorFlow's `RestoreV2` operation to read the same tensors.
 
-        None stands for formats that the operation does not read.
+        Returns None for formats that the operation does not read.
 
         Raises:
           CheckpointError: when the checkpoint is damaged.
@@ -189,7 +189,7 @@ class FileReader(CheckpointReader):
 
     @abc.abstractmethod
     def tensors(self) -> contextlib.AbstractContextManager[Mapping[str, Any]]:
-        """Opens the file and yields tensor name -> what the two methods below take as `entry`."""
+        """Opens the file and yields tensor name -> `entry` for the two methods below."""
 
     @abc.abstractmethod
     def tensor_spec(self, name: str, entry: Any) -> TensorSpec:

@@ -118,7 +118,7 @@ class Estimator:
         """Returns the names of the variables in the newest checkpoint.
 
         Raises:
-          ValueError: when there is none.
+          ValueError: when there is no checkpoint.
         """
         return [name for name, _ in tf.train.list_variables(self._trained())]
 
@@ -126,7 +126,7 @@ class Estimator:
         """Returns the value of a variable in the newest checkpoint, a NumPy array.
 
         Raises:
-          ValueError: when there is none.
+          ValueError: when there is no checkpoint.
         """
         return tf.train.load_variable(self._trained(), name)
 

@@ -159,12 +159,12 @@ class RunConfig:
 
     @property
     def num_ps_replicas(self) -> int:
-        """How many parameter servers there are."""
+        """The number of parameter servers."""
         return len(self.cluster_spec.as_dict().get("ps", ()))
 
     @property
     def num_worker_replicas(self) -> int:
-        """How many tasks train, the chief included."""
+        """The number of tasks that train, including the chief."""
         jobs = self.cluster_spec.as_dict()
         if self.task_type == "evaluator":
             return 0

@@ -36,7 +36,7 @@ def graph_names(variables: Mapping[str, tf.Variable], training: Training) -> dic
 def graph_references(
     graph: tf.Graph, variables: Mapping[str, tf.Variable], training: Training
 ) -> References:
-    """Returns what `${graph:NAME}` stands for: see `graph_names`, or TensorFlow's own name."""
+    """Returns the values of `${graph:NAME}`, by `graph_names` or by TensorFlow's own names."""
     return References({"graph": graph_names(variables, training)}, partial(_find, graph))
 
 

@@ -58,7 +58,7 @@ class KerasGraph(GraphMaker):
     """The graph of `data`, `model`, `loss`, `metrics` and `optimizer`."""
 
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
-        """Builds the forward pass to train and to evaluate, and what updates the variables."""
+        """Builds the forward passes that train and evaluate, and the update of the variables."""
         config = self.config
         with new_graph(config, replica) as graph, dtype_policy(config):
             data = build_data(config)
@@ -164,7 +164,7 @@ def _saver(
 
 
 def build_data(config: RunConfig) -> Data:
-    """Builds the experiment's data.
+    """Builds the data.
 
     Raises:
       ConfigError: when the target cannot be built or lacks a split.

@@ -30,7 +30,7 @@ Batch: TypeAlias = tuple[dict[str, tf.Tensor], Gradients, tf.Tensor]
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a variable trains.
+    """The schedule by which a variable trains.
 
     Attributes:
       freeze_until_step: the first global step at which it is updated.
@@ -42,7 +42,7 @@ class Schedule:
 
     @property
     def scope(self) -> str:
-        """Where in the graph its optimizer's own state is, e.g. `from_step_500_rate_x0.1`.
+        """The name scope of its optimizer's state, e.g. `from_step_500_rate_x0.1`.
 
         Empty without a schedule, so that names do not depend on what else is scheduled.
         """

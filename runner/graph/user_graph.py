@@ -320,7 +320,7 @@ class _FunctionTraining(Training):
 
 
 def serving_of(spec: GraphSpec) -> ServingGraph:
-    """Returns the default graph, which `spec` describes, to be served."""
+    """Prepares the default graph, which `spec` describes, for a SavedModel."""
     scaffold = spec.scaffold
     saver = scaffold.saver or tf.compat.v1.train.Saver()
     main_op = scaffold.local_init_op
@@ -336,7 +336,7 @@ def serving_of(spec: GraphSpec) -> ServingGraph:
 
 
 def _may_write(train_op: tf.Operation | tf.Tensor, variable: tf.Variable) -> bool:
-    """Whether an operation depends on one that may write a variable."""
+    """Returns whether an operation depends on one that may write a variable."""
     consumers = variable.op.outputs[0].consumers()
     reads = ("ReadVariableOp", "VarIsInitializedOp", "IsVariableInitialized", "Identity")
     runs = operations_for([train_op])

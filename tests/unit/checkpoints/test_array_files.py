@@ -98,6 +98,12 @@ def test_dtypes_have_numpys_names(dtype: str, tmp_path: Path) -> None:
     assert dict(reader.read(["s"]))["s"].dtype.name == dtype
 
 
+def test_a_step_in_a_safetensors_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "m.safetensors")
+    safetensors.numpy.save_file({"global_step": np.array(7), "w": np.ones(2)}, path)
+    assert SafetensorsReader(path).spec().step == 7
+
+
 def test_an_element_type_that_numpy_lacks_is_listed_and_not_read(tmp_path: Path) -> None:
     header = b'{"t":{"dtype":"F8_E8M0","shape":[2],"data_offsets":[0,2]}}'
     path = tmp_path / "m.safetensors"

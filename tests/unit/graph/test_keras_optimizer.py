@@ -298,6 +298,7 @@ def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path
         assert np.any(kept[tensor])
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own.
 def test_slots_are_matched_in_the_models_order_whatever_was_created_first(tmp_path: Path) -> None:
     model = two_branches()
     model.compile(_KERAS.Adam(0.1), "mse")
