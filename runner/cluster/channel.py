@@ -85,11 +85,11 @@ class Announcement:
             return tf.raw_ops.VarIsInitializedOp(resource=self._handle)
 
     def set(self, session: _Session, text: str = "") -> None:
-        """Sets it."""
+        """Announces a string."""
         session.run(self.set_op, {self._new_text: text})
 
     def clear(self, session: _Session) -> None:
-        """Clears it."""
+        """Withdraws the announcement."""
         session.run(self.clear_op)
 
     def is_set(self, session: _Session) -> bool:
@@ -242,7 +242,7 @@ def require_agreement(config: RunConfig, of_chief: str | None) -> None:
 
 
 class FirstServer:
-    """Short sessions on the first parameter server, each a new one: it may have been restarted."""
+    """Opens short sessions on the first parameter server, a new one each time: it may restart."""
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._address = cluster.addresses.ps[0]

@@ -39,7 +39,7 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
         followed = FollowedRun(task.cluster, Path(config.run_dir))
         built = build_graph(config, "validation", train=False)
         task.wait_for_servers()
-        # TensorFlow would report at length an exception in the midst of its work.
+        # TensorFlow would report an exception in the middle of its work at length.
         with interruption.deferred():
             _follow(task, followed, built)
         interruption.check()
@@ -115,7 +115,7 @@ class FollowedRun:
         self.status: str | None = None
 
     def update(self, name: str | None) -> None:
-        """Reads the status of the run that the chief has announced; None is the run of before."""
+        """Reads the status of the run that the chief announces as `name`; None is the same run."""
         if name is not None:
             self.name, self.directory = name, RunDirectory(self._container / name)
         record = self.directory.read() if self.directory is not None else None

@@ -1,8 +1,8 @@
 """The configuration: its keys, their rules, and how Hydra composes it.
 
 - `schema`: every key, with its type and default; `choices`: the choices and bounds of its values;
-  `keys`: paths and types of keys; `reference`: the keys with their comments, as a page of the docs
-  and in `--help`.
+  `keys`: the paths and types of keys, and the names of nested values; `reference`: the keys with
+  their comments, as a page of the docs and in `--help`.
 - `composition`: composes sources and trials (Hydra composes the command itself, in
   `runner.__main__`), and reports Hydra's errors as problems; `key_problems`: problems of single
   keys; `spelling`: values as overrides and YAML, and commands to copy into a shell.

@@ -18,7 +18,7 @@ from runner.errors import Problem, ranked
 
 
 class Mode(Enum):
-    """What `python -m runner` does with the experiment."""
+    """The action of `python -m runner` on the experiment."""
 
     # Trains the experiment, after any experiments that it starts from.
     train = "train"
@@ -32,7 +32,7 @@ class Mode(Enum):
 
 
 class Resume(Enum):
-    """What to do about an unfinished run, interrupted or failed, of the same configuration."""
+    """The treatment of an unfinished run, interrupted or failed, of the same configuration."""
 
     # Resumes it if there is one; otherwise starts a new run.
     auto = "auto"
@@ -45,7 +45,7 @@ class Resume(Enum):
 
 
 class EvaluatedSplit(Enum):
-    """Which split `mode=evaluate` evaluates."""
+    """The split that `mode=evaluate` evaluates."""
 
     test = "test"
     validation = "validation"
@@ -55,14 +55,14 @@ class EvaluatedSplit(Enum):
 
 
 class Goal(Enum):
-    """Whether a larger or a smaller objective is better."""
+    """The better direction of an objective."""
 
     maximize = "maximize"
     minimize = "minimize"
 
 
 class Missing(Enum):
-    """What to do when a checkpoint lacks a tensor that a variable asks for."""
+    """The reaction to a tensor that a checkpoint lacks for a variable."""
 
     error = "error"
     # The initializer gives the value.
@@ -70,7 +70,7 @@ class Missing(Enum):
 
 
 class Collision(Enum):
-    """What to do when several scaffolds claim one variable."""
+    """The reaction to several scaffolds that claim one variable."""
 
     error = "error"
     # The first scaffold gives the value.
@@ -97,7 +97,7 @@ class StateChoice(Enum):
 
 
 class ShapePolicy(Enum):
-    """What to do when a tensor has another shape than its variable."""
+    """The reaction to a tensor with another shape than its variable."""
 
     error = "error"
     # The initializer gives the value.
@@ -110,7 +110,7 @@ class ShapePolicy(Enum):
 
 
 class Expect(Enum):
-    """How many of a scaffold's variables must take their value from its checkpoint."""
+    """The number of a scaffold's variables that must take their value from its checkpoint."""
 
     # Every one.
     all = "all"
@@ -121,7 +121,7 @@ class Expect(Enum):
 
 
 class Initialize(Enum):
-    """Which initializers run before the restoration."""
+    """The initializers that run before the restoration."""
 
     # Every one.
     all = "all"
@@ -130,7 +130,7 @@ class Initialize(Enum):
 
 
 class Placement(Enum):
-    """How variables are spread over parameter servers."""
+    """The distribution of variables over parameter servers."""
 
     # Each variable to the next server in turn.
     round_robin = "round_robin"
@@ -139,7 +139,7 @@ class Placement(Enum):
 
 
 class PlanFormat(Enum):
-    """How `mode=plan` shows the plan."""
+    """The format in which `mode=plan` shows the plan."""
 
     table = "table"
     json = "json"
@@ -211,7 +211,11 @@ RULE = "rule"
 
 
 def rule(
-    cause: Callable[[Any], str], remedy: str = "", choices: Sequence[str] = (), words: str = ""
+    cause: Callable[[Any], str],
+    remedy: str = "",
+    *,
+    choices: Sequence[str] = (),
+    words: str = "",
 ) -> dict[str, Rule]:
     """Returns the metadata of a field with a `Rule`; null is never refused."""
     return {RULE: Rule(cause, remedy, tuple(choices), words)}
@@ -312,7 +316,7 @@ AVERAGE = rule(
 STATE = rule(
     _is(len, "nothing would be restored"),
     "to initialise the scaffold, set checkpoint=null",
-    tuple(StateChoice.__members__),
+    choices=tuple(StateChoice.__members__),
 )
 STRINGS = rule(_strings)
 AXES = rule(_axes, "for a dense kernel [1, 0], for an OIHW convolution kernel [2, 3, 1, 0]")

@@ -84,7 +84,7 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
                 f"this process is {task.type} {task.index} of a cluster, and is to sweep",
                 "each task would sweep by itself, and no trial would have all of its tasks",
                 "cluster=local starts a cluster for each trial; on several machines start each "
-                "trial as a run of its own",
+                "trial as a separate run",
             )
         )
     return resolved
@@ -140,6 +140,7 @@ def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Itera
             )
 
 
+# Keys that have no effect without a cluster, besides those that have none with addresses.
 _OF_CLUSTERS = ("evaluator", "synchronous", "backup", "placement", "partition_bytes")
 
 
@@ -189,7 +190,7 @@ def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
         yield Problem(
             f"{source}: there {'is no chief' if not chiefs else f'are {chiefs} chiefs'}",
             "one task initialises, restores, saves and records for all",
-            "give `chief` one address; it may be that of the first worker, moved from there",
+            "give `chief` one address, for example by moving the first worker's there",
         )
     if not cluster.addresses.ps:
         evaluated = cluster.evaluator or cluster.task.type == EVALUATOR
@@ -209,7 +210,7 @@ def _task_problems(cluster: ClusterConfig, mode: Mode, source: str) -> Iterator[
     hosts = addresses_by_type(cluster).get(kind or "", [])
     if kind is None and mode is not Mode.plan:
         yield Problem(
-            "cluster.addresses are given, and no cluster.task.type",
+            "cluster.addresses are set, and no cluster.task.type",
             "each process must know which task it is",
             "for example cluster.task.type=worker cluster.task.index=0",
             TASKS,
@@ -227,7 +228,7 @@ def _task_problems(cluster: ClusterConfig, mode: Mode, source: str) -> Iterator[
         yield Problem(
             f"{source}: this task is {kind} {index}, and there "
             f"{'is' if len(hosts) == 1 else 'are'} {len(hosts) or 'none'} of that type",
-            "its index is that of its address, counted from 0",
+            "its index is the position of its address, counted from 0",
             "fix the index, or add the task's address",
             [f"{kind} {number}" for number in range(len(hosts))],
         )
@@ -283,11 +284,11 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
 
 
 def _synchronous_problems(config: RunConfig) -> Iterator[Problem]:
-    cause = "synchronous updates are made by one optimizer, at one place"
+    cause = "one optimizer makes synchronous updates, in one place"
     for name, scaffold in config.scaffolds.items():
         if scaffold.freeze_until_step or scaffold.learning_rate_multiplier != 1.0:
             yield Problem(
-                f"scaffolds.{name} has a schedule of its own, and cluster.synchronous is true",
+                f"scaffolds.{name} has its own schedule, and cluster.synchronous is true",
                 cause,
                 f"delete freeze_until_step and learning_rate_multiplier of scaffolds.{name}, or "
                 "set cluster.synchronous=false",

@@ -123,7 +123,7 @@ def is_cluster(cluster: ClusterConfig) -> bool:
 
 
 def is_task(cluster: ClusterConfig, *types: str) -> bool:
-    """Whether this process is a task of a cluster, of one of the types if any are given."""
+    """Whether this process is a task of a cluster, and of one of `types` if there are any."""
     return has_addresses(cluster) and cluster.task.type in (types or TASKS)
 
 

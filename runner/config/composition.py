@@ -59,14 +59,14 @@ def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
     loader = GlobalHydra.instance().config_loader()
     config_name = HydraConfig.get().job.config_name
     with reporting_composition():
-        composed = _composed(loader, config_name, name, tuple(overrides))
+        composed = _composed(loader, config_name, name, overrides=tuple(overrides))
     return copy.deepcopy(composed)
 
 
 # The trials of a sweep come from the same few experiments.
 @lru_cache(maxsize=32)
 def _composed(
-    loader: ConfigLoader, config_name: str | None, name: str, overrides: tuple[str, ...]
+    loader: ConfigLoader, config_name: str | None, name: str, *, overrides: tuple[str, ...]
 ) -> DictConfig:
     """Composes an experiment; by another `loader` it may be another one."""
     return compose(

@@ -31,7 +31,7 @@ NOT_IN_FINGERPRINT = (
     "sweep",
     "cluster",
 )
-# Left out if empty, because runs made before these keys existed must resume.
+# Left out if empty, because runs that are older than these keys must resume.
 _IF_SET = (
     "loss_weights",
     "weighted_metrics",

@@ -282,12 +282,12 @@ def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
     if not node.get("_partial_") and not node.get("_args_"):
         needed = [name for name in named if parameters[name].default is inspect.Parameter.empty]
         lacking = [name for name in needed if name not in node]
-        problems += _without_value(key, target, str(node["_target_"]), lacking)
+        problems += _without_value(key, target, lacking, path=str(node["_target_"]))
     if problems:
         raise ConfigError(*problems)
 
 
-def _without_value(key: str, target: Any, path: str, names: Sequence[str]) -> Iterator[Problem]:
+def _without_value(key: str, target: Any, names: Sequence[str], *, path: str) -> Iterator[Problem]:
     """Yields the problems of arguments that have neither a value nor a default."""
     # The runner calls a loss and a metric; a class is called to create one.
     if names and key.startswith(("loss", "metrics.")) and not inspect.isclass(target):

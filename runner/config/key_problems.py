@@ -53,12 +53,12 @@ def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Prob
     """Returns the problem of an interpolation such as `${data.modulus}` that has no value."""
     key = error.full_key or "the configuration"
     first = str(error).splitlines()[0]
-    wrong = re.match(r"Interpolation key '(?P<key>[^']+)' not found", first)
+    unknown = re.match(r"Interpolation key '(?P<key>[^']+)' not found", first)
     return Problem(
         f"{key} cannot be resolved",
         first,
-        f"fix the ${{...}} in {key}" + (", or give the key it names a value" if wrong else ""),
-        similar(wrong["key"], known) if wrong else (),
+        f"fix the ${{...}} in {key}" + (", or give the key it names a value" if unknown else ""),
+        similar(unknown["key"], known) if unknown else (),
     )
 
 

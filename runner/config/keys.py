@@ -109,8 +109,8 @@ def flatten(config: Mapping[str, object]) -> dict[str, object]:
     """Returns every value of a plain nested configuration under its dotted name.
 
     `{"model": {"units": [8, 4]}}` gives `{"model.units.0": 8, "model.units.1": 4}`. An empty
-    mapping or list is a value of its own, enums give their names, and a key with a dot or
-    bracket in it is written `["like.this"]`.
+    mapping or list is itself a value, enums give their names, and a key with a dot or bracket
+    in it is written `["like.this"]`.
     """
     return dict(leaves("", config))
 

@@ -24,7 +24,7 @@ _KEY = re.compile(r"[\w.@/]+(?=\s*['\"]?\s*:)")
 
 @dataclass
 class MaskConfig:
-    """What counts as a secret, which is recorded as `***` in parameters, tags and artifacts."""
+    """The definition of a secret, which is recorded as `***` in parameters, tags and artifacts."""
 
     # Globs that match whole dotted keys of the configuration, ignoring case.
     names: list[str] = field(

@@ -128,7 +128,7 @@ def _sections(kind: Any, name: str) -> Iterator[Section]:
 
 
 def _inner(kind: Any, field: Any) -> Any:
-    """Returns the structured config that a key holds, or holds by name; None if there is none."""
+    """Returns the structured config that a key holds, itself or by name, or None."""
     kinds = (kind, *get_args(kind), field.metadata.get(ENTRIES))
     return next(filter(dataclasses.is_dataclass, kinds), None)
 

@@ -36,7 +36,7 @@ class AddressesConfig:
 
 @dataclass
 class TaskConfig:
-    """Which task of the cluster this process is."""
+    """The task of the cluster that this process is."""
 
     # `chief`, `worker`, `ps` or `evaluator`; null if this process is not a task.
     type: str | None = None
@@ -83,7 +83,7 @@ class ClusterConfig:
 
 @dataclass
 class NonFiniteConfig:
-    """What to do when the loss, or a weight about to be saved, is NaN or infinite."""
+    """The reaction to a loss, or a weight about to be saved, that is NaN or infinite."""
 
     # What to do then.
     action: NonFinite = NonFinite["raise"]
@@ -107,7 +107,7 @@ class ClipConfig:
 
 @dataclass
 class TrainConfig:
-    """How long to train, and how often to log, evaluate and save.
+    """The length of the training, and how often it logs, evaluates and saves.
 
     Numbers count global steps. The three `..._every` also accept strings such as `10 minutes`.
     """
@@ -143,7 +143,7 @@ class TrainConfig:
 
 @dataclass
 class CheckpointConfig:
-    """How the run's own checkpoints are kept."""
+    """Settings of the run's own checkpoints."""
 
     # What to do when a save fails, for example because the disk is full. If the last save of a run
     # fails, that is always an error.
@@ -152,7 +152,7 @@ class CheckpointConfig:
 
 @dataclass
 class VariablesConfig:
-    """Which variables a scaffold owns, as globs or `re:` expressions that match whole names."""
+    """The variables of a scaffold, as globs or `re:` expressions that match whole names."""
 
     # The variables it owns, for example `[cnn/*]`; `*` also matches `/`.
     include: list[str] = MISSING
@@ -240,7 +240,7 @@ class RestorationConfig:
 
 @dataclass
 class PlanConfig:
-    """How `mode=plan` shows the plan."""
+    """Settings of `mode=plan`."""
 
     # A table for people, JSON for programs, or a web page, written to standard output.
     format: choices.PlanFormat = choices.PlanFormat.table
@@ -250,20 +250,20 @@ class PlanConfig:
 
 @dataclass
 class EvaluateConfig:
-    """What `mode=evaluate` evaluates."""
+    """Settings of `mode=evaluate`."""
 
     # The checkpoint of the run: `best`, `latest` or a global step. `scaffolds` needs no run: it
     # evaluates the values that training would start from, from the scaffolds' checkpoints and
     # initializers.
     which: str = field(default="best", metadata=choices.OWN_WHICH)
-    # The split to evaluate. Metrics of `test` are recorded with the run; those of the other splits
-    # are only shown.
+    # The split to evaluate. Metrics of `test` are recorded with the run; metrics of the other
+    # splits are only shown.
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
 
 
 @dataclass
 class ExportConfig:
-    """What `mode=export` exports, and whether it registers the model."""
+    """Settings of `mode=export`."""
 
     # The checkpoint, as in `evaluate.which`. The best one is exported to `export` in the run
     # directory, others to `export-STEP`, and `scaffolds` to `export-scaffolds` in `run_dir`.
@@ -310,7 +310,7 @@ class TrackingConfig:
 
 @dataclass
 class SweepConfig:
-    """How a sweep, `-m`, handles failed trials and reports its results."""
+    """Settings of a sweep, `-m`: its failed trials and its results."""
 
     # What to do after a trial fails.
     on_error: choices.OnTrialError = choices.OnTrialError["continue"]

@@ -1,7 +1,7 @@
 """Spells values in overrides and in YAML, and commands that a user may copy into a shell.
 
-Hydra is imported where its grammar is needed: problems of a plan are also those of programs that
-use `runner.warm_start` without it.
+Hydra is imported only where its grammar is needed, because programs that use `runner.warm_start`
+also show problems of a plan, and do not need Hydra.
 """
 
 from __future__ import annotations

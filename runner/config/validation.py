@@ -39,7 +39,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
       experiments: the names that `+experiment=` accepts, for the messages.
 
     Raises:
-      ConfigError: with every problem found.
+      ConfigError: with every problem.
       TypeError: when the configuration is not composed over `RunConfig`.
     """
     config = _complete(config)
@@ -193,7 +193,7 @@ def _cross_problems(
     uri, objective = resolved["tracking"]["uri"], resolved["train"]["objective"]
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     names = list(metric_names(resolved))
-    # Without configured metrics, those of a compiled model count: the graph checks them.
+    # Without metrics in the configuration, a compiled model may have some; the graph checks them.
     problem = objective_problem(objective, ["loss", *names]) if names else None
     if problem is not None:
         yield problem
@@ -249,20 +249,23 @@ def _user_graph_problems(
         if key not in inputs and model_fn is not None:
             yield Problem(
                 f"input_fns.{key} is missing",
-                "training reads the input of train, and is evaluated on that of validation",
+                "training reads the input of train, and evaluations read the input of validation",
                 f"give input_fns.{key} the `_target_` of an input_fn",
             )
     if resolved["graph"] is not None:
-        yield from _unused_problems("graph", "the arguments of graph", resolved, scaffolds)
+        yield from _unused_problems(
+            "graph", resolved, scaffolds, arguments="the arguments of graph"
+        )
     elif model_fn is not None:
-        yield from _unused_problems("model_fn", "params", resolved, scaffolds)
+        yield from _unused_problems("model_fn", resolved, scaffolds, arguments="params")
 
 
 def _unused_problems(
     user_graph: str,
-    arguments: str,
     resolved: Mapping[str, Any],
     scaffolds: Mapping[str, ScaffoldConfig],
+    *,
+    arguments: str,
 ) -> Iterator[Problem]:
     cause = f"the {user_graph} makes the whole graph, its update included"
     remedies = {

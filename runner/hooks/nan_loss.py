@@ -52,9 +52,9 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
     unless the action is `stop`.
 
     A rollback is TensorFlow's recovery: the session is abandoned as after a preemption, and
-    `tf.compat.v1.train.MonitoredSession` makes a new one from the last checkpoint, or from the
-    beginning if there is none; every hook's `after_create_session` is called. A `CheckpointHook`
-    with a `FiniteCheck` saves only finite values.
+    `tf.compat.v1.train.MonitoredSession` creates a new one from the last checkpoint, or from the
+    beginning without a checkpoint; every hook's `after_create_session` is called. A
+    `CheckpointHook` with a `FiniteCheck` saves only finite values.
 
     Args:
       loss: the training loss, a scalar.

@@ -187,7 +187,7 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
             coord.request_stop()
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Judges a new evaluation."""
+        """Takes a new evaluation into account."""
         if self._judge_new() and self._is_exhausted():
             tf.compat.v1.logging.info("early stopping at step %d", self._history[-1][0])
             run_context.request_stop()

@@ -119,22 +119,19 @@ class RunDirectory:
         with self._lock:
             pass
 
-    def mark_killed(self) -> RunRecord | None:
-        """Marks the run KILLED if it is RUNNING though no process owns it.
-
-        Returns its former record, or None where there was nothing to do.
-        """
+    def mark_killed(self) -> bool:
+        """Marks the run KILLED if it is RUNNING but unowned; returns whether that was so."""
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            return None
+            return False
         try:
             record = self.read()
             running = record is not None and record.status == Status.RUNNING
-            if not running or self._owner.elsewhere(wait=False):
-                return None
-            self.update(status=Status.KILLED)
-            return record
+            killed = running and self._owner.elsewhere(wait=False) is None
+            if killed:
+                self.update(status=Status.KILLED)
+            return killed
         finally:
             self._lock.release()
 
@@ -225,5 +222,5 @@ def mark_killed_runs(container: Path) -> list[RunDirectory]:
         return [
             directory
             for directory, record in runs(container)
-            if record.status == Status.RUNNING and directory.mark_killed() is not None
+            if record.status == Status.RUNNING and directory.mark_killed()
         ]

@@ -1,4 +1,4 @@
-"""What the operating system provides, and how processes use it.
+"""Services of the operating system, and their use by processes.
 
 - `signals`: SIGINT and SIGTERM as an orderly end of a run, within a bounded time.
 - `lifeline`: ends a process when its parent has gone, and keeps its output from failing then.

@@ -59,7 +59,7 @@ def make_container(container: Path, key: str) -> None:
         raise RunDirectoryError(
             Problem(
                 f"{key} is {container}",
-                f"it cannot be made: {error.strerror}",
+                f"it cannot be created: {error.strerror}",
                 f"give {key}=... a folder that can be written",
             )
         ) from error

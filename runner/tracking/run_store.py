@@ -206,7 +206,7 @@ class RunStore:
         return JournalTracker(self, files, follower, adds=ended is not None)
 
     def recorded(self, directory: Path) -> bool:
-        """Whether the run of a run directory is recorded, and can be recorded further."""
+        """Returns whether the run of a run directory is recorded, and can be recorded further."""
         return bool(self._uris) and TrackingDirectory(directory).opening() is not None
 
     def deliver_rest(self, directory: Path) -> None:

@@ -67,16 +67,11 @@ def _refuse_again(config: RunConfig, folder: Path, weights: Weights) -> None:
     # Former versions did not note the step.
     step = int((folder / _STEP).read_text()) if (folder / _STEP).is_file() else weights.step
     if config.export.register is None or step != weights.step:
-        raise RunDirectoryError(
-            Problem(
-                f"{folder} exists",
-                "nothing is overwritten"
-                + (f", and it is of step {step}" if step != weights.step else ""),
-                f"move it away to export step {weights.step}"
-                if step != weights.step
-                else "move it away; export.register=NAME registers it as it is",
-            )
-        )
+        remedy = f"move it away to export step {weights.step}"
+        if step == weights.step:
+            remedy += "; export.register=NAME registers it as it is"
+        cause = f"nothing is overwritten, and it is of step {step}"
+        raise RunDirectoryError(Problem(f"{folder} exists", cause, remedy))
 
 
 def _keep(experiment: Experiment, directory: RunDirectory, folder: Path, step: int) -> None:

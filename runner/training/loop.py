@@ -142,7 +142,7 @@ def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:
         return built.saver
     run.screen.line(
         f"input: begins with its first batch: {Path(newest).name} is of another number of workers, "
-        "and batches are dealt out anew"
+        "and batches are dealt out again"
     )
     with run.coordinator.replica.scope():
         return _SaverOfAnyNumber(built, training, position)

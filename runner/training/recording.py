@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import tensorflow as tf
@@ -93,14 +94,14 @@ def _describe(run: OpenedRun) -> None:
 
 
 def _described(error: BaseException) -> str:
-    """Returns type and message of an error; a UserCodeError gives those of its cause."""
+    """Returns type and message of an error; of the cause for a UserCodeError."""
     cause = error.__cause__ if isinstance(error, UserCodeError) else None
     return f"{type(cause or error).__name__}: {cause or error}"
 
 
 def _record_start(run: OpenedRun) -> None:
     directory, tracker, experiment = run.directory, run.tracker, run.experiment
-    plain = experiment.plain
+    plain = experiment.mask.settings(asdict(experiment.config))
     write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
     overrides = experiment.mask.overrides(experiment.context.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(overrides)), lasting=False)

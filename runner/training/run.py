@@ -48,7 +48,7 @@ from runner.training.watch import SWEEP_TAG, TrialWatch
 
 _Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
 
-# The code of a process is that of its first run, even if its files have changed since.
+# Computed once: a process runs the code that it has imported, even if files have changed since.
 process_tags = lru_cache(maxsize=1)(environment_tags)
 
 
@@ -69,7 +69,7 @@ class Coordinator:
         return False
 
     def session_creator(self, run: OpenedRun, **arguments: Any) -> ChiefSessionCreator:
-        """Returns the creator of the run's sessions; the arguments are those of its class."""
+        """Returns the creator of the run's sessions; see its class for the arguments."""
         settings = run.config.session
         config = tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=settings.intra_op_threads,
@@ -134,14 +134,8 @@ class Experiment:
         self.container = Path(config.run_dir)
 
     @cached_property
-    def plain(self) -> dict[str, Any]:
-        """The configuration as plain values, secrets masked."""
-        plain: dict[str, Any] = self.mask.settings(asdict(self.config))
-        return plain
-
-    @cached_property
     def settings(self) -> dict[str, object]:
-        """The settings that decide the result, including those of the sources' experiments."""
+        """The settings that decide the result, including settings of the sources' experiments."""
         return self.sources.settings()
 
     @cached_property
@@ -175,14 +169,6 @@ class Experiment:
           RunDirectoryError: when training would refuse to start here.
         """
         return interrupted_run(self.resume_criteria)
-
-    def claim_directory(self) -> ClaimedDirectory:
-        """Claims the directory of the run to resume, or of a new one.
-
-        Raises:
-          RunDirectoryError: as `preview_resumed`; also when a living process owns the directory.
-        """
-        return open_run(self.resume_criteria)
 
     @property
     def resume_criteria(self) -> ResumeCriteria:
@@ -228,7 +214,7 @@ class Experiment:
         Where `run_dir` is itself a run, that is the run, finished or not.
 
         Raises:
-          RunDirectoryError: when there is none; it lists what differs from the nearest run.
+          RunDirectoryError: when there is none; it describes the nearest run.
         """
         if self.context.from_run_dir:
             return RunDirectory(self.container)
@@ -254,9 +240,9 @@ def claimed_directory(
     which nothing else is recorded yet, leaves no directory then.
 
     Raises:
-      RunDirectoryError: as `Experiment.claim_directory`.
+      RunDirectoryError: as `preview_resumed`; also when a living process owns the directory.
     """
-    claimed = experiment.claim_directory()
+    claimed = open_run(experiment.resume_criteria)
     directory = claimed.directory
     try:
         yield claimed

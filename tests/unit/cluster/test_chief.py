@@ -154,7 +154,7 @@ def test_a_run_resumes_with_another_number_of_workers(tmp_path: Path) -> None:
     assert lines[0] == f"tiny: resumes in {tmp_path / '001'}"
     assert (
         "input: begins with its first batch: model.ckpt-4 is of another number of workers, and "
-        "batches are dealt out anew"
+        "batches are dealt out again"
     ) in lines
     assert runs.saved(tmp_path, "global_step") == 6
 

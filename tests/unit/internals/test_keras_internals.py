@@ -25,20 +25,20 @@ def test_where_keras_saves_variables() -> None:
     model = keras.Sequential(layers, name="sequential")  # Keras counts the names that it gives.
     model.compile("adam")
     groups = saved_groups(model)
-    found = {
-        group: (name, [each.path for each in held.values()])
+    variables = {
+        group: (name, [variable.path for variable in held.values()])
         for group, (name, held) in groups.items()
         if held
     }
-    assert found == {
+    assert variables == {
         "layers/sequential/layers/dense": (
             "one",
-            [f"sequential/inner/one/{each}" for each in ("kernel", "bias")],
+            [f"sequential/inner/one/{leaf}" for leaf in ("kernel", "bias")],
         ),
         "layers/dense": ("two", ["sequential/two/kernel", "sequential/two/bias"]),
     }
     assert [*groups["layers/dense"][1]] == ["0", "1"]
-    assert {"inner", "two", "one"} <= {each.name for each in layers_of(model)}
+    assert {"inner", "two", "one"} <= {layer.name for layer in layers_of(model)}
 
 
 def test_which_weights_do_not_decay() -> None:
@@ -56,7 +56,7 @@ def test_which_slots_an_optimizer_keeps_for_a_variable() -> None:
         optimizer = getattr(keras.optimizers, name)(use_ema=name == "Adam")
         optimizer.build([kernel, bias])
         slots = list(slots_of(optimizer))
-        assert {id(slot.variable) for slot in slots} < {id(kept) for kept in optimizer.variables}
+        assert {id(slot.variable) for slot in slots} < {id(state) for state in optimizer.variables}
         names[name] = {
             side: [slot.name for slot in slots if slot.trained is variable]
             for side, variable in (("kernel", kernel), ("bias", bias))

@@ -106,9 +106,9 @@ def test_a_part_of_a_variable_knows_the_whole() -> None:
         partitioner = tf.fixed_size_partitioner(2)
         parts = tf.get_variable("v", [4, 3], partitioner=partitioner)
         whole = tf.get_variable("w", [4, 3])
-        found = [slice_of(part) for part in parts]
-    assert [(part.full_name, list(part.full_shape)) for part in found] == [("v", [4, 3])] * 2
-    assert [list(part.var_offset) for part in found] == [[0, 0], [2, 0]]
+        slices = [slice_of(part) for part in parts]
+    assert [(part.full_name, list(part.full_shape)) for part in slices] == [("v", [4, 3])] * 2
+    assert [list(part.var_offset) for part in slices] == [[0, 0], [2, 0]]
     assert slice_of(whole) is None
 
 

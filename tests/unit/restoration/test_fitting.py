@@ -100,7 +100,7 @@ def test_another_shape_is_a_problem_with_what_would_fix_it(
     )
     key = "scaffolds.net"
     assert problem.choices == tuple(
-        each.format(key) if "{" in each else f"++{key}.shape={each}" for each in choices
+        choice.format(key) if "{" in choice else f"++{key}.shape={choice}" for choice in choices
     )
 
 
@@ -213,11 +213,13 @@ def test_parts_make_the_whole(kind: str, tmp_path: Path) -> None:
         plan = one(parts("emb", (4, 2), cut), config, source)
         assert not plan.problems, str(plan.problems[0])
         values = [
-            each.pieces[0].convert([value], start)
-            for each, start in zip(plan.assignments, (initial[:cut], initial[cut:]), strict=True)
+            assignment.pieces[0].convert([value], start)
+            for assignment, start in zip(
+                plan.assignments, (initial[:cut], initial[cut:]), strict=True
+            )
         ]
         np.testing.assert_array_equal(np.concatenate(values), expected)
-        assert {each.dtype for each in values} == {np.dtype("float32")}
+        assert {value.dtype for value in values} == {np.dtype("float32")}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ def test_parts_are_slices_of_the_whole_or_were_saved_one_by_one(
 ) -> None:
     plan = one(parts("emb", (4, 2), 3), scaffold("emb"), checkpoint(shapes=saved))
     assert (steps(plan, "emb/part_0"), steps(plan, "emb/part_1")) == expected
-    assert not any(each.notes for each in plan.assignments)
+    assert not any(assignment.notes for assignment in plan.assignments)
 
 
 def test_a_missing_whole_is_reported_once() -> None:

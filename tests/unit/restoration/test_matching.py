@@ -94,8 +94,10 @@ def test_which_tensor_a_variable_takes(
 ) -> None:
     plan = one(variables, scaffold(**rules), source)
     assert not plan.problems
-    found = origins(plan)
-    assert found == {name: [f"net: {each}"] if each else [] for name, each in expected.items()}
+    taken = origins(plan)
+    assert taken == {
+        name: [f"net: {tensor}"] if tensor else [] for name, tensor in expected.items()
+    }
     assert plan.unused == {"net": tuple(set(source.tensors) - set(expected.values()))}
 
 
@@ -201,19 +203,19 @@ def test_all_rules_that_are_not_valid_are_reported_at_once() -> None:
         transpose={"re:[": [0], "a*": [0]},
         convert={"a": "torch_dens", "b": "torch_dens"},
     )
-    found = one([variable("a")], config, checkpoint("a")).problems
-    assert [each.state.removeprefix("scaffolds.net.") for each in found] == [
+    problems = one([variable("a")], config, checkpoint("a")).problems
+    assert [problem.state.removeprefix("scaffolds.net.") for problem in problems] == [
         "rename holds '('",
         "transpose holds '['",
         "convert: 'torch_dens' is not a named conversion",
     ]
-    assert found[-1].choices[0] == "torch_dense"
-    assert set(found[-1].choices) == set(NAMED_CONVERSIONS)
+    assert problems[-1].choices[0] == "torch_dense"
+    assert set(problems[-1].choices) == set(NAMED_CONVERSIONS)
 
 
 def test_problems_of_one_dtype_are_one() -> None:
     variables = [variable(f"w{number}") for number in range(40)]
-    source = checkpoint(*(each.name for each in variables), dtype="int32")
+    source = checkpoint(*(spec.name for spec in variables), dtype="int32")
     assert only(one(variables, scaffold(), source)).state == (
         "scaffolds.net: w0 is float32, but its tensor is int32; w1 is float32, but its tensor is "
         "int32; w2 is float32, but its tensor is int32; and 37 more"
@@ -250,13 +252,13 @@ def test_all_that_is_missing_is_one_problem_with_its_likely_reason(
 
 def test_other_shapes_are_one_problem_with_examples() -> None:
     variables = [variable(f"w{number}", (5, 3)) for number in range(40)]
-    problem = only(one(variables, scaffold(), checkpoint(*(each.name for each in variables))))
+    problem = only(one(variables, scaffold(), checkpoint(*(spec.name for spec in variables))))
     assert problem.state == (
         "scaffolds.net: w0 has shape [5, 3], but its tensor w0 has [2, 3]; "
         "w1 has shape [5, 3], but its tensor w1 has [2, 3]; "
         "w2 has shape [5, 3], but its tensor w2 has [2, 3]; and 37 more"
     )
-    assert [each.split("=")[-1] for each in problem.choices] == ["pad_or_slice", "init"]
+    assert [choice.split("=")[-1] for choice in problem.choices] == ["pad_or_slice", "init"]
 
 
 NAMES = [f"cnn/conv{number}/{leaf}" for number in (1, 2) for leaf in ("kernel", "bias")]
@@ -264,7 +266,7 @@ VARIABLES = [variable(name, (2, 3) if "kernel" in name else (3,)) for name in NA
 
 
 def source(old: str, new: str) -> dict[str, Shape]:
-    return {each.name.replace(old, new): each.tensor.shape for each in VARIABLES}
+    return {spec.name.replace(old, new): spec.tensor.shape for spec in VARIABLES}
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_rules_that_match_already_come_after_the_new_one() -> None:
 
 
 def test_slots_that_follow_a_missing_variable_are_not_reported() -> None:
-    variables = [*VARIABLES, *(slot(f"{each.name}/Adam", each.tensor.shape) for each in VARIABLES)]
+    variables = [*VARIABLES, *(slot(f"{spec.name}/Adam", spec.tensor.shape) for spec in VARIABLES)]
     shapes = source("cnn/", "features/")
     shapes |= {f"{name}/Adam": shape for name, shape in shapes.items()}
     problem = only(one(variables, scaffold(state=SLOTS), checkpoint(shapes=shapes)))
@@ -317,7 +319,7 @@ def test_slots_that_follow_a_missing_variable_are_not_reported() -> None:
 
 
 def test_other_names_of_tensors_are_proposed_too() -> None:
-    paths = {f"layers/{at}": each.tensor.shape for at, each in enumerate(VARIABLES)}
+    paths = {f"layers/{at}": spec.tensor.shape for at, spec in enumerate(VARIABLES)}
     aliases = {f"net/{name}": path for name, path in zip(NAMES, paths, strict=True)}
     problem = only(one(VARIABLES, scaffold(), checkpoint(shapes=paths, aliases=aliases)))
     assert problem.choices[0] == "net/cnn/conv1/kernel"
@@ -349,7 +351,7 @@ def test_of_a_scaffold_without_variables_no_rule_is_called_unused() -> None:
         # Nothing regular, not all of them, too many prefixes.
         (["cnn/a", "cnn/b"], ["alpha", "beta"], None),
         (["cnn/a", "cnn/b"], ["net/a"], None),
-        ([f"{each}/k" for each in "abcde"], [f"m/{each}/k" for each in "abcde"], None),
+        ([f"{layer}/k" for layer in "abcde"], [f"m/{layer}/k" for layer in "abcde"], None),
         ([], ["a"], None),
     ],
 )

@@ -35,10 +35,10 @@ def test_a_pattern_matches_the_whole_name(pattern: str, matches: tuple[str, ...]
 
 
 def test_what_is_excluded_is_not_selected() -> None:
-    found = select(NAMES, ["cnn/*", "nothing/*"], ["*/bias", "never"])
-    assert found.selected == {NAMES[0], NAMES[2]}
-    assert found.excluded == {NAMES[1]}
-    assert found.unused == ("nothing/*", "never")
+    selection = select(NAMES, ["cnn/*", "nothing/*"], ["*/bias", "never"])
+    assert selection.selected == {NAMES[0], NAMES[2]}
+    assert selection.excluded == {NAMES[1]}
+    assert selection.unused == ("nothing/*", "never")
     assert select(NAMES, [], []).selected == frozenset()
 
 
@@ -108,11 +108,11 @@ def test_the_first_rule_that_matches_is_used(names: list[str], rules: dict[str, 
     renames = Renames(rules)
     used: set[str] = set()
     for name in names:
-        found = [
+        matches = [
             (key, value + name.removeprefix(key))
             for key, value in rules.items()
             if name == key or (key.endswith("/") and name.startswith(key))
         ]
-        assert renames.find(name) == (found[0][1] if found else None)
-        used.update(key for key, _ in found[:1])
+        assert renames.find(name) == (matches[0][1] if matches else None)
+        used.update(key for key, _ in matches[:1])
     assert set(renames.unused()) == set(rules) - used

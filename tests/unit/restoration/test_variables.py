@@ -198,7 +198,7 @@ def test_a_collision_is_a_problem() -> None:
     problem = only(owned(scaffolds))
     assert problem.state == "scaffolds a and b claim the same variables: cnn/kernel"
     assert problem.choices == tuple(
-        f"restoration.collision={each}" for each in ("first", "last", "mean")
+        f"restoration.collision={choice}" for choice in ("first", "last", "mean")
     )
 
 

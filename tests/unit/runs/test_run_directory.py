@@ -240,7 +240,7 @@ def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> No
     assert [each.path.name for each in opened] == ["001", "002", "042"]
     assert all(each.read() == RECORD for each in opened)
     (tmp_path / "file").touch()
-    with pytest.raises(RunDirectoryError, match=r"run_dir is .*file\n  cause: it cannot be made"):
+    with pytest.raises(RunDirectoryError, match=r"run_dir is .*file\n  cause: it cannot be"):
         open_run(tmp_path / "file", RECORD, "auto")
 
 

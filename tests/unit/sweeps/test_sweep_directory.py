@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError, match=r"hydra\.sweep\.dir is .*/file/sweeps\n") as raised:
         _open(tmp_path / "file" / "sweeps")
-    assert "it cannot be made: Not a directory" in str(raised.value)
+    assert "it cannot be created: Not a directory" in str(raised.value)
 
 
 def test_one_process_works_at_a_grid_and_several_at_a_search(tmp_path: Path) -> None:
