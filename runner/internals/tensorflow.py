@@ -136,11 +136,11 @@ class SupervisorWithManager(tf.compat.v1.train.Supervisor):
     before it returns.
     """
 
-    def choose_session_manager(self, given: Any, **arguments: Any) -> Any:
+    def choose_session_manager(self, manager: Any, **arguments: Any) -> Any:
         """Returns the manager.
 
         Args:
-          given: the constructor's `session_manager`.
+          manager: the constructor's `session_manager`.
           **arguments: TensorFlow's for a manager, if the constructor got none.
         """
         raise NotImplementedError

@@ -4,7 +4,7 @@
         "cnn": {"variables": {"include": ["cnn/*"]}, "checkpoint": "pretrained/cnn.keras"},
     })
 
-The planner and its rules are those of runs. No run, session or configuration of Hydra is involved.
+The planner and its rules are the same as in runs, without a run, a session or Hydra.
 """
 
 from __future__ import annotations
@@ -76,22 +76,22 @@ class WarmStartPlan(RestorationPlan):
         return html_report.html(self, f"{self.model}: plan")
 
     def to_json(self) -> str:
-        """Returns the plan as a JSON object; its keys are those of `json_report.json_text`."""
+        """Returns the plan as a JSON object, with the keys of `json_report.json_text`."""
         return json_report.json_text(self)
 
     def provenance(self) -> dict[str, Any]:
         """Returns where every value comes from, and where the checkpoints themselves came from.
 
-        The keys are those of `json_report.provenance_document`.
+        It has the keys of `json_report.provenance_document`.
         """
         return json_report.provenance_document(
             self, self.origins, experiment=self.model, run_dir=Path.cwd()
         )
 
     def write_provenance(self, directory: str | Path) -> None:
-        """Writes the provenance into a directory of the model's own checkpoints.
+        """Writes the provenance into the directory of the model's checkpoints.
 
-        `python -m runner.inspect PATH --provenance` shows it, and a warm start from one of those
+        `python -m runner.inspect PATH --provenance` shows it, and a warm start from one of these
         checkpoints continues the chain.
         """
         text = json.dumps(self.provenance(), indent=2, allow_nan=False)
@@ -115,10 +115,10 @@ def plan(
       scaffolds: name -> the keys of `scaffolds.NAME` in a configuration, or a `ScaffoldConfig`; or
         the path of a YAML file that holds such a mapping, alone or below `scaffolds`.
       optimizer: a Keras optimizer whose slots are to be planned too; it is built when it is not. By
-        default a compiled model's own where a scaffold's `state` asks for slots.
+        default the optimizer of a compiled model, if a scaffold's `state` asks for slots.
       input_shape: builds a Keras model that is not built, as `model.build` takes it.
       restoration: the keys of `restoration` in a configuration: `collision`, `expect`, `verify`. By
-        default those of the YAML file, if any.
+        default the ones in the YAML file, if any.
 
     Returns:
       The plan, with everything that is wrong in its `problems`.
@@ -141,10 +141,10 @@ def warm_start(
 
     Every replica of `tf.distribute.MirroredStrategy` gets them. Variables of a scaffold with
     `trainable: false` become untrainable, so call it before `compile`. The values are in memory
-    once besides the model. The arguments are those of `plan`.
+    once besides the model. It takes the arguments of `plan`.
 
     Returns:
-      The plan that was carried out.
+      The plan that was restored.
 
     Raises:
       ConfigError: when scaffolds or rules are not valid, or the model has no variables.
@@ -162,11 +162,11 @@ class WarmStart(keras.callbacks.Callback):
 
     It does nothing where the optimizer has made steps: when `keras.callbacks.BackupAndRestore`
     resumes, and in a second `fit`. Variables of a scaffold with `trainable: false` stay untrainable
-    even so. Put it after `BackupAndRestore`, or the pretrained checkpoints are read in vain. The
-    arguments are those of `runner.plan`.
+    even so. Put it after `BackupAndRestore`, or the pretrained checkpoints are read in vain. It
+    takes the arguments of `runner.plan`.
 
     Attributes:
-      plan: what was carried out; None before, and where nothing was to be done.
+      plan: the plan that was restored; None before, and where nothing was to be done.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class WarmStart(keras.callbacks.Callback):
 
 @dataclass(frozen=True)
 class _WarmStart:
-    """A plan and what is needed to carry it out: variables by name and sources by scaffold."""
+    """A plan, with its variables by name and its sources by scaffold."""
 
     model: Any
     plan: WarmStartPlan
@@ -254,35 +254,41 @@ def _prepare(
                 "call it outside of tf.function and tf.Graph; sessions have runner.Scaffold",
             )
         )
-    given, rules = read_warm_start(scaffolds, restoration)
+    configs, rules = read_warm_start(scaffolds, restoration)
     if input_shape is not None and not getattr(model, "built", True):
         model.build(input_shape)
     variables = eager_variables(model)
-    frozen = _frozen(variables, given, rules)
+    frozen = _frozen(variables, configs, rules)
     trains = {**which_train(model, variables), **dict.fromkeys(frozen, False)}
-    trained = {name: each for name, each in variables.items() if trains[name]}
-    if optimizer is None and any(_OF_OPTIMIZERS & {*each.state} for each in given.values()):
+    trained = {name: variable for name, variable in variables.items() if trains[name]}
+    if optimizer is None and any(_OF_OPTIMIZERS & {*config.state} for config in configs.values()):
         optimizer = getattr(model, "optimizer", None)
     slots: dict[str, Any] = {}
     if optimizer is not None:
         build_optimizer(optimizer, [*trained.values()], model)
         slots = optimizer_variables(optimizer, variables)
     specs = [
-        _spec(name, each, trains=trains[name], frozen=name in frozen)
-        for name, each in variables.items()
+        VariableSpec(
+            _tensor(name, variable),
+            classify(name, model=True),
+            trains[name],
+            initializer="",
+            frozen=name in frozen,
+        )
+        for name, variable in variables.items()
     ]
-    specs += [_slot(name, each, tuple(trained)) for name, each in slots.items()]
-    located, sources = open_sources(given, _artifacts(given))
+    specs += [_slot(name, slot, tuple(trained)) for name, slot in slots.items()]
+    located, sources = open_sources(configs, _artifacts(configs))
     if isinstance(model, keras.Layer):
-        shapes = {name: tuple(each.shape) for name, each in slots.items()}
-        kept = Slots(type(optimizer).__name__, shapes) if slots else None
-        located = named_sources(located, partial(weights_layout, model, variables), kept)
-    made = make_plan(specs, given, located, collision=rules.collision, expect=rules.expect)
+        shapes = {name: tuple(slot.shape) for name, slot in slots.items()}
+        saved_slots = Slots(type(optimizer).__name__, shapes) if slots else None
+        located = named_sources(located, partial(weights_layout, model, variables), saved_slots)
+    plan = make_plan(specs, configs, located, collision=rules.collision, expect=rules.expect)
     origins = {name: source.origins for name, source in sources.items()}
     name = str(getattr(model, "name", "") or type(model).__name__)
     return _WarmStart(
         model,
-        WarmStartPlan(**vars(made), origins=origins, model=name),
+        WarmStartPlan(**vars(plan), origins=origins, model=name),
         {**variables, **slots},
         sources,
         rules.verify,
@@ -310,49 +316,36 @@ def _frozen(
         for name, owners in claims.items()
         if not scaffolds[owners[0]].trainable and variables[name].trainable
     )
-    fixed = {
-        claims[name][0]: name
-        for name in sorted(frozen, reverse=True)
-        if isinstance(variables[name], tf.Variable)
-    }
-    if fixed:
-        raise ConfigError(
-            *(
+    for name in sorted(frozen):
+        if isinstance(variables[name], tf.Variable):
+            raise ConfigError(
                 Problem(
-                    f"scaffolds.{owner}.trainable is false, and {name} is a tf.Variable",
+                    f"scaffolds.{claims[name][0]}.trainable is false, and {name} is a tf.Variable",
                     "only Keras's variables can be made untrainable",
                     "delete the key, and leave the variables out where gradients are applied",
                 )
-                for owner, name in fixed.items()
             )
-        )
     return frozen
 
 
-def _spec(name: str, variable: Any, *, trains: bool, frozen: bool) -> VariableSpec:
-    state = classify(name, model=True)
-    return VariableSpec(_tensor(name, variable), state, trains, initializer="", frozen=frozen)
-
-
 def _slot(name: str, variable: Any, trained: tuple[str, ...]) -> VariableSpec:
-    state = StateClass.OPTIMIZER_SLOT
-    if name.endswith("/average"):
-        state = StateClass.MOVING_AVERAGE
-    # What counts the steps is restored with the slots of all variables together, as Adam needs it.
+    is_average = name.endswith("/average")
+    state = StateClass.MOVING_AVERAGE if is_average else StateClass.OPTIMIZER_SLOT
+    # Adam needs the count of steps together with the slots of all variables.
     shared_by = trained if name.startswith("optimizer/") else ()
     return VariableSpec(_tensor(name, variable), state, False, "", shared_by=shared_by)
 
 
 def _tensor(name: str, variable: Any) -> TensorSpec:
-    found = tensorflow_variable(variable)
-    return TensorSpec(name, tuple(found.shape.as_list()), found.dtype.base_dtype.name)
+    variable = tensorflow_variable(variable)
+    return TensorSpec(name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name)
 
 
 def _artifacts(scaffolds: Mapping[str, ScaffoldConfig]) -> Artifacts | None:
-    """Returns the store of `$MLFLOW_TRACKING_URI`, where a checkpoint is in MLflow."""
+    """Returns the store of `$MLFLOW_TRACKING_URI`, if a checkpoint is in MLflow."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
-    named = [str(each.checkpoint) for each in scaffolds.values()]
-    named += [str(place) for each in scaffolds.values() for place in each.average or ()]
-    if uri is None or not any(map(is_mlflow_uri, named)):
+    paths = [str(scaffold.checkpoint) for scaffold in scaffolds.values()]
+    paths += [str(path) for scaffold in scaffolds.values() for path in scaffold.average or ()]
+    if uri is None or not any(map(is_mlflow_uri, paths)):
         return None
     return open_store(TrackingConfig(uri=uri), {})

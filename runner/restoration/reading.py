@@ -95,7 +95,7 @@ def _convert(
     except ValueError as error:
         raise CheckpointError(
             Problem(
-                f"scaffolds.{piece.source}: {wanted.name} cannot be made of {names}",
+                f"scaffolds.{piece.source}: {wanted.name} cannot be made from {names}",
                 str(error),
                 "exclude the variable, or change the conversion in the scaffold",
             )
@@ -181,7 +181,7 @@ def value_hash(value: NDArray[Any]) -> str:
             data = string if isinstance(string, bytes) else str(string).encode()
             digest.update(f"{len(data)} ".encode() + data)
     elif value.size:
-        # Some element types (those of `ml_dtypes`) have no buffer of their own.
+        # Element types of `ml_dtypes` have no buffer.
         digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
@@ -195,7 +195,7 @@ def require_hashes(
 
     Args:
       assignments: the assignments to compare.
-      hashes: variable name -> `value_hash` of the value that it was given.
+      hashes: variable name -> `value_hash` of its source's value.
       replicas: variable name -> its value in each replica.
 
     Raises:

@@ -31,16 +31,16 @@ InitFunction: TypeAlias = Callable[[tf.compat.v1.Session], None]
 class Restorer:
     """Restores the variables of a plan, in any session of one graph.
 
-    Everything is initialised first, or with `initialize: remaining` what is not overwritten; then
-    it is restored. Tensors of TensorFlow bundles that are taken as they are, or a block of them,
-    are read inside the graph, from all sources in one run. Everything else is read tensor by
-    tensor, converted and assigned in batches of bounded size. `build` adds the operations;
-    restoring adds none, however often.
+    First everything is initialised, or with `initialize: remaining` the variables that are not
+    overwritten; then the plan is restored. Whole tensors of TensorFlow bundles and blocks of them
+    are read inside the graph, from all sources in one run. Other tensors are read one by one,
+    converted and assigned in batches of bounded size. `build` adds the operations; restoring adds
+    none, however often.
 
     Args:
       plan: a plan without problems.
       variables: name in the plan -> variable; all global variables of the graph.
-      open_reader: returns the reader of the checkpoint of the scaffold it is given.
+      open_reader: returns the reader of a scaffold's checkpoint.
       initialize: which initializers `build` puts into its operation.
       verify: whether `restore` reads every restored variable back and compares it.
 
@@ -117,7 +117,7 @@ class Restorer:
         *,
         init_fn: InitFunction | None,
     ) -> None:
-        """Initializes, runs the given initialization, which may be `init_op`, and restores."""
+        """Runs its initializers, unless `init_op` is their operation, and the others; restores."""
         if init_op is not self.init_op:
             session.run(self.init_op)
         if init_op is not None:
@@ -255,7 +255,7 @@ def _reading_device(device: str) -> str:
 
 
 def slice_spec(piece: SourceTensor) -> str:
-    """Returns how `RestoreV2` spells the block of a tensor that is taken; empty for the whole."""
+    """Returns how `RestoreV2` spells the block to read of a tensor; empty for the whole."""
     block = _block(piece)
     if block is None:
         return ""
@@ -291,11 +291,11 @@ def remaining(
 
     A variable that is going to be overwritten is left out, unless something that runs before the
     restoration reads it: another variable's initializer, or one of `others`, directly or through
-    any operations between. What its own initializer reads is then read too.
+    any operations between. The variables that its initializer reads are then initialized too.
 
     Args:
       variables: all variables.
-      overwritten: the names of the operations of variables whose whole value is restored.
+      overwritten: names of the operations of the variables whose whole value is restored.
       others: operations besides the initializers that run before the restoration.
     """
     by_handle = {variable.op.name: variable for variable in variables}

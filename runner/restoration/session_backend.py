@@ -54,7 +54,7 @@ class SessionBackend(Backend):
       session: the session.
       targets: variable name -> how its value is assigned.
       variables: variable name -> variable, to read.
-      in_graph: what operations restore on their own, one after the other.
+      in_graph: operations that read and assign, to run one after the other.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class SessionBackend(Backend):
     def batches(self, assignments: Sequence[Assignment]) -> Iterator[list[Assignment]]:
         """Yields the assignments in batches of at most `BATCH_BYTES`, a larger variable alone.
 
-        Variables whose values are fed to one tensor, as those made from one initial value, are
-        never in one batch; those that one operation assigns always are.
+        Variables with one target tensor, because they share an initial value, are never in one
+        batch; variables that one operation assigns always are.
         """
         batch: list[Assignment] = []
         size, fed, operation = 0, set[str](), None

@@ -64,9 +64,10 @@ def open_sources(
 ) -> tuple[LocatedSources, dict[str, Source]]:
     """Opens the checkpoints of scaffolds outside a run, where no experiment can be trained.
 
-    Returns what was found, with the problems of what was not, and scaffold -> source.
+    Returns:
+      The located sources with the problems of the others, and scaffold -> source.
     """
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     problems: dict[str, tuple[Problem, ...]] = {}
     for name, scaffold in scaffolds.items():
         place = scaffold.checkpoint
@@ -77,15 +78,15 @@ def open_sources(
                 raise CheckpointError(_not_trained_here(place))
             source = open_source(scaffold, place, scaffold.which, artifacts)
         except (CheckpointError, TrackingError) as error:
-            where = f"scaffolds.{name}.checkpoint"
             problems[name] = tuple(
-                replace(each, state=f"{where}: {each.state}") for each in error.problems
+                replace(problem, state=f"scaffolds.{name}.checkpoint: {problem.state}")
+                for problem in error.problems
             )
             continue
         if source is not None:
-            found[name] = source
-    specs = {name: found[name].spec if name in found else None for name in scaffolds}
-    return LocatedSources(specs, problems), found
+            sources[name] = source
+    specs = {name: sources[name].spec if name in sources else None for name in scaffolds}
+    return LocatedSources(specs, problems), sources
 
 
 def _not_trained_here(place: str) -> Problem:
@@ -105,7 +106,7 @@ def read_warm_start(
     Args:
       scaffolds: name -> keys of a scaffold, or a `ScaffoldConfig`; a list of such keys with a
         `name`; or the path of a YAML file that holds one of these, alone or below `scaffolds`.
-      restoration: a mapping or a `RestorationConfig`; None for that of the file, if any.
+      restoration: a mapping or a `RestorationConfig`; by default the one in the file, if any.
 
     Raises:
       ConfigError: with everything that is not valid.
@@ -116,12 +117,14 @@ def read_warm_start(
             restoration = content.get("restoration") if restoration is None else restoration
             content = content["scaffolds"]
         scaffolds = content
-    found, problems = read_scaffolds(scaffolds)
-    rules, wrong = read_restoration(restoration or {})
-    problems += [*wrong, *(each for name in found for each in _in_training(name, found[name]))]
+    configs, problems = read_scaffolds(scaffolds)
+    rules, rule_problems = read_restoration(restoration or {})
+    problems += rule_problems
+    for name, config in configs.items():
+        problems += _in_training(name, config)
     if problems:
         raise ConfigError(*problems)
-    return found, rules
+    return configs, rules
 
 
 def _read(path: str | Path) -> Any:

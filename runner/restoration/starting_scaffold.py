@@ -16,7 +16,7 @@ _HEAD = """\
 # What {path} holds. `include` and the left sides of `rename` are names of your model: change
 # them where it names a part differently, for example `encoder/cnn/: cnn/`.
 """
-# How a Keras weights file calls the variables of a layer whose own names it does not tell.
+# The names in a Keras weights file of a layer's variables, where it does not hold the real ones.
 _NUMBERED = re.compile(r"(.*/)?vars/\d+")
 _TORCH = ("weight", "bias", "running_mean", "running_var")
 # PyTorch stacks a recurrent layer's gates: 4 in an LSTM, 3 in a GRU.
@@ -52,17 +52,18 @@ def _is_torch(names: Sequence[str]) -> bool:
 
 def _torch_conversions(shapes: Mapping[str, Sequence[int | None]]) -> dict[str, str]:
     """Returns variable pattern -> conversion; the first pattern that matches wins."""
-    found, layers = {}, set()
+    conversions, layers = {}, set()
     for name, shape in shapes.items():
         layer, _, leaf = name.rpartition(".")
         if leaf == "weight_hh_l0" and len(shape) == 2 and shape[1]:
             conversion = _RECURRENT.get((shape[0] or 0) // shape[1])
             if conversion:
                 layers.add(layer)
-                found["/".join([*layer.split("."), "*"]) if layer else "*"] = conversion
+                pattern = "/".join([*layer.split("."), "*"]) if layer else "*"
+                conversions[pattern] = conversion
     if any(name.rpartition(".")[0] not in layers for name in shapes):
-        found["*"] = "torch"
-    return found
+        conversions["*"] = "torch"
+    return conversions
 
 
 def _part(name: str) -> str:

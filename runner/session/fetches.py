@@ -1,4 +1,4 @@
-"""What a call of `Session.run` fetches and feeds, prepared for the calls that follow it."""
+"""Plans the fetches and feeds of a call of `Session.run` for the calls that follow it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS: dict[type, str] = {list: _SEQUENCE, tuple: _SEQUENCE, dict: _MAPPING, Or
 
 @dataclass(frozen=True)
 class FetchPlan:
-    """What a structure of fetches asks for.
+    """The elements of a structure of fetches.
 
     Attributes:
       tensors: the distinct tensors, in order of appearance.
@@ -39,7 +39,7 @@ class FetchPlan:
 
 
 def append_key(structure: Any, key: list[Any]) -> bool:
-    """Appends to `key` what distinguishes the structure; equal keys fetch the same.
+    """Appends to `key` the parts that distinguish the structure; equal keys fetch the same.
 
     Graph elements count by identity, so a key is valid for as long as they are kept alive. If False
     is returned, the key is of no use.
@@ -48,14 +48,14 @@ def append_key(structure: Any, key: list[Any]) -> bool:
       Whether the structure consists of lists, tuples, named tuples and dictionaries of tensors,
       operations and variables.
     """
-    own_class = type(structure)
-    kind = _KINDS.get(own_class) or _classify(own_class)
+    structure_class = type(structure)
+    kind = _KINDS.get(structure_class) or _classify(structure_class)
     if kind is _LEAF:
         key.append(id(structure))
         return True
     if kind is _UNUSUAL:
         return False
-    key += (own_class, len(structure))
+    key += (structure_class, len(structure))
     parts = structure
     if kind is _MAPPING:
         # 1, 1.0 and True are equal, but not the same key of a result.
@@ -73,8 +73,8 @@ def append_key(structure: Any, key: list[Any]) -> bool:
 def plan_fetches(structure: Any, graph: tf.Graph) -> FetchPlan | None:
     """Returns the plan of a structure that `append_key` accepts.
 
-    None stands for what only `Session.run` can do or refuse: an element of another graph, one that
-    may not be fetched, a handle, nothing at all.
+    It returns None where only `Session.run` can fetch or refuse: an element of another graph, one
+    that may not be fetched, a handle, nothing at all.
     """
     planner = _Planner(graph)
     build = planner.plan(structure)
@@ -88,14 +88,14 @@ def plan_fetches(structure: Any, graph: tf.Graph) -> FetchPlan | None:
     )
 
 
-def _classify(own_class: type) -> str:
-    if issubclass(own_class, (tf.Tensor, tf.Operation, tf.Variable)):
+def _classify(structure_class: type) -> str:
+    if issubclass(structure_class, (tf.Tensor, tf.Operation, tf.Variable)):
         kind = _LEAF
-    elif issubclass(own_class, tuple) and hasattr(own_class, "_fields"):
+    elif issubclass(structure_class, tuple) and hasattr(structure_class, "_fields"):
         kind = _SEQUENCE  # A named tuple.
     else:
-        kind = _UNUSUAL  # Other classes of lists and dictionaries have own constructors.
-    _KINDS[own_class] = kind
+        kind = _UNUSUAL  # Other classes of lists and dictionaries may have other constructors.
+    _KINDS[structure_class] = kind
     return kind
 
 
@@ -109,7 +109,7 @@ class _Planner:
         self.leaves: list[Any] = []
 
     def plan(self, structure: Any) -> Build | None:
-        """Returns what builds the result, or None for what only `Session.run` can do."""
+        """Returns the function that builds the result; None if only `Session.run` can fetch it."""
         kind = _KINDS[type(structure)]
         if kind is _LEAF:
             return self._plan_leaf(structure)
@@ -161,8 +161,8 @@ class Feed:
     def convert(self, value: Any) -> _Array | None:
         """Returns the value as an array of the tensor's dtype.
 
-        None stands for what `Session.run` refuses or converts by rules of its own: an integer that
-        the dtype cannot hold, a tensor, a handle, a shape that does not fit.
+        It returns None for values that `Session.run` refuses or converts differently: an integer
+        that the dtype cannot hold, a tensor, a handle, a shape that does not fit.
         """
         if type(value) is np.ndarray and value.dtype is self._dtype:
             array: _Array | None = value
@@ -174,7 +174,7 @@ class Feed:
         sizes = self._sizes
         return sizes is None or (
             len(sizes) == len(shape)
-            and all(size is None or size == given for size, given in zip(sizes, shape, strict=True))
+            and all(size in (None, length) for size, length in zip(sizes, shape, strict=True))
         )
 
     def _as_array(self, value: Any) -> _Array | None:

@@ -17,7 +17,7 @@ from runner.session.session_manager import SessionManager, with_arguments_of
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
-# TensorFlow's own value for "not given", which differs from None: that turns the hook off.
+# TensorFlow's default of arguments for which None turns a hook off.
 _USE_DEFAULT: Any = (
     inspect.signature(tf.compat.v1.train.MonitoredTrainingSession)
     .parameters["save_checkpoint_secs"]
@@ -187,7 +187,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     Args:
       master: the TensorFlow master.
       is_chief: whether this process initializes, restores and saves.
-      checkpoint_dir: the model's own checkpoints; None by default, which saves none.
+      checkpoint_dir: the directory of the model's checkpoints; None, the default, saves none.
       scaffold: the model's scaffold.
       hooks: hooks of every process.
       chief_only_hooks: hooks of the chief.
@@ -283,8 +283,8 @@ def _refuse_warm_start(*pretrained: Any) -> None:
 def _refuse_two_names(**values: tuple[Any, Any]) -> None:
     twice = [
         Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
-        for name, given in values.items()
-        if None not in given
+        for name, pair in values.items()
+        if None not in pair
     ]
     if twice:
         raise ConfigError(*twice)
@@ -302,7 +302,7 @@ def _interval(
 class Supervisor(SupervisorWithManager):
     """`tf.compat.v1.train.Supervisor` that may start from several checkpoints.
 
-    When `logdir` holds no checkpoint of the model's own, everything is initialized, and then each
+    When `logdir` holds no checkpoint of the model, everything is initialized, and then each
     scaffold's variables are restored from its checkpoint.
     """
 
@@ -316,7 +316,7 @@ class Supervisor(SupervisorWithManager):
     ) -> None:
         """Takes the arguments of `tf.compat.v1.train.Supervisor`, and the sources of a warm start.
 
-        Those are as for `MonitoredTrainingSession`.
+        The sources are as for `MonitoredTrainingSession`.
 
         Raises:
           ConfigError: when the two lists differ in length, or are given beside a session manager.
@@ -328,9 +328,9 @@ class Supervisor(SupervisorWithManager):
         """Returns the session of TensorFlow's method as a `CachedSession`."""
         return cached(super().prepare_or_wait_for_session(*args, **kwargs))
 
-    def choose_session_manager(self, given: Any, **arguments: Any) -> Any:
-        """Returns the given manager, or one that restores the pretrained scaffolds."""
-        if given is None:
+    def choose_session_manager(self, manager: Any, **arguments: Any) -> Any:
+        """Returns the manager, or without one a manager that restores the pretrained scaffolds."""
+        if manager is None:
             with arguments["graph"].as_default():
                 self._pretrained.build()
             return SessionManager(restorer=self._pretrained, **arguments)
@@ -342,4 +342,4 @@ class Supervisor(SupervisorWithManager):
                     "give them to it: SessionManager(checkpoint_dirs=..., scaffolds=...)",
                 )
             )
-        return given
+        return manager

@@ -36,9 +36,9 @@ _NAME_THEM = (
 
 
 class PretrainedScaffolds:
-    """Initializes with scaffolds and restores the subset of each one's saver from a checkpoint.
+    """Warm-starts sessions from scaffolds whose savers select what their checkpoints restore.
 
-    In messages a scaffold has its `name`, or without one its position in the list.
+    Messages call a scaffold by its `name`, or without one by its position in the list.
 
     Args:
       checkpoint_dirs: for each scaffold the location of its checkpoint, or None.
@@ -57,16 +57,10 @@ class PretrainedScaffolds:
                     Problem(f"the {name} are {values!r}", "they are a list", "put it in brackets")
                 )
         directories, scaffolds = list(checkpoint_dirs or ()), list(scaffolds or ())
-        wrong = [
-            Problem(
-                f"{scaffold!r} is not a tf.compat.v1.train.Scaffold",
-                remedy="wrap a saver: runner.Scaffold(saver=...)",
-            )
-            for scaffold in scaffolds
-            if not isinstance(scaffold, tf.compat.v1.train.Scaffold)
-        ]
-        if wrong:
-            raise ConfigError(*wrong)
+        for scaffold in scaffolds:
+            if not isinstance(scaffold, tf.compat.v1.train.Scaffold):
+                state = f"{scaffold!r} is not a tf.compat.v1.train.Scaffold"
+                raise ConfigError(Problem(state, remedy="wrap a saver: runner.Scaffold(saver=...)"))
         if len(directories) != len(scaffolds):
             raise ConfigError(
                 Problem(
@@ -106,18 +100,15 @@ class PretrainedScaffolds:
           ConfigError: when a scaffold has no saver: TensorFlow would give it the default one, which
             restores every variable of the model.
         """
-        without = [
-            Problem(
-                f"scaffolds.{name} has no saver",
-                "its saver selects the variables that its checkpoint restores",
-                "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
-            )
-            for name, scaffold in self._scaffolds.items()
-            if scaffold.saver is None
-        ]
-        if without:
-            raise ConfigError(*without)
-        for scaffold in self._scaffolds.values():
+        for name, scaffold in self._scaffolds.items():
+            if scaffold.saver is None:
+                raise ConfigError(
+                    Problem(
+                        f"scaffolds.{name} has no saver",
+                        "its saver selects the variables that its checkpoint restores",
+                        "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
+                    )
+                )
             scaffold.saver.build()
 
     def warm_start(
@@ -128,25 +119,26 @@ class PretrainedScaffolds:
         *,
         init_fn: InitFunction | None,
     ) -> None:
-        """Runs the given initialization and the scaffolds', and then restores.
+        """Runs the inits of the model and of the scaffolds, then restores.
 
         Raises:
           ConfigError: when a scaffold has no saver, or two savers restore one variable.
-          CheckpointError: when a source cannot be restored. Unless that is for damage, nothing has
-            been initialized.
+          CheckpointError: when a source cannot be restored. Nothing has been initialized then,
+            unless a tensor is damaged.
         """
         self.build()
         readers = self._open()
         savers = {name: self._scaffolds[name].saver for name in readers}
         plan, targets, in_graph = plan_savers(savers, readers)
-        # Each once: scaffolds without an init of their own share the graph's default.
+        # Each runs once: scaffolds that set no init share the graph's default.
         inits = {init_op: init_feed_dict}
         for scaffold in self._scaffolds.values():
             inits.setdefault(scaffold.init_op, scaffold.init_feed_dict)
         inits.pop(None, None)
         for operation, feeds in inits.items():
             session.run(operation, feeds)
-        for function in (init_fn, *(each.init_fn for each in self._scaffolds.values())):
+        scaffolds = self._scaffolds.values()
+        for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
             if function is not None:
                 function(session)
         backend = SessionBackend(session, targets, variables={}, in_graph=in_graph)
@@ -188,11 +180,11 @@ def plan_savers(
 ) -> tuple[RestorationPlan, dict[str, Target], list[InGraph]]:
     """Plans what the savers of scaffolds restore from their checkpoints.
 
-    A bundle that holds a saver's tensors under the saver's own names is read by the saver's
-    operation; tensors of other checkpoints are fed to its operations.
+    A saver's restore operation reads a bundle that holds the tensors under the names in the saver;
+    tensors of other checkpoints are fed to the saver's operations.
 
     Returns:
-      The plan, how a session assigns each of its variables, and the savers that read themselves.
+      The plan, the target of each of its variables, and the operations that read bundles.
 
     Raises:
       ConfigError: when two savers restore one variable.
@@ -214,11 +206,12 @@ def plan_savers(
         if bundle is not None and {tensor.key for tensor in tensors} <= {*bundle.keys.values()}:
             feeds = {graph.get_tensor_by_name(saver.filename_tensor_name): bundle.prefix}
             in_graph.append(InGraph(restore, fitting, feeds))
-        # What is not a variable, such as a table, is assigned by the whole operation alone.
-        assigned = all(tensor.assign is not None for tensor in tensors)
-        for tensor in tensors:
-            operation = tensor.assign if assigned else restore
-            targets[tensor.name] = Target(tensor.value, operation)
+        # A table has no operation that assigns it alone.
+        has_table = any(tensor.assign is None for tensor in tensors)
+        targets |= {
+            tensor.name: Target(tensor.value, restore if has_table else tensor.assign)
+            for tensor in tensors
+        }
     if problems:
         raise CheckpointError(*problems)
     specs = {name: reader.spec() for name, reader in readers.items()}
@@ -231,8 +224,8 @@ class _RestoredTensor:
 
     Attributes:
       key: its name in checkpoints.
-      shape: the shape that it must have there.
-      value: the tensor of the graph that holds what was read, an output of `RestoreV2`.
+      shape: the shape of the variable, or of the whole of which the variable is a part.
+      value: the tensor of the graph that holds its value, an output of `RestoreV2`.
       assign: the operation that assigns it to a variable; None for a table.
       conversion: takes a block of the tensor, or reshapes it; None for the whole as it is.
     """
@@ -248,11 +241,6 @@ class _RestoredTensor:
         """The name of the variable, or of the value of a table."""
         return str(self.value.name if self.assign is None else self.assign.inputs[0].op.name)
 
-    @property
-    def size(self) -> tuple[int, ...]:
-        """The shape as a tuple; empty if it is not fully known."""
-        return tuple(self.shape.as_list()) if self.shape.is_fully_defined() else ()
-
     def assignment(self, scaffold: str, tensor: TensorSpec) -> Assignment:
         """Returns the assignment of a tensor of a checkpoint.
 
@@ -260,8 +248,10 @@ class _RestoredTensor:
           ValueError: when the tensor does not fit.
         """
         dtype = self.value.dtype.base_dtype.name
-        if tensor.dtype != dtype or not self.shape.is_compatible_with(tensor.shape):
-            raise ValueError(f"the variable is {dtype} {list(self.size)}")
+        fits = isinstance(self.conversion, Reshape) or self.shape.is_compatible_with(tensor.shape)
+        if tensor.dtype != dtype or not fits:
+            expected = "of any shape" if self.shape.rank is None else list(self.shape)
+            raise ValueError(f"the variable is {dtype} {expected}")
         conversions = () if self.conversion is None else (self.conversion,)
         shape = tensor.shape if self.conversion is None else self.conversion.shape(tensor.shape)
         spec = TensorSpec(self.name, shape, dtype)
@@ -281,7 +271,8 @@ def _assign(
         tensor = spec.find(restored.key)
         if tensor is None:
             name = restored.key.removesuffix(_OF_KERAS) or restored.key
-            misses.append(Miss(restored.name, name, restored.size, renameable=False))
+            shape = tuple(restored.shape.as_list()) if restored.shape.is_fully_defined() else ()
+            misses.append(Miss(restored.name, name, shape, renameable=False))
             continue
         try:
             assignments.append(restored.assignment(scaffold, tensor))
@@ -320,7 +311,7 @@ def _refuse_overlap(restored: Mapping[str, Iterable[_RestoredTensor]]) -> None:
 
 
 def _restored_tensors(saver: _Saver) -> Iterator[_RestoredTensor]:
-    """Yields what a saver restores; a saver does not list it, so its operation is followed."""
+    """Yields the tensors that a saver restores, by following its restore operation."""
     graph = tf.compat.v1.get_default_graph()
     pending, seen = [graph.get_operation_by_name(saver.as_saver_def().restore_op_name)], set()
     while pending:
@@ -339,7 +330,7 @@ def _restored_tensors(saver: _Saver) -> Iterator[_RestoredTensor]:
                 if block:
                     shape, conversion = _block(block.decode())
                 elif reshaped and shape.is_fully_defined():
-                    shape, conversion = tf.TensorShape(None), Reshape(tuple(shape.as_list()))
+                    conversion = Reshape(tuple(shape.as_list()))
                 yield _RestoredTensor(
                     key.decode(), shape, value, assign=assign, conversion=conversion
                 )

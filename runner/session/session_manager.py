@@ -63,11 +63,11 @@ class Scaffold(tf.compat.v1.train.Scaffold):
 class SessionManager(SessionManagerWithLocalInit):
     """`tf.compat.v1.train.SessionManager` that warm-starts from several checkpoints.
 
-    On a fresh start `prepare_session` runs the given `init_op`, every init of every scaffold and
-    the given `init_fn`, then restores each scaffold's saver from its checkpoint, in order; then, as
-    in TensorFlow, the local init and the ready check. When the model has a checkpoint of its own,
-    all of it is restored instead, and only the scaffolds' local inits are used, which run in every
-    new session.
+    On a fresh start `prepare_session` runs its `init_op`, the inits of all scaffolds and its
+    `init_fn`, then restores the saver of every scaffold from its checkpoint; then, as in
+    TensorFlow, the local init and the ready check. When the model itself has a checkpoint, all of
+    it is restored instead, and only the scaffolds' local inits are used, which run in every new
+    session.
 
     Missing tensors and misfits are reported before anything is initialized. When a source cannot be
     restored, the session is closed: a half-restored one is never returned.
@@ -131,7 +131,7 @@ class SessionManager(SessionManagerWithLocalInit):
 
         Raises:
           CheckpointError: when a source has no checkpoint and is not declared optional, or cannot
-            be restored; also a ValueError when the newest checkpoint of the model's own is gone.
+            be restored; a ValueError too when the model's newest checkpoint is gone.
           RuntimeError: when the model is not ready afterwards.
         """
         if checkpoint_dir and saver is not None:
@@ -161,8 +161,7 @@ class SessionManager(SessionManagerWithLocalInit):
     ) -> None:
         """Runs both phases as TensorFlow's init function: an init after it would undo a restore.
 
-        TensorFlow calls it only if the model has no checkpoint of its own, for which it may have
-        waited; sources are not looked for before.
+        TensorFlow calls it only if the model has no checkpoint, for which it may have waited.
         """
         try:
             with session.graph.as_default():

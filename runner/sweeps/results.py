@@ -161,7 +161,8 @@ class Results:
 
     def _show_table(self, table: Sequence[Sequence[str]]) -> None:
         head, *body = table
-        self.screen.show(Listing(head, body), columns(table))
+        named = [name for name in head[1:] if name not in ("status", "run")]
+        self.screen.show(Listing(head, body, named), columns(table))
 
     def _best_lines(self) -> Iterator[str]:
         """Yields where the best trial is, and the commands that evaluate and export it."""

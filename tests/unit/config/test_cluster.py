@@ -158,7 +158,7 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             },
             {},
             [
-                "scaffolds.body has a schedule of its own, and cluster.synchronous is true",
+                "scaffolds.body has its own schedule, and cluster.synchronous is true",
                 "model.dtype_policy is mixed_float16, and cluster.synchronous is true",
                 "train.ema_decay is 0.9, and cluster.synchronous is true",
             ],

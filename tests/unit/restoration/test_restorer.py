@@ -192,7 +192,7 @@ def test_a_flipped_byte_is_an_error_that_names_scaffold_path_and_tensor(
 def test_a_value_that_cannot_be_converted_names_variable_and_tensor(tmp_path: Path) -> None:
     case = Case(cnn=save_npz(tmp_path, {"x": numbers(2)}))
     case.take(make_variable("a", np.zeros((3, 2))), ("cnn", "x", (Transpose((1, 0)),)))
-    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: a cannot be made of x"):
+    with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: a cannot be made from x"):
         case.run()
 
 

@@ -48,6 +48,19 @@ def test_the_table_has_columns_the_best_first() -> None:
     assert failures([trial]) == ["trial 0 a=b KILLED (3 attempts): no message"]
 
 
+def test_a_narrow_terminal_folds_the_table_and_cuts_nothing() -> None:
+    file = io.StringIO()
+    trial = finished(1, 1.123456789, values={"optimizer.learning_rate": "0.1", "seed": "3"})
+    results = replace(
+        _results([trial]), screen=Screen(Console(file=file, width=50, force_terminal=True))
+    )
+    results.show()
+    assert "seed 3, validation/loss 1.12346, FINISHED, tiny/001" in " ".join(
+        file.getvalue().split()
+    )
+    assert "…" not in file.getvalue()
+
+
 def test_a_row_of_the_table_is_short() -> None:
     values = {"optimizer.learning_rate": "0.008131602938471", "scaffold@scaffolds.cnn": "[a,b]"}
     trial = finished(1, 1.123456789, run_dir="runs/digits_cnn/001", values=values)
