@@ -67,10 +67,12 @@ def test_every_maker_of_the_table_fulfils_the_contract() -> None:
 
 
 def test_every_variable_has_a_spec_in_the_same_order(built: BuiltGraph) -> None:
-    assert [each.name for each in built.specs] == list(built.variables)
+    assert [spec.name for spec in built.specs] == list(built.variables)
     every = built.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
-    assert {each.ref() for each in built.variables.values()} == {each.ref() for each in every}
-    specs = {each.name: each for each in built.specs}
+    assert {variable.ref() for variable in built.variables.values()} == {
+        variable.ref() for variable in every
+    }
+    specs = {spec.name: spec for spec in built.specs}
     random, constant = "GlorotUniform", "Zeros"
     for name, state, trainable, shape, initializer in (
         (KERNEL, StateClass.WEIGHT, True, (8, 4), random),
@@ -146,7 +148,7 @@ def test_frozen_variables_get_no_gradient() -> None:
     assert np.array_equal(before[0], after[0])
     assert not np.allclose(before[1], after[1])
     assert f"{KERNEL}/Adam" not in run.built.variables
-    specs = {each.name: each for each in run.built.specs}
+    specs = {spec.name: spec for spec in run.built.specs}
     assert (specs[KERNEL].trainable, specs[KERNEL].frozen) == (False, True)
     assert not specs[STATISTICS[0]].frozen
 
@@ -223,10 +225,10 @@ def test_a_partitioned_variable_is_one_to_patterns_and_checkpoints(tmp_path: Pat
     )
     with opened(config) as run:
         reader = tf.train.load_checkpoint(run.save(tmp_path))
-    specs = {each.name: each for each in run.built.specs}
+    specs = {spec.name: spec for spec in run.built.specs}
     parts = [specs[f"{HEAD}/part_{number}"] for number in (0, 1)]
-    assert [each.full_name for each in parts] == [HEAD] * 2
-    assert [each.full_shape for each in parts] == [(8, 2)] * 2
-    assert [each.partition.offset for each in parts if each.partition] == [(0, 0), (4, 0)]
+    assert [part.full_name for part in parts] == [HEAD] * 2
+    assert [part.full_shape for part in parts] == [(8, 2)] * 2
+    assert [part.partition.offset for part in parts if part.partition] == [(0, 0), (4, 0)]
     assert specs[f"{HEAD}/part_1/Adam"].full_name == f"{HEAD}/Adam"
     assert reader.get_tensor(HEAD).shape == reader.get_tensor(f"{HEAD}/Adam").shape == (8, 2)

@@ -83,7 +83,7 @@ def test_an_input_that_cannot_be_saved_says_so_and_begins_again(tmp_path: Path) 
 
 
 def test_state_outside_of_the_position_is_reported(tmp_path: Path) -> None:
-    random = tf.data.Dataset.counter().map(lambda each: tf.random.uniform([]))
+    random = tf.data.Dataset.counter().map(lambda index: tf.random.uniform([]))
     (line,) = _Case(random, tmp_path).lines
     assert line.startswith(
         "input: its position is saved, but not all its state (RandomUniform is stateful.)"

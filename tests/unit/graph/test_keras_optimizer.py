@@ -24,7 +24,7 @@ from tests.tiny.graphs import build, opened
 from tests.tiny.odd import two_branches
 
 _KERAS = keras.optimizers
-_SOAKED = [pytest.param(each, {}, marks=pytest.mark.soak) for each in (
+_SOAKED = [pytest.param(name, {}, marks=pytest.mark.soak) for name in (
     "Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Lamb", "Lion", "Muon", "SGD",
 )] + [
     pytest.param("AdamW", {"weight_decay": 0.1, "clipnorm": 0.01}, marks=pytest.mark.soak),
@@ -69,14 +69,14 @@ def _of_keras(optimizer: keras.optimizers.Optimizer) -> list[np.ndarray]:
 
     for _ in range(5):
         step()
-    return [each.numpy() for each in weights]
+    return [weight.numpy() for weight in weights]
 
 
 def _in_graph(name: str, settings: dict[str, Any]) -> list[np.ndarray]:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         model = _model()
-        weights = {each.value.ref(): each for each in model.trainable_variables}
-        variables = [each.value for each in model.trainable_variables]
+        weights = {weight.value.ref(): weight for weight in model.trainable_variables}
+        variables = [weight.value for weight in model.trainable_variables]
         loss = tf.function(lambda: _loss(model), autograph=False)()
         rate = tf.constant(_RATE)
         optimizer = KerasOptimizer(
@@ -131,16 +131,16 @@ def _scaffolds() -> dict[str, ScaffoldConfig]:
 
 def test_its_variables_are_called_and_classed_as_those_of_tensorflows_optimizers() -> None:
     built = build(tiny(**PLAIN, optimizer=adam_w(use_ema=True)))
-    states = {each.name: each.state for each in built.specs}
+    states = {spec.name: spec.state for spec in built.specs}
     kernels = [name for name in states if name.endswith("/kernel")]
     assert kernels
     for name in kernels:
         assert states[f"{name}/AdamW/momentum"] is StateClass.OPTIMIZER_SLOT
         assert states[f"{name}/AdamW/velocity"] is StateClass.OPTIMIZER_SLOT
         assert states[f"{name}/ExponentialMovingAverage"] is StateClass.MOVING_AVERAGE
-    (once,) = [each for each in built.specs if each.name == "AdamW/iterations"]
+    (once,) = [spec for spec in built.specs if spec.name == "AdamW/iterations"]
     assert once.state is StateClass.OPTIMIZER_SLOT
-    assert set(once.shared_by) == {each.name for each in built.specs if each.trainable}
+    assert set(once.shared_by) == {spec.name for spec in built.specs if spec.trainable}
     assert len(states) == len(kernels) * 2 * 4 + 2, "and nothing has another name"
 
 
@@ -208,15 +208,15 @@ def compiled(optimizer: Any) -> dict[str, Any]:
 def test_a_compiled_models_optimizer_is_as_if_configured(optimizer: dict[str, Any]) -> None:
     config = tiny(**PLAIN, loss=None, optimizer=optimizer)
     config.model = compiled(optimizer)
-    found = []
+    results = []
     for node in (optimizer, {}):
         config.optimizer = node
         with opened(config) as run:
             run.train(3)
             notes = run.built.notes
-            found.append((run.values(*run.built.variables), [*run.built.variables]))
-    assert found[0][1] == found[1][1]
-    for one, other in zip(found[0][0], found[1][0], strict=True):
+            results.append((run.values(*run.built.variables), [*run.built.variables]))
+    assert results[0][1] == results[1][1]
+    for one, other in zip(results[0][0], results[1][0], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert notes[-1].startswith("optimizer: the compiled model's own, ")
 
@@ -275,27 +275,32 @@ def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path
     model.build((None, 8))
     # A schedule has no variable.
     rate = keras.optimizers.schedules.CosineDecay(0.1, 9) if optimizer == "SGD" else 0.1
-    given: dict[str, Any] = {"use_ema": True, **({"momentum": 0.9} if optimizer == "SGD" else {})}
-    model.compile(getattr(_KERAS, optimizer)(rate, **given), "mse")
-    gradients = [tf.ones_like(each) for each in model.trainable_variables]
+    settings: dict[str, Any] = {
+        "use_ema": True,
+        **({"momentum": 0.9} if optimizer == "SGD" else {}),
+    }
+    model.compile(getattr(_KERAS, optimizer)(rate, **settings), "mse")
+    gradients = [tf.ones_like(weight) for weight in model.trainable_variables]
     model.optimizer.apply(gradients, model.trainable_variables)
     path = str(tmp_path / f"model.{ending}")
     (model.save if ending == "keras" else model.save_weights)(path)
-    node = {"_target_": f"keras.optimizers.{optimizer}", "learning_rate": 0.1, **given}
+    node = {"_target_": f"keras.optimizers.{optimizer}", "learning_rate": 0.1, **settings}
     slots = [StateChoice.optimizer_slots, StateChoice.moving_averages]
     source = ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint=path, state=slots)
     config = tiny(**PLAIN, optimizer=node, scaffolds={"body": source})
     plan = plan_run(config, build(config), Sources(config, RunStore()))
     plan.require_sound()
-    kept = {f"optimizer/vars/{n}": each for n, each in enumerate(model.optimizer.variables)}
-    restored = [each for each in plan.assignments if each.pieces]
+    saved = {
+        f"optimizer/vars/{n}": variable for n, variable in enumerate(model.optimizer.variables)
+    }
+    restored = [assignment for assignment in plan.assignments if assignment.pieces]
     assert len(restored) >= 4
-    for each in restored:
-        (tensor,) = each.pieces[0].names
-        owner, _, slot = each.variable.name.removeprefix("body/").rpartition("/")
+    for assignment in restored:
+        (tensor,) = assignment.pieces[0].names
+        owner, _, slot = assignment.variable.name.removeprefix("body/").rpartition("/")
         called = "average" if slot == "ExponentialMovingAverage" else slot
-        assert kept[tensor].path.endswith(f"body_{owner.split('/')[0]}_{called}")
-        assert np.any(kept[tensor])
+        assert saved[tensor].path.endswith(f"body_{owner.split('/')[0]}_{called}")
+        assert np.any(saved[tensor])
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own.

@@ -70,7 +70,7 @@ def trained(config: RunConfig, folder: Path | None = None) -> Trained:
     """Trains two steps and evaluates twice, with a third step in between."""
     with opened(config) as run:
         training = training_of(run.built)
-        names = [each.name for each in run.built.specs if each.trainable]
+        names = [spec.name for spec in run.built.specs if spec.trainable]
         before = run.values(*names)
         run.train(2)
         assert not any(map(np.array_equal, before, run.values(*names)))
@@ -86,7 +86,7 @@ def trained(config: RunConfig, folder: Path | None = None) -> Trained:
 def built(node: Any) -> Any:
     """The object that a node of the configuration stands for."""
     if isinstance(node, dict) and "_target_" not in node:
-        return {name: built(each) for name, each in node.items()}
+        return {name: built(value) for name, value in node.items()}
     return build_target("node", node) if isinstance(node, dict) else node
 
 
@@ -105,13 +105,15 @@ def test_metrics_are_those_of_keras_over_a_whole_pass_and_of_each_batch(tmp_path
         model=SCORED,
         loss="bce",
         metrics={**METRICS, **hinge},
-        weighted_metrics={f"weighted_{name}": each for name, each in {**METRICS, **hinge}.items()},
+        weighted_metrics={
+            f"weighted_{name}": metric for name, metric in {**METRICS, **hinge}.items()
+        },
     )
     run = trained(config, tmp_path)
     groups: dict[str, list[Any]] = {"metrics": [], "weighted_metrics": []}
     for objects in groups.values():
-        for name, each in METRICS.items():
-            objects.append(built({**each, "name": name} if isinstance(each, dict) else each))
+        for name, metric in METRICS.items():
+            objects.append(built({**metric, "name": name} if isinstance(metric, dict) else metric))
         objects.append(keras.metrics.MeanMetricWrapper(keras.losses.hinge, name="hinge"))
     # Keras calls the second of a name `weighted_NAME`.
     assert run.evaluated == pytest.approx(run.by_keras(loss="bce", **groups))
@@ -121,7 +123,9 @@ def test_metrics_are_those_of_keras_over_a_whole_pass_and_of_each_batch(tmp_path
     # The state is in no checkpoint, and no part of the plan.
     saved = tf.train.load_checkpoint(str(tmp_path / "model.ckpt")).get_variable_to_shape_map()
     assert set(saved) - {"iterator_state"} >= set(run.built.variables)
-    assert not any(name in each for name in METRICS for each in (*saved, *run.built.variables))
+    assert not any(
+        name in saved_name for name in METRICS for saved_name in (*saved, *run.built.variables)
+    )
 
 
 # Other names and classes are those of the outputs below.
@@ -163,16 +167,16 @@ def test_each_output_has_its_loss_its_weight_and_its_metrics(named: bool, weight
     )
     run = trained(config)
     expected = run.by_keras(
-        loss={name: built(each) for name, each in loss.items()},
+        loss={name: built(value) for name, value in loss.items()},
         loss_weights={"sign": 1.0, "size": 0.25},
         metrics={"sign": [keras.metrics.AUC(name="auc"), "accuracy"]},
         weighted_metrics={"size": ["mse"]},
     )
-    found = run.evaluated
-    parts = found.pop("sign_loss") + 0.25 * found.pop("size_loss")
-    assert parts == pytest.approx(found["loss"])
-    assert found == pytest.approx({name: expected[name] for name in found})
-    assert len(found) == 4
+    evaluated = run.evaluated
+    parts = evaluated.pop("sign_loss") + 0.25 * evaluated.pop("size_loss")
+    assert parts == pytest.approx(evaluated["loss"])
+    assert evaluated == pytest.approx({name: expected[name] for name in evaluated})
+    assert len(evaluated) == 4
 
 
 def test_a_compiled_model_says_its_own_unless_the_configuration_does() -> None:
@@ -185,12 +189,12 @@ def test_a_compiled_model_says_its_own_unless_the_configuration_does() -> None:
         *(f"{name}{slot}" for name in layers for slot in ("", "/Adam", "/Adam_1")),
         *("global_step", "beta1_power", "beta2_power"),
     }
-    assert [each.split(":")[0] for each in run.built.notes] == ["optimizer"]
+    assert [note.split(":")[0] for note in run.built.notes] == ["optimizer"]
     config.loss, config.metrics = "mae", {"auc": metrics("AUC")}
     config.model["steps_per_execution"] = 4
     again = build(config)
     assert again.evaluation.metrics == ("loss", "auc")
-    assert [each.split(":")[0] for each in again.notes] == [
+    assert [note.split(":")[0] for note in again.notes] == [
         *("optimizer", "loss", "metrics", "steps_per_execution")
     ]
 
@@ -198,8 +202,8 @@ def test_a_compiled_model_says_its_own_unless_the_configuration_does() -> None:
 def test_a_loss_that_a_model_computes_itself_is_honoured() -> None:
     model = {"_target_": f"{HERE}.OwnLoss"}
     run = trained(tiny(data={**DATA, "weights": False}, model=model, loss=None, metrics={}))
-    for found in (run.batch, run.evaluated):
-        assert found["loss"] > found["tracker"], "add_loss counts"
+    for values in (run.batch, run.evaluated):
+        assert values["loss"] > values["tracker"], "add_loss counts"
     expected = run.by_keras(loss=None)
     for name in ("tracker", "seen"):
         assert run.evaluated[name] == pytest.approx(expected[name])
@@ -210,12 +214,12 @@ def test_a_loss_that_a_model_computes_itself_is_honoured() -> None:
 def test_layers_that_are_not_trainable_do_not_train() -> None:
     model = {"_target_": f"{HERE}.half_frozen"}
     with opened(tiny(data=DATA, model=model, loss="mse", metrics={})) as run:
-        names = [f"base/{each}" for each in ("dense/kernel", "norm/gamma", "norm/moving_mean")]
+        names = [f"base/{name}" for name in ("dense/kernel", "norm/gamma", "norm/moving_mean")]
         before = run.values("head/kernel", *names)
         run.train(2)
         moved, *same = map(np.array_equal, before, run.values("head/kernel", *names))
         assert (moved, *same) == (False, True, True, True)
-        trained = [each.name for each in run.built.specs if each.trainable]
+        trained = [spec.name for spec in run.built.specs if spec.trainable]
         assert trained == ["head/kernel", "head/bias"]
 
 

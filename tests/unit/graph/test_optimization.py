@@ -56,15 +56,15 @@ def _train(node: dict[str, Any], steps: int, *, resource: bool = True, **schedul
     """
     with tf.Graph().as_default():
         step = tf.train.get_or_create_global_step()
-        a, b = (tf.get_variable(each, [3], use_resource=resource) for each in "ab")
+        a, b = (tf.get_variable(name, [3], use_resource=resource) for name in "ab")
         loss = tf.reduce_sum((a - TARGET) ** 2) + tf.reduce_sum((b - TARGET) ** 2)
-        pairs = [(each, schedules.get(each.op.name, Schedule())) for each in (a, b)]
+        pairs = [(variable, schedules.get(variable.op.name, Schedule())) for variable in (a, b)]
         rate = learning_rate(node, step.read_value())
         optimizers = build_optimizers(node, pairs, step, rate=rate, weights={})
         gradients = next(iter(optimizers.values())).compute_gradients(loss, var_list=[a, b])
         op = apply_gradients(optimizers, gradients, pairs, global_step=step)
-        start = [tf.assign(each, [0.5, 0.5, 0.5]) for each in (a, b)]
-        everything = {each.op.name: each for each in tf.global_variables()}
+        start = [tf.assign(variable, [0.5, 0.5, 0.5]) for variable in (a, b)]
+        everything = {variable.op.name: variable for variable in tf.global_variables()}
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             session.run(start)
@@ -89,7 +89,7 @@ def test_a_frozen_group_starts_at_its_step_as_if_training_began_there(node: dict
     for step in (4, 5):
         assert np.array_equal(frozen[step]["b"], free[step - 3]["b"])
         assert np.array_equal(frozen[step]["a"], free[step]["a"])
-    assert [each["global_step"] for each in frozen] == [0, 1, 2, 3, 4, 5]
+    assert [values["global_step"] for values in frozen] == [0, 1, 2, 3, 4, 5]
 
 
 def test_names_do_not_depend_on_the_other_groups() -> None:
@@ -124,7 +124,7 @@ def test_a_multiplier_scales_the_steps_of_its_group_alone(
 
 def test_what_an_optimizer_keeps_once_is_known() -> None:
     step = tf.train.get_or_create_global_step()
-    a, b, c = (tf.get_variable(each, [3], use_resource=True) for each in "abc")
+    a, b, c = (tf.get_variable(name, [3], use_resource=True) for name in "abc")
     pairs = [(a, Schedule()), (b, Schedule(2, 1.0)), (c, Schedule())]
     for node, names in ((ADAM, ("beta1_power", "beta2_power")), (MOMENTUM, ())):
         rate = learning_rate(node, step.read_value())
@@ -218,7 +218,7 @@ def test_averages_take_the_weights_place_until_the_end_or_an_error() -> None:
 
 
 def test_averages_in_a_checkpoint_stand_for_their_weights(tmp_path: Path) -> None:
-    weight, other = (tf.get_variable(each, [], use_resource=True) for each in "wb")
+    weight, other = (tf.get_variable(name, [], use_resource=True) for name in "wb")
     average_weights([weight], 0.5, tf.train.get_or_create_global_step())
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
@@ -235,14 +235,14 @@ def _rates(node: Any, steps: list[int]) -> list[float]:
         rate = learning_rate({**SGD, "learning_rate": node}, step)
         assert rate is not None
         assert (rate.shape, rate.dtype) == ((), tf.float32)
-        return [float(session.run(rate, {step: each})) for each in steps]
+        return [float(session.run(rate, {step: value})) for value in steps]
 
 
 def _shipped(name: str, *overrides: str) -> Any:
     register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         schedule = f"+schedule@optimizer.learning_rate={name}"
-        changes = [f"optimizer.learning_rate.{each}" for each in overrides]
+        changes = [f"optimizer.learning_rate.{override}" for override in overrides]
         config = compose("config", ["+experiment=digits_cnn", schedule, *changes])
     return validate(config).optimizer["learning_rate"]
 
@@ -261,14 +261,14 @@ SHIPPED = [
 
 def test_every_shipped_schedule_is_tested() -> None:
     assert {path.stem for path in (CONF / "schedule").glob("*.yaml")} == {
-        each[0] for each in SHIPPED
+        schedule for schedule, *_ in SHIPPED
     }
 
 
 @pytest.mark.parametrize(("name", "overrides", "expected"), SHIPPED)
 def test_a_shipped_schedule(name: str, overrides: list[str], expected: dict[int, float]) -> None:
-    found = _rates(_shipped(name, *overrides), list(expected))
-    assert found == pytest.approx(list(expected.values()), abs=1e-9)
+    rates = _rates(_shipped(name, *overrides), list(expected))
+    assert rates == pytest.approx(list(expected.values()), abs=1e-9)
 
 
 @pytest.mark.parametrize(

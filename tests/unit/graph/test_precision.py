@@ -20,8 +20,8 @@ from tests.tiny.graphs import build, opened, training_of
 
 def _compiled(built: BuiltGraph) -> int:
     graph = built.graph.as_graph_def()
-    nodes = chain(graph.node, *(each.node_def for each in graph.library.function))
-    return sum(each.attr["_XlaMustCompile"].b for each in nodes if "_XlaMustCompile" in each.attr)
+    nodes = chain(graph.node, *(function.node_def for function in graph.library.function))
+    return sum(node.attr["_XlaMustCompile"].b for node in nodes if "_XlaMustCompile" in node.attr)
 
 
 def _matmul_dtypes(built: BuiltGraph) -> set[tf.DType]:

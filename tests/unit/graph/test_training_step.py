@@ -71,7 +71,7 @@ def test_an_optimizer_may_have_no_learning_rate() -> None:
 def test_averages_follow_the_weights_and_are_evaluated(tmp_path: Path) -> None:
     config = _config(1.0, ema_decay=0.5)
     with opened(config) as run:
-        found = run.after_steps(AVERAGE, 3)
+        trace = run.after_steps(AVERAGE, 3)
         averages = training_of(run.built).averages
         assert averages is not None
         with averages.in_place(run.session):
@@ -80,8 +80,8 @@ def test_averages_follow_the_weights_and_are_evaluated(tmp_path: Path) -> None:
     # Decays of 2/11, 3/12 and 4/13, below 0.5.
     first = -1.0 * 9 / 11
     second = first * 3 / 12 - 3.0 * 9 / 12
-    assert found == pytest.approx([first, second, second * 4 / 13 - 6.0 * 9 / 13])
-    specs = {each.name: each for each in run.built.specs}
+    assert trace == pytest.approx([first, second, second * 4 / 13 - 6.0 * 9 / 13])
+    specs = {spec.name: spec for spec in run.built.specs}
     assert specs[AVERAGE].state is StateClass.MOVING_AVERAGE
     for evaluate_ema in (True, False):
         config.train.evaluate_ema = evaluate_ema

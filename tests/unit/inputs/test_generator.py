@@ -65,8 +65,8 @@ def test_a_resumed_run_continues_where_it_stopped(tmp_path: Path) -> None:
 def test_any_batch_is_found_by_its_number_and_in_order_nothing_begins_again(batches: Any) -> None:
     STARTS.clear()
     source = _Source(batches, replay=True)
-    found = [source.batch(np.asarray(at))[2][0] for at in (0, 1, 2, 7, 8, 3)]
-    assert found == [0, 1, 2, 7, 8, 3]
+    values = [source.batch(np.asarray(at))[2][0] for at in (0, 1, 2, 7, 8, 3)]
+    assert values == [0, 1, 2, 7, 8, 3]
     if batches is endless_from:
         assert STARTS == [0, 7, 3]
 

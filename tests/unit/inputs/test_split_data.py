@@ -59,11 +59,13 @@ def _images(folder: Path, **changes: Any) -> ImageFolder:
 def test_splits_share_nothing_leave_nothing_out_and_stay_the_same(
     count: int, parts: tuple[float, float], sizes: list[int]
 ) -> None:
-    found = split(count, *parts)
-    assert list(found) == ["train", "validation", "test"]
-    assert [len(indices) for indices in found.values()] == sizes
-    assert sorted(np.concatenate(list(found.values()))) == list(range(count))
-    assert found["train"].tolist() == split(count, *parts)["train"].tolist() != list(range(count))
+    indices_of = split(count, *parts)
+    assert list(indices_of) == ["train", "validation", "test"]
+    assert [len(indices) for indices in indices_of.values()] == sizes
+    assert sorted(np.concatenate(list(indices_of.values()))) == list(range(count))
+    assert (
+        indices_of["train"].tolist() == split(count, *parts)["train"].tolist() != list(range(count))
+    )
 
 
 def test_training_is_shuffled_by_its_seed_and_anew_each_epoch(npz_file: str) -> None:
@@ -72,7 +74,7 @@ def test_training_is_shuffled_by_its_seed_and_anew_each_epoch(npz_file: str) -> 
 
 def test_the_position_is_kept(npz_file: str, tmp_path: Path) -> None:
     first, again = resumed(_npz(npz_file, batch_size=3).train, str(tmp_path / "input"))
-    assert np.array_equal([each[1] for each in first], [each[1] for each in again])
+    assert np.array_equal([batch[1] for batch in first], [batch[1] for batch in again])
 
 
 @pytest.mark.parametrize(
@@ -94,14 +96,14 @@ def test_every_example_is_in_one_split_with_its_label(npz_file: str) -> None:
     data = _npz(npz_file)
     assert isinstance(data, Data)
     passes = [taken(data.train, 6), taken(data.validation), taken(data.test)]
-    labels = [np.concatenate([each[1] for each in batches]) for batches in passes]
+    labels = [np.concatenate([batch[1] for batch in batches]) for batches in passes]
     assert sorted(np.concatenate(labels)) == list(range(30))
-    assert [len(each) for each in labels] == [24, 3, 3] == list(data.sizes().values())
+    assert [len(values) for values in labels] == [24, 3, 3] == list(data.sizes().values())
     for features, batch_labels in passes[0]:
         assert (features.dtype, features.shape) == (np.float32, (4, 2))
         assert np.array_equal(features[:, 0], batch_labels * 2)
     known = data.train().element_spec
-    assert [each.shape.as_list() for each in known] == [[None, 2], [None]]
+    assert [tensor.shape.as_list() for tensor in known] == [[None, 2], [None]]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +126,8 @@ def test_a_class_is_a_folder_and_each_split_has_a_part_of_it(folder: Path) -> No
     assert data.classes() == ["cat", "dog"]
     assert data.sizes() == {"train": 16, "validation": 2, "test": 2}
     passes = [taken(data.train, 4), taken(data.validation), taken(data.test)]
-    labels = [np.concatenate([each[1] for each in batches]) for batches in passes]
-    assert [np.bincount(each).tolist() for each in labels] == [[8, 8], [1, 1], [1, 1]]
+    labels = [np.concatenate([batch[1] for batch in batches]) for batches in passes]
+    assert [np.bincount(values).tolist() for values in labels] == [[8, 8], [1, 1], [1, 1]]
     for features, batch_labels in passes[0]:
         assert (features.dtype, features.shape) == (np.float32, (4, 3, 5, 3))
         brightest = features.mean(axis=(1, 2)).argmax(axis=-1)
@@ -137,7 +139,7 @@ def test_no_image_is_in_two_splits_and_the_split_is_always_the_same(folder: Path
     parts = ("train", "validation", "test")
     files = {part: _images(folder, seed=5)._examples(part)[0] for part in parts}
     assert files == {part: _images(folder)._examples(part)[0] for part in parts}
-    assert len({file for each in files.values() for file in each}) == 20
+    assert len({file for paths in files.values() for file in paths}) == 20
 
 
 def test_grey_images_have_one_channel_and_no_other_number_will_do(folder: Path) -> None:

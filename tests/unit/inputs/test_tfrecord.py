@@ -59,8 +59,8 @@ def test_one_feature_is_a_tensor_and_splits_have_their_files(tmp_path: Path) -> 
     assert sorted(np.concatenate([labels for _, labels in batches])) == list(range(12))
     for features, labels in batches:
         assert np.array_equal(features, np.stack([labels, -labels], axis=1).astype(np.float32))
-    assert [each[1].tolist() for each in taken(data.validation)] == [[20]]
-    assert [each[1].tolist() for each in taken(data.test)] == [[30, 31]]
+    assert [batch[1].tolist() for batch in taken(data.validation)] == [[20]]
+    assert [batch[1].tolist() for batch in taken(data.test)] == [[30, 31]]
 
 
 def test_several_features_are_a_dict_and_raw_bytes_are_decoded(tmp_path: Path) -> None:
