@@ -55,7 +55,7 @@ class Model(Protocol):
     `add_loss` and regularisers of a Keras model always count. Where the configuration names no loss
     or no metrics, the model's own are used: from `compile`, from an overridden `compute_loss` or
     `compute_metrics`, and metrics that it tracks. An overridden `train_step` or `test_step` is
-    refused, because the runner makes the step itself. Pretrained values come through scaffolds,
+    called in place of all of these, see `runner.graph.keras_steps`. Pretrained values come through scaffolds,
     not from the model's constructor.
     """
 
