@@ -182,17 +182,13 @@ def check_sources(composed: Sequence[ComposedPoint]) -> None:
         for run_dir in {trial.config.run_dir for trial in composed}
         for _, record in runs(Path(run_dir).absolute())
     }
-    checked: dict[str, Sequence[Problem]] = {}  # Trials of a large grid share their sources.
     problems = _Problems()
     for trial in composed:
         config = trial.config
         if config.resume is not Resume.never and (config.run_dir, trial.fingerprint) in begun:
             continue  # The run has read its sources.
         for name, scaffold in config.scaffolds.items():
-            key = repr((name, scaffold))
-            if key not in checked:
-                checked[key] = _source_problems(name, scaffold, written)
-            problems.add(checked[key], trial.point)
+            problems.add(_source_problems(name, scaffold, written), trial.point)
     problems.require_none(len(composed))
 
 
