@@ -95,12 +95,15 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         # The trials of a sweep share a folder, and are distinguished by their configurations.
         run_dir_is_explicit=by_itself and run_config.run_dir != f"runs/{run_config.name}",
         from_run_dir=from_run_dir,
+        ends_command=by_itself,
         print_next_commands=by_itself and LIFELINE not in os.environ,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )
-    with Interruption(run_config.session.grace_seconds).handled():
+    with Interruption(run_config.session.grace_seconds).handled() as interruption:
         objective = run_experiment(run_config, context)
+        if not by_itself and trial is None:
+            interruption.check()  # Another sweeper would continue with the next trial.
     hand_over(objective, os.environ)
     return objective
 

@@ -282,6 +282,12 @@ def _is(accepted: Callable[[Any], object], cause: str) -> Callable[[Any], str]:
     return lambda value: "" if accepted(value) else cause
 
 
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+# Holds for every field.
+_FINITE = Rule(_is(_is_finite, "it must be a finite number"))
 CHECKPOINT = rule(_is(str.strip, "it names no checkpoint"), "null starts from initializers")
 NAME = rule(_is(str.strip, "runs are filed under it"), "name=my_experiment")
 SCHEDULE = rule(_schedule, words="such as `10 minutes` or `at 100, at 1000`")
@@ -346,10 +352,11 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
     problems: list[Problem] = []
     for field in dataclasses.fields(kind):
         value, key = values.get(field.name), f"{prefix}{field.name}"
-        rule: Rule | None = field.metadata.get(RULE)
         if isinstance(value, Mapping) and dataclasses.is_dataclass(hints(kind)[field.name]):
             problems += rule_problems(value, hints(kind)[field.name], f"{key}.")
-        elif rule is not None and value is not None and (cause := rule.cause(value)):
+            continue
+        rule = field.metadata.get(RULE, _FINITE)
+        if value is not None and (cause := rule.cause(value) or _FINITE.cause(value)):
             default = field.default not in (None, "", dataclasses.MISSING)
             remedy = f"the default is {_shown(field.default)}" if default else ""
             remedy = rule.remedy.replace("{key}", key) or remedy
