@@ -306,6 +306,12 @@ def _name(name: str) -> str:
     return _path("runs are filed under it")(name)
 
 
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+# Holds for every field.
+_FINITE = Rule(_is(_is_finite, "it must be a finite number"))
 CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
 NAME = rule(_name, "name=my_experiment")
 RUN_DIR = rule(_path("runs need a folder"))
@@ -371,10 +377,11 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
     problems: list[Problem] = []
     for field in dataclasses.fields(kind):
         value, key = values.get(field.name), f"{prefix}{field.name}"
-        rule: Rule | None = field.metadata.get(RULE)
         if isinstance(value, Mapping) and dataclasses.is_dataclass(hints(kind)[field.name]):
             problems += rule_problems(value, hints(kind)[field.name], f"{key}.")
-        elif rule is not None and value is not None and (cause := rule.cause(value)):
+            continue
+        rule = field.metadata.get(RULE, _FINITE)
+        if value is not None and (cause := rule.cause(value) or _FINITE.cause(value)):
             default = field.default not in (None, "", dataclasses.MISSING)
             remedy = f"the default is {_shown(field.default)}" if default else ""
             remedy = rule.remedy.replace("{key}", key) or remedy

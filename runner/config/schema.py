@@ -286,7 +286,7 @@ class SessionConfig:
     # How long the run may take to end after SIGTERM or SIGINT, in seconds. It completes the current
     # step, saves and records it. When the time is up, the process ends at once; its last checkpoint
     # is intact.
-    grace_seconds: float = 25.0
+    grace_seconds: float = field(default=25.0, metadata=choices.GRACE)
 
 
 @dataclass
@@ -301,10 +301,10 @@ class TrackingConfig:
     system_metrics: bool = False
     # How long a run waits at its end until everything is delivered, in seconds. A sweep waits this
     # long without progress.
-    close_seconds: float = 30.0
+    close_seconds: float = field(default=30.0, metadata=choices.GRACE)
     # How long delivery is retried without success after a run has ended, in seconds. The rest is
     # delivered by `python -m runner.sync` or when the run resumes.
-    patience_seconds: float = 60.0
+    patience_seconds: float = field(default=60.0, metadata=choices.GRACE)
     mask: MaskConfig = field(default_factory=MaskConfig)
 
 
