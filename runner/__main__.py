@@ -34,6 +34,7 @@ from runner.config.composition import (
     shipped,
     with_plus_plus,
 )
+from runner.config.masking import mask_of_command
 from runner.config.new_project import init
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_from_run_dir, validate
@@ -204,7 +205,8 @@ def _fail(error: RunnerError) -> int:
         # The process that has started this task reports whether there is a run to continue.
         shown = RunnerError(*(replace(problem, remedy="") for problem in error.problems))
     details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
-    print(f"runner: {shown}{details}", file=sys.stderr)
+    # A message may repeat an override.
+    print(mask_of_command(sys.argv).text(f"runner: {shown}{details}"), file=sys.stderr)
     return error.exit_code
 
 

@@ -207,6 +207,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sweep": {"threshold": float("nan")}}, "sweep.threshold is nan"),
     ({"run_dir": "${model.x}", "model": {**TARGET, "x": "???"}}, "run_dir cannot be resolved"),
     ({"scaffolds": [3]}, "scaffolds.0 has no name"),
+    *(
+        ({"name": name, "run_dir": "x"}, f"name is {name!r}")
+        for name in ("..", "a/../b", "/x", "\0")
+    ),
+    ({"name": "n" * 300, "run_dir": "x"}, f"name is '{'n' * 59}...'"),
+    ({"run_dir": "a\0"}, "run_dir is 'a\\x00'"),
 ]
 
 
