@@ -33,6 +33,7 @@ from runner.config.composition import (
     shipped,
     with_plus_plus,
 )
+from runner.config.masking import mask_of_command
 from runner.config.new_project import init
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_from_run_dir, validate
@@ -90,12 +91,15 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         # The trials of a sweep share a folder, and are distinguished by their configurations.
         run_dir_is_explicit=by_itself and run_config.run_dir != f"runs/{run_config.name}",
         from_run_dir=from_run_dir,
+        ends_command=by_itself,
         print_next_commands=by_itself and LIFELINE not in os.environ,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )
-    with Interruption(run_config.session.grace_seconds).handled():
+    with Interruption(run_config.session.grace_seconds).handled() as interruption:
         objective = run_experiment(run_config, context)
+        if not by_itself and trial is None:
+            interruption.check()  # Another sweeper would continue with the next trial.
     hand_over(objective, os.environ)
     return objective
 
@@ -193,7 +197,8 @@ def _fail(error: RunnerError) -> int:
         # The process that has started this task reports whether there is a run to continue.
         shown = RunnerError(*(replace(problem, remedy="") for problem in error.problems))
     details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
-    print(f"runner: {shown}{details}", file=sys.stderr)
+    # A message may repeat an override.
+    print(mask_of_command(sys.argv).text(f"runner: {shown}{details}"), file=sys.stderr)
     return error.exit_code
 
 

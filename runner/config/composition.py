@@ -197,7 +197,7 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
         return Problem(
             "an experiment is composed below the key 'experiment'",
             first,
-            "make `# @package _global_` the first line of its file",
+            "make `# @package _global_` the first line of its file, without a byte order mark",
         )
     if key.startswith("hydra."):
         return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")

@@ -18,6 +18,7 @@ from runner.config.choices import MLFLOW_SCHEMES, SCAFFOLDS, EvaluatedSplit, Mod
 from runner.config.composition import shipped
 from runner.config.key_problems import unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
+from runner.config.masking import remember_typed
 from runner.config.scaffold_reading import read_scaffolds
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 from runner.errors import ConfigError, Problem, ranked
@@ -48,6 +49,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         resolved: Any = OmegaConf.to_container(config, resolve=True)
+        remember_typed(OmegaConf.to_container(config, resolve=False), resolved)
     except OmegaConfBaseException as error:
         known: Any = OmegaConf.to_container(config, resolve=False)
         raise ConfigError(unresolved(error, flatten(known))) from error

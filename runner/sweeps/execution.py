@@ -87,7 +87,6 @@ class Execution:
 
     def _run_batch(self, batch: Sequence[_Launch], ended: dict[int, Attempt]) -> list[_Launch]:
         """Launches once, adds to `ended`, and returns what is to be launched again."""
-        self._directory.release_hold()
         numbers = self._directory.add([launch.attempt for launch in batch])
         files = [self._directory.attempt(number) for number in numbers]
         crash = self._launched([launch.attempt.overrides for launch in batch], numbers[0], files)
@@ -106,7 +105,7 @@ class Execution:
             skipped = attempt.status is Status.SKIPPED
             if self._directory.stopped():
                 retry = None
-            elif skipped and (crash is not None or self._directory.held()):
+            elif skipped and crash is not None:
                 retry = launch
             else:
                 retry = self._retry(launch, attempt, ended_together=ended_together)

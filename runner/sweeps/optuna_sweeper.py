@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
@@ -122,12 +122,6 @@ class OptunaSweeper(RunnerSweeper):
         if self._space.custom is not None:
             self.check_trials(compose_points(drawn, self.compose))
         return self._objectives
-
-    def swept(self, points: Sequence[Point]) -> Collection[str] | None:
-        """Returns the keys that are searched; None with a custom search space."""
-        if self._settings.get("custom_search_space") is not None:
-            return None
-        return super().swept(points)
 
     def identity(self) -> str:
         """Returns the space and the study, in which trials are numbered."""

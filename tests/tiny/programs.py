@@ -317,10 +317,6 @@ def no_increment(features: Any, labels: Any, mode: str) -> Any:
     return estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def wrong_predictions(features: Any, labels: Any, mode: str) -> Any:
-    return estimator.EstimatorSpec(mode, predictions=1, loss=constant(labels))
-
-
 def metric_named_loss(features: Any, labels: Any, mode: str) -> Any:
     loss = constant(labels)
     metrics = {"loss": tf.metrics.mean(loss)}

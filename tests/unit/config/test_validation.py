@@ -191,8 +191,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         for key in ("max_wait_secs", "grace_secs")
         for value in (float("nan"), -1.0)
     ),
+    *(
+        ({section: {f"{key}_seconds": value}}, f"{section}.{key}_seconds is {value:g}")
+        for section, key in (("session", "grace"), ("tracking", "close"), ("tracking", "patience"))
+        for value in (float("nan"), float("inf"), -1.0)
+    ),
+    ({"sweep": {"threshold": float("nan")}}, "sweep.threshold is nan"),
     ({"run_dir": "${model.x}", "model": {**TARGET, "x": "???"}}, "run_dir cannot be resolved"),
     ({"scaffolds": [3]}, "scaffolds.0 has no name"),
+    *(
+        ({"name": name, "run_dir": "x"}, f"name is {name!r}")
+        for name in ("..", "a/../b", "/x", "\0")
+    ),
+    ({"name": "n" * 300, "run_dir": "x"}, f"name is '{'n' * 59}...'"),
+    ({"run_dir": "a\0"}, "run_dir is 'a\\x00'"),
 ]
 
 

@@ -65,7 +65,7 @@ class Sweep:
             "n_trials": 2,
             "n_jobs": 1,
         }
-        self.launcher = FakeLauncher(directory)
+        self.launcher = FakeLauncher(directory, settings=self.settings)
         self.launch: Launch = self.launcher
 
     def _compose_once(self, overrides: Sequence[str]) -> DictConfig:
@@ -83,7 +83,7 @@ class Sweep:
         if folder:
             directory = SweepDirectory(self.directory.path.parent / folder)
             directory.path.mkdir(exist_ok=True)
-            self.launch = FakeLauncher(directory, self.work, self.settings["storage"])
+            self.launch = FakeLauncher(directory, self.work, self.settings)
         else:
             directory, self.launcher.work = self.directory, self.work
         self.sweeper = sweeper = OptunaSweeper(**self.settings)
@@ -421,6 +421,3 @@ def test_another_storage_is_another_sweep_and_more_trials_are_not() -> None:
         == OptunaSweeper(n_trials=2).identity()
         == identities[0]
     )
-    # A custom space may draw any key.
-    assert OptunaSweeper().swept([Point((), {"seed": "1"})]) == {"seed"}
-    assert OptunaSweeper(custom_search_space={"_target_": "f"}).swept([]) is None
