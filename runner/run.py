@@ -124,9 +124,13 @@ def _plan_fresh_start(experiment: Experiment) -> RestorationPlan:
     # The first plan takes what their graphs will save: a bad plan fails before they are trained.
     plan = experiment.make_sound_plan()
     context = RunContext(screen=experiment.screen)
-    trained = experiment.sources.train_missing(
-        lambda source: run_experiment(source, context), experiment.screen.line
-    )
+    with Interruption(experiment.config.session.grace_seconds).handled() as interruption:
+
+        def train_source(source: RunConfig) -> None:
+            run_experiment(source, context)
+            interruption.check()  # A signal while it was closed ends this run too.
+
+        trained = experiment.sources.train_missing(train_source, experiment.screen.line)
     return experiment.make_sound_plan() if trained else plan
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -57,15 +57,20 @@ class ParentRun:
         for run_directory in self._run_directories():
             store.deliver_rest(run_directory)
 
-    def close(self, status: Status, tags: Mapping[str, str], seconds: float | None = None) -> None:
+    def close(
+        self,
+        status: Status,
+        tags: Mapping[str, str],
+        remaining: Callable[[], float | None] = lambda: None,
+    ) -> None:
         """Sets the last tags and closes the run, once its trials are delivered.
 
         Adds the store's names of the trials to provenances that lack them.
 
-        The delivery may take so many `seconds`; None sets no further limit.
+        `remaining` returns how many seconds a signal leaves for that; None without a signal.
         """
         self.tracker.set_tags(tags)
-        self.tracker.close(status, seconds)
+        self.tracker.close(status, remaining)
         store = open_store(self._config.tracking, asdict(self._config))
         for run_directory in self._run_directories():
             name_tracked_run(RunDirectory(run_directory), store)

@@ -157,10 +157,8 @@ def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
     """Yields the key and the node of whatever has targets."""
     model = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
     yield "model", model
-    for key in ("data", "loss", "optimizer"):
+    for key in ("data", "loss", "optimizer", "metrics", "weighted_metrics", "hooks"):
         yield key, getattr(config, key)
-    for group in ("metrics", "weighted_metrics", "hooks"):
-        yield from ((f"{group}.{name}", node) for name, node in getattr(config, group).items())
     called = {"graph": config.graph, "model_fn": config.model_fn}
     called |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
     # The call passes further arguments.

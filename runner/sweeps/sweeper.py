@@ -237,7 +237,7 @@ class RunnerSweeper(Sweeper):
             raise
         finally:
             parent.mark_killed_trials([trial.config for trial in composed])
-            parent.close(status, tags, interruption.remaining())
+            parent.close(status, tags, interruption.remaining)
         self.screen.line(f"sweep:   {parent.tracker.location()}")
         self.screen.line(f"files:   {directory.path}")
         return results
