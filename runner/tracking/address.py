@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from runner.config.masking import without_passwords
 from runner.config.spelling import called
 from runner.errors import Problem, TrackingUriError, nearest
 
@@ -48,12 +49,7 @@ class Address:
     @property
     def shown(self) -> str:
         """The URI with `***` in place of a password."""
-        return self.masked(self.uri)
-
-    def masked(self, text: str) -> str:
-        """Returns `text` with `***` in place of this URI's password."""
-        password = _password(self.uri)
-        return text.replace(f":{password}@", ":***@") if password else text
+        return without_passwords(self.uri)
 
     def artifact_location(self, experiment: str) -> str | None:
         """Returns the location of a new experiment's artifacts; None for the store's default.
@@ -152,10 +148,3 @@ def _refused(
             choices=choices or _CHOICES,
         )
     )
-
-
-def _password(uri: str) -> str | None:
-    # Not urlsplit().password: malformed URIs are shown as well.
-    scheme, _, rest = uri.partition("://")
-    user, at, _ = rest.rpartition("@")
-    return user.partition(":")[2] or None if at and not scheme.startswith("sqlite") else None

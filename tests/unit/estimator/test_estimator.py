@@ -235,8 +235,6 @@ def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         trained.train(counting, steps=1, max_steps=1)
     with pytest.raises(ValueError, match="Must specify steps > 0, given: 0"):
         trained.evaluate(counting, steps=0)
-    with pytest.raises(TypeError, match="must be `CheckpointSaverListener` instances, given: a"):
-        trained.train(counting, steps=1, saving_listeners=["a"])
     with pytest.raises(ValueError, match="An input_receiver_fn must be defined"):
         trained.export_saved_model(folder, None)
     with pytest.raises(ValueError, match="Could not find trained model in model_dir"):
