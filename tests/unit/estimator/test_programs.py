@@ -300,7 +300,6 @@ WRONG_GRAPHS: list[tuple[str, str]] = [
     ("no spec", "graph: tests.tiny.programs.wrong_graph returns "),
     ("no loss", "graph: loss is missing for mode train"),
     ("no train_op", "graph: train_op is missing for mode train"),
-    ("another graph", "graph: kept belongs to another graph"),
     ("no increment", "graph: train_op does not increment the global step"),
     ("list", "TypeError: train_op must be one operation: tf.group(*["),
     ("dataset", "TypeError: input must be a runner.TrainingInput"),
