@@ -111,7 +111,6 @@ class LocalCluster:
                 with interruption.deferred():
                     self._start_all()
                     self._follow(interruption)
-                    interruption.check()
             except ClusterError as error:
                 # The others may take long to end.
                 self._print("cluster", f"{error.problems[0].state}; the other tasks are ended")
@@ -123,6 +122,9 @@ class LocalCluster:
                     # A second signal does not wait for anything to be saved.
                     for task in filter(_Task.is_alive, self._tasks):
                         task.kill()
+            chief = next(task for task in self._tasks if task.kind == CHIEF)
+            if chief.process.returncode != 0:
+                interruption.check()
             if self._link is not None:
                 self._link.end()
             return float(objective.read_text()) if objective.exists() else None

@@ -18,13 +18,7 @@ from runner.checkpoints.locate import latest_checkpoint
 from runner.estimator.model_fn import ModelFn, evaluation_graph, serving_graph, training_graph
 from runner.estimator.results import StopAfterBatches, examples, select, write_summaries
 from runner.estimator.run_config import RunConfig, warm_start_settings
-from runner.estimator.spec import (
-    EstimatorSpec,
-    ModeKeys,
-    check_positive,
-    checked_hooks,
-    checked_listeners,
-)
+from runner.estimator.spec import EstimatorSpec, ModeKeys, check_positive
 from runner.graph.evaluation import separate_evaluation
 from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.graph.input_pipeline import TrainingInput
@@ -163,8 +157,7 @@ class Estimator:
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps.")
         check_positive(steps=steps, max_steps=max_steps)
-        all_hooks = list(checked_hooks(hooks))
-        listeners = checked_listeners(saving_listeners)
+        all_hooks = list(hooks or ())
         latest = self.latest_checkpoint()
         if max_steps is not None and latest and step_of(latest) >= max_steps:
             tf.compat.v1.logging.info("Skipping training since max_steps has already saved.")
@@ -174,7 +167,7 @@ class Estimator:
         with self._graph():
             spec = training_graph(self._model, input_fn)
             self._warm_start_unless(latest)
-            self._train(spec, all_hooks, list(listeners))
+            self._train(spec, all_hooks, list(saving_listeners or ()))
         return self
 
     def _train(self, spec: GraphSpec, hooks: list[Any], listeners: list[Any]) -> None:
@@ -258,7 +251,6 @@ class Estimator:
           ValueError: when `steps` is not positive.
         """
         check_positive(steps=steps)
-        program_hooks = checked_hooks(hooks)
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with self._graph():
             spec = evaluation_graph(self._model, input_fn)
@@ -270,7 +262,7 @@ class Estimator:
             evaluation = replace(
                 evaluation,
                 values={**evaluation.values, "global_step": tf.identity(step)},
-                hooks=[*program_hooks, *stop, *evaluation.hooks],
+                hooks=[*(hooks or ()), *stop, *evaluation.hooks],
             )
             values = evaluation.evaluate_checkpoint(checkpoint, config=self._session_config)
         write_summaries(self.eval_dir(name), values, checkpoint)
@@ -296,7 +288,6 @@ class Estimator:
         Raises:
           ValueError: when no prediction has one of the names, or their batches differ in length.
         """
-        program_hooks = checked_hooks(hooks)
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with self._graph():
             features, _, source = self._model.input(input_fn, ModeKeys.PREDICT)
@@ -309,7 +300,7 @@ class Estimator:
                 config=self._session_config,
                 checkpoint_filename_with_path=checkpoint,
             )
-            with MonitoredSession(creator, [*program_hooks, *spec.prediction_hooks]) as session:
+            with MonitoredSession(creator, [*(hooks or ()), *spec.prediction_hooks]) as session:
                 while not session.should_stop():
                     batch = session.run(predictions)
                     yield from examples(batch) if yield_single_examples else [batch]

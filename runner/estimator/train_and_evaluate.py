@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.estimator.estimator import Estimator
 from runner.estimator.exporters import Exporter
-from runner.estimator.spec import check_positive, checked_hooks
+from runner.estimator.spec import check_positive
 
 
 class TrainSpec(NamedTuple):
@@ -64,12 +64,10 @@ def train_and_evaluate(
       The last metrics (None if nothing was trained), and the results of the exporters.
 
     Raises:
-      TypeError: when hooks, listeners or exporters are of the wrong type.
       ValueError: when a number of steps is not positive, exporters share a name, or checkpoints are
         turned off.
     """
     check_positive(steps=eval_spec.steps)
-    checked_hooks(eval_spec.hooks)
     evaluations = _Evaluations(estimator, eval_spec, train_spec.max_steps)
     estimator.train(
         train_spec.input_fn,
@@ -127,9 +125,6 @@ class _Evaluations(tf.compat.v1.train.CheckpointSaverListener):
 
 def _exporters(exporters: Any) -> tuple[Exporter, ...]:
     instances = (exporters,) if isinstance(exporters, Exporter) else tuple(exporters or ())
-    for exporter in instances:
-        if not isinstance(exporter, Exporter):
-            raise TypeError(f"`exporters` must be an Exporter or several, given: {exporter}")
     names = [exporter.name for exporter in instances]
     if len(set(names)) < len(names):
         raise ValueError(f"`exporters` must have unique names. All exporter names: {names}")

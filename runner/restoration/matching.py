@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runner.checkpoints.reader import CheckpointSpec, TensorSpec
+from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
@@ -131,7 +131,7 @@ class _Matcher:
             names = tuple(name + variable.full_name.removeprefix(owner) for name in names)
         renamed = target is not None
         for candidate in self._candidates(variable, names, renamed=renamed):
-            tensors = [tensor for name in candidate.names if (tensor := self._tensor(name))]
+            tensors = [tensor for name in candidate.names if (tensor := self._source.find(name))]
             if len(tensors) == len(candidate.names):
                 piece, notes = self._fitter.fit(candidate.variable, tensors, rules)
                 self.taken.update(piece.names if piece else ())
@@ -165,7 +165,7 @@ class _Matcher:
 
     def _miss(self, variable: VariableSpec, names: Sequence[str], *, renamed: bool) -> Match:
         averaged = self._needs_average(variable)
-        find = self._averages.find if averaged else self._tensor
+        find = self._averages.find if averaged else self._source.find
         name = next(name for name in names if find(name) is None)
         wanted = f"{name}{EMA_SUFFIX}" if averaged else name
         owner = self._owners.get(variable.full_name)
@@ -202,9 +202,6 @@ class _Matcher:
             not_renamed=self._not_renamed,
         )
         return problems + combined(self._key, self._misfits)
-
-    def _tensor(self, name: str) -> TensorSpec | None:
-        return self._source.find(name)
 
     def _is_included_by_name(self, variable: VariableSpec) -> bool:
         include = self._config.variables.include

@@ -10,7 +10,6 @@ without it 0.57 to 0.86; steps of 1 ms and more are not affected.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -21,15 +20,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from runner.internals.tensorflow import Step, prepare_step, session_config
-from runner.session.fetches import Build, Feed, append_key, convert_all, plan_feeds, plan_fetches
+from runner.session.fetches import Build, Feed, FetchPlan, append_key, convert_all, plan_feeds
 
-# Kinds of steps in memory, each with the executor of its part of the graph. A new one replaces the
-# least recently used.
+# Kinds of steps in memory, each with the executor of its part of the graph. One more starts over.
 CAPACITY = 256
 _FEEDS = object()
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Prepared:
     """A kind of step.
 
@@ -38,14 +36,12 @@ class _Prepared:
       build: makes the result of its values.
       feeds: convert what is fed.
       elements: the elements whose identities are in its key; alive, they keep these to themselves.
-      used: grows with every use.
     """
 
     step: Step
     build: Build
     feeds: tuple[Feed, ...]
     elements: Any
-    used: int = 0
 
 
 class CachedSession(tf.compat.v1.Session):
@@ -91,7 +87,6 @@ class CachedSession(tf.compat.v1.Session):
         prepared = self._prepared.get(tuple(key)) or self._prepare(fetches, feed_dict, tuple(key))
         if prepared is None:
             return super().run(fetches, feed_dict, options, run_metadata)
-        prepared.used = next(self._uses)
         arrays = convert_all(prepared.feeds, feed_dict.values()) if feed_dict else ()
         if arrays is None:
             return super().run(fetches, feed_dict, options, run_metadata)
@@ -109,30 +104,27 @@ class CachedSession(tf.compat.v1.Session):
 
     def _start_caching(self) -> None:
         self._prepared: dict[Hashable, _Prepared] = {}
-        self._uses = itertools.count()
         self._lock = threading.Lock()
         self._pool_needed: tuple[int, bool] | None = None
-        config = session_config(self)
-        # A cost model is part of the metadata, which prepared steps do not give.
-        self._caches = not self.sess_str and not config.graph_options.build_cost_model
-        pools = config.session_inter_op_thread_pool
-        self._choose_threads = config.inter_op_parallelism_threads == 0 and not pools
+        self._caches = not self.sess_str
+        self._choose_threads = session_config(self).inter_op_parallelism_threads == 0
 
     def _prepare(self, fetches: Any, feed_dict: Any, key: Hashable) -> _Prepared | None:
         """Returns a new kind of step, or None for what `Session.run` has to do."""
         if not self._caches:
             return None
-        plan = plan_fetches(fetches, self.graph)
+        plan = FetchPlan(fetches, self.graph)
         feeds = plan_feeds(feed_dict or (), self.graph)
-        if plan is None or feeds is None:
+        if plan.build is None or feeds is None:
             return None
         fed = [feed.tensor for feed in feeds]
         # Session.run returns what is fed where that is fetched too.
-        if {tensor.name for tensor in fed} & {tensor.name for tensor in plan.tensors}:
+        if plan.tensors.keys() & {tensor.name for tensor in fed}:
             return None
+        tensors, operations = plan.tensors.values(), plan.operations.values()
 
         def prepare(inline: bool) -> Step:
-            return prepare_step(self, fed, plan.tensors, plan.operations, inline=inline)
+            return prepare_step(self, fed, tensors, operations, inline=inline)
 
         with self._lock:
             if key in self._prepared:
@@ -146,11 +138,10 @@ class CachedSession(tf.compat.v1.Session):
             except tf.errors.OpError:
                 return None  # Session.run meets the same error, or can do what this cannot.
             if len(self._prepared) >= CAPACITY:
-                del self._prepared[min(self._prepared, key=lambda key: self._prepared[key].used)]
+                self._prepared.clear()
             elements = (plan.leaves, tuple(feed_dict or ()))
-            prepared = _Prepared(step, plan.build, feeds, elements, used=next(self._uses))
-            self._prepared[key] = prepared
-            return prepared
+            self._prepared[key] = _Prepared(step, plan.build, feeds, elements)
+            return self._prepared[key]
 
     def _needs_pool(self) -> bool:
         version = self.graph.version

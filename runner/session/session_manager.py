@@ -104,7 +104,7 @@ class SessionManager(SessionManagerWithLocalInit):
           **kwargs: as in TensorFlow.
 
         Raises:
-          ConfigError: when `checkpoint_dirs` and `scaffolds` are not lists of one length.
+          ConfigError: when `checkpoint_dirs` and `scaffolds` differ in length.
         """
         super().__init__(*args, **kwargs)
         self._restorer = restorer or PretrainedScaffolds(checkpoint_dirs, scaffolds)

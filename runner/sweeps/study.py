@@ -324,12 +324,13 @@ class Reporter:
 
     Args:
       directory: the sweep's.
-      storage: as the sweeper's configuration has it.
-      reference: the attempt's `study`: its `name`, the `trial`, its `pruner`, and the `metric`.
+      settings: the sweeper's.
+      attempt: at the trial, with the name of its study.
     """
 
-    def __init__(self, directory: Path, storage: Any, reference: Mapping[str, Any]) -> None:
-        self._directory, self._storage, self._reference = directory, storage, reference
+    def __init__(self, directory: Path, settings: Mapping[str, Any], attempt: Attempt) -> None:
+        self._directory, self._settings, self._attempt = directory, settings, attempt
+        self._metric = attempt.metric.removeprefix("validation/")
         self._trial: optuna.Trial | None = None
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> bool:
@@ -338,17 +339,17 @@ class Reporter:
             trial = self._opened()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # A resumed trial reports some steps again.
-                trial.report(metrics[self._reference["metric"]], step)
+                trial.report(metrics[self._metric], step)
             return trial.should_prune()
         except _UNREACHABLE as error:
             message = "Trial %d continues, though step %d cannot be reported to its study: %s"
-            logger.warning(message, self._reference["trial"], step, error)
+            logger.warning(message, self._attempt.trial, step, error)
             return False
 
     def _opened(self) -> optuna.Trial:
         if self._trial is None:
-            storage, name = open_storage(self._directory, self._storage), self._reference["name"]
-            pruner = build_pruner(self._reference["pruner"])
+            storage = open_storage(self._directory, self._settings.get("storage"))
+            name, pruner = str(self._attempt.study), build_pruner(self._settings["pruner"])
             study = optuna.load_study(study_name=name, storage=storage, pruner=pruner)
-            self._trial = optuna.Trial(study, _trial_id(storage, name, self._reference["trial"]))
+            self._trial = optuna.Trial(study, _trial_id(storage, name, self._attempt.trial))
         return self._trial

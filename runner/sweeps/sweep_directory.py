@@ -59,7 +59,7 @@ class Attempt:
       run_dir: the run directory; None before there is one.
       over: recorded as killed; never relaunched.
       infeasible: whether it violates a constraint of its search.
-      study: where its evaluations are reported for pruning; None for no reports.
+      study: the name of the study that decides whether it is pruned; None for no pruning.
     """
 
     trial: int
@@ -81,7 +81,7 @@ class Attempt:
     run_dir: str | None = None
     over: bool = False
     infeasible: bool = False
-    study: Mapping[str, Any] | None = None
+    study: str | None = None
 
     def __str__(self) -> str:
         values = " ".join(f"{key}={value}" for key, value in self.values.items())
@@ -166,7 +166,7 @@ class AttemptFile:
 
 _RECORD = "sweep.json"
 # Contents of the file `stopped`.
-_NEVER, _ON_FAILURE, _HELD, _STOPPED = "never", "on failure", "held", "stopped"
+_NEVER, _ON_FAILURE, _STOPPED = "never", "on failure", "stopped"
 
 
 def sweep_fingerprint(overrides: Sequence[str], settings: str = "") -> str:
@@ -225,23 +225,14 @@ class SweepDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self._state.write_text(_ON_FAILURE if stop else _NEVER)
 
-    def failed(self, *, last: bool = True) -> None:
-        """Where failures stop the sweep: stops it, or holds it while the trial is to be retried."""
-        if self._read_state() in (_ON_FAILURE, _HELD):
-            self._state.write_text(_STOPPED if last else _HELD)
+    def failed(self) -> None:
+        """Stops the sweep after a trial's failure, if failures stop it."""
+        if self._read_state() == _ON_FAILURE:
+            self._state.write_text(_STOPPED)
 
     def stopped(self) -> bool:
         """Whether no further trial is to be started."""
         return self._read_state() == _STOPPED
-
-    def held(self) -> bool:
-        """Whether no trial is to be started before a failed one has been retried."""
-        return self._read_state() == _HELD
-
-    def release_hold(self) -> None:
-        """Lets trials start again after they were held."""
-        if self.held():
-            self._state.write_text(_ON_FAILURE)
 
     def _read_state(self) -> str:
         return self._state.read_text() if self._state.exists() else _NEVER

@@ -61,6 +61,9 @@ class Interruption:
       further: signals that are handled like SIGINT and SIGTERM, but never count as a second one.
     """
 
+    finished: ClassVar[bool] = False
+    """Whether the work of the command is done; signals are then ignored until the process ends."""
+
     _innermost: ClassVar[Interruption | None] = None
 
     def __init__(
@@ -129,7 +132,7 @@ class Interruption:
         finally:
             Interruption._innermost = outer
             for number, handler in zip(signals, handlers, strict=True):
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if Interruption.finished else handler)
             signal.set_wakeup_fd(woken_before)
             os.close(self._writer)
             watcher.join()
@@ -173,6 +176,8 @@ class Interruption:
             self._in_loop = before
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if Interruption.finished:
+            return
         state = self._state
         first = state.received is None
         state.all.add(signal.Signals(number))
@@ -189,7 +194,7 @@ class Interruption:
         """Ends the process when its time is over; returns when the pipe is closed."""
         state = self._state
         while True:
-            ends = state.deadline
+            ends = None if Interruption.finished else state.deadline
             timeout = None if ends is None else max(0.0, ends - time.monotonic())
             if not select.select([reader], [], [], timeout)[0]:
                 end_at_once(state.last, terminal, state.cause)
@@ -228,7 +233,7 @@ def ending_at_once() -> Iterator[None]:
         yield
     finally:
         for number, handler in zip(SIGNALS, handlers, strict=True):
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if Interruption.finished else handler)
         os.close(terminal)
 
 

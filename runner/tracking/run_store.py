@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import shlex
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +92,7 @@ class JournalTracker(Tracker):
         """Begins another segment of the journal if the run had got beyond `step`."""
         self._journal.rewind(step)
 
-    def close(self, status: Status, seconds: float | None = None) -> None:
+    def close(self, status: Status, remaining: Callable[[], float | None] = lambda: None) -> None:
         """Appends the status, and waits for the follower; see `FollowerProcess.finish`."""
         if self._closed:
             return
@@ -102,15 +101,15 @@ class JournalTracker(Tracker):
         self._journal.append(End(status, self._journal.lost, end_time))
         self._journal.close()
         self._directory.release()
-        longest = math.inf if seconds is None else seconds
-        timeout = self._store.config.close_seconds
-        for path in self._follower.finish(self._directory.run_directory, timeout, longest=longest):
+        run_directory, timeout = self._directory.run_directory, self._store.config.close_seconds
+        for path in self._follower.finish(run_directory, timeout, remaining=remaining):
             undelivered = TrackingDirectory(path)
+            state = "delivers on for a time and logs" if self._follower.is_alive else "has logged"
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
-                " delivers on for a time and logs to %s. When the store is back:"
-                " python -m runner.sync %s",
+                " %s to %s. When the store is back: python -m runner.sync %s",
                 undelivered.journal,
+                state,
                 undelivered.log,
                 shlex.quote(str(path)),
             )

@@ -133,7 +133,7 @@ def _record(
         name = f"{config.name} {directory.path.name}"
         tracker = store.open(directory.path, config.name, name, tags={}, ended=ended)
         tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
-        tracker.close(ended)
+        tracker.close(ended, interruption.remaining)
     interruption.check()
     screen.line(f"results: {tracker.location()}")
 

@@ -97,6 +97,8 @@ class RunContext:
         interrupted run in it with another warm start, instead of starting a run beside it.
       from_run_dir: whether `run_dir` is itself the run to evaluate or export, and `config` its
         recorded configuration.
+      ends_command: whether the command has nothing to do after this run, so that signals are
+        ignored from then on.
       print_next_commands: whether the run's last lines suggest commands that evaluate, export or
         resume it; False for sources and trials.
       screen: where to print; by default standard output.
@@ -107,6 +109,7 @@ class RunContext:
     overrides: Sequence[str] = ()
     run_dir_is_explicit: bool = False
     from_run_dir: bool = False
+    ends_command: bool = False
     print_next_commands: bool = False
     screen: Screen = field(default_factory=Screen)
     watch: TrialWatch = field(default_factory=TrialWatch)

@@ -67,6 +67,27 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
     assert_same(twin, case, "tiny")
 
 
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGINT,) * 2], ids=str)
+def test_a_run_that_only_waits_for_its_delivery_is_finished(
+    make_case: MakeCase, numbers: tuple[signal.Signals, ...]
+) -> None:
+    """No server answers: a signal shortens the wait, a second one ends it."""
+    case = make_case(
+        "case", "+experiment=tiny", "tracking.uri=http://127.0.0.1:9", "session.grace_seconds=3"
+    )
+    run = case.directory("tiny/001")
+    process = case.start()
+    wait_for(lambda: (record := run.read()) is not None and record.trained)
+    for number in numbers:
+        time.sleep(0.5)
+        process.send_signal(number)
+    assert process.wait() == 0, case.output()
+    assert "could not be saved" not in case.output()
+    assert f"python -m runner.sync {run.path}" in case.output()
+    assert "\nbest: " in case.output()
+    assert run.load_record().status == "FINISHED"
+
+
 def test_at_start_up_nothing_is_made(fresh_command: Command) -> None:
     process = fresh_command.start("+experiment=tiny")
     # TensorFlow is imported after the follower is started.

@@ -174,8 +174,8 @@ def test_a_sampler_that_cannot_draw_is_found_before(
 
 
 def _reporter(folder: Path, number: int, storage: Any = None) -> Reporter:
-    reference = {"name": "s", "trial": number, "metric": "loss", "pruner": PRUNER}
-    return Reporter(folder, storage, reference)
+    attempt = Attempt(number, metric="validation/loss", study="s")
+    return Reporter(folder, {"storage": storage, "pruner": PRUNER}, attempt)
 
 
 def test_reports_reach_the_study_and_its_pruner_decides(folder: Path) -> None:
