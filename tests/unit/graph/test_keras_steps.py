@@ -89,7 +89,8 @@ def test_a_failed_run_ends_as_if_it_had_not(
     assert set(values) == set(expected)
     for name, value in expected.items():
         assert np.array_equal(values[name], value), name
-    np.testing.assert_equal(again, objective)
+    # TensorFlow's graph optimiser chooses the order of a metric's sums, again in each session.
+    np.testing.assert_allclose(again, objective, rtol=1e-6)
 
 
 def test_names_in_checkpoints_are_those_of_the_models_attributes() -> None:

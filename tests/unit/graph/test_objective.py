@@ -257,7 +257,7 @@ def test_class_weights_weigh_examples_by_their_class() -> None:
         ({"loss": None}, "loss has no value"),
         (
             {"loss": None, "model": {"_target_": f"{HERE}.OwnStep"}},
-            "OwnStep has a make_train_function",
+            "has a make_train_function",
         ),
         ({"class_weight": {0: 2.0}}, "the training data give sample weights"),
         ({"loss_weights": {"a": 2.0}}, "a weighs no loss(.|\n)*write loss as a mapping"),
