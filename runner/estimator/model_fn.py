@@ -186,7 +186,7 @@ class ModelFnGraph(UserGraph):
         config = self.config
         node: Mapping[str, Any] = config.model_fn or {}
         takes_params = "params" in _arguments(_function("model_fn", node, "features"))
-        settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
+        settings = RunConfig(tf_random_seed=config.seed).replace(model_dir=config.run_dir)
 
         def graph(mode: str) -> GraphSpec:
             # Called again for each graph: a builder of a model_fn may keep tensors of the last one.
