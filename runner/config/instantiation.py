@@ -123,6 +123,8 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
     try:
         register_resolvers()
         return instantiate({"_convert_": "all", **_resolving(node, references)})
+    except SystemExit as error:
+        raise raised(key, error) from error
     except InstantiationException as error:
         cause = error.__cause__
         if isinstance(cause, RunnerError):
@@ -188,6 +190,7 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
 
     Raises:
       ConfigError: when there is no such class or function.
+      UserCodeError: when its module calls `sys.exit`.
     """
     path = str(node["_target_"])
     remedy = (
@@ -196,6 +199,8 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
     )
     try:
         target = get_object(path)
+    except SystemExit as error:
+        raise raised(f"{key}._target_", error) from error
     except Exception as error:
         problem = Problem(f"{key}._target_ is {path!r}", _reason(error), remedy, _similar(path))
         raise ConfigError(problem) from error

@@ -19,6 +19,9 @@ from runner.errors import Problem, RunnerError, UserCodeError
 
 FULL = "RUNNER_FULL_ERROR"
 
+ERRORS = (Exception, SystemExit)
+"""What user code may raise: its `sys.exit` is an error like any other, not the end of the run."""
+
 _BETWEEN = {"python", "runner", "tensorflow", "keras", "hydra", "omegaconf"}
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/([^/.]+)")
 _FOLDERS = {
@@ -63,7 +66,7 @@ def calling(place: str, arguments: str = "") -> Iterator[None]:
         yield
     except RunnerError:
         raise
-    except Exception as error:
+    except ERRORS as error:
         raise raised(place, error, arguments) from error
 
 

@@ -12,6 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner import estimator
+from runner.estimator.results import write_summaries
 from tests.tiny.programs import classified, counting, dense
 from tests.tiny.runs import written
 
@@ -71,6 +72,14 @@ def test_evaluations_and_predictions(folder: Path) -> None:
     assert one["global_step"] == 10
     with pytest.raises(ValueError, match="Expected to run at least one output from"):
         next(trained.predict(held_out, "clas"))
+
+
+def test_every_evaluation_is_written_however_quickly_they_follow(tmp_path: Path) -> None:
+    for step in range(8):
+        write_summaries(
+            str(tmp_path), {"loss": np.float32(step), "global_step": np.int64(step)}, None
+        )
+    assert written(tmp_path)["loss"] == [(step, float(step)) for step in range(8)]
 
 
 def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:

@@ -117,8 +117,11 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     assert found is not None
     assert found["run"]["run_dir"] == str(whole.directory().path)
 
-    with pytest.raises(RunDirectoryError, match="export exists"):
-        finished.shown(mode=Mode.export)
+    files = finished.files()
+    screen = "\n".join(finished.shown(mode=Mode.export, tracking=tracking))
+    assert f"is exported already, to {directory.export}" in screen
+    assert "the model is not kept with the run: the model of" in screen, "it is tried again"
+    assert finished.files() == files
 
 
 def test_structures_are_exported_under_their_keys_by_which_mlflow_predicts(
@@ -226,6 +229,8 @@ def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(
 
     plain.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
     served = tf.saved_model.load(str(plain.folder / "export-scaffolds"))
+    with pytest.raises(RunDirectoryError, match="export-scaffolds exists"):
+        plain.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
     values = {each.name.partition(":")[0]: each.numpy() for each in served.variables}
     reader = tf.train.load_checkpoint(str(source.checkpoints))
     kernel = next(value for value in values.values() if value.shape == (4, 2))
