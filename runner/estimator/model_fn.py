@@ -22,6 +22,7 @@ from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.serving import first_example
 from runner.graph.user_graph import UserGraph
 from runner.internals.tensorflow import build_all_signature_defs
 
@@ -282,7 +283,6 @@ def _named(features: Any) -> dict[str, tf.Tensor]:
 
 def _example(read: Callable[[], tuple[Any, Any, Any]]) -> dict[str, Any]:
     """Returns the features of the first example, arrays whose first dimension is 1."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.Graph().as_default():
         features, _, source = read()
-        session.run([source.initializer, tf.compat.v1.tables_initializer()])
-        return {name: value[:1] for name, value in session.run(_named(features)).items()}
+        return first_example(features, source.initializer)

@@ -136,7 +136,7 @@ class Experiment:
     @cached_property
     def settings(self) -> dict[str, object]:
         """The settings that decide the result, including settings of the sources' experiments."""
-        return self.sources.settings()
+        return self.sources.identity.settings()
 
     @cached_property
     def record(self) -> RunRecord:
