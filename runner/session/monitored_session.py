@@ -65,7 +65,8 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
 
     def create_session(self) -> tf.compat.v1.Session:
         """Finalizes the scaffold and the graph, and returns a new, ready session."""
-        self._restorer.build()
+        if isinstance(self._restorer, PretrainedScaffolds):
+            self._restorer.build()
         scaffold = self.scaffold.finalize()
         manager = SessionManager(
             local_init_op=scaffold.local_init_op,
