@@ -208,9 +208,15 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     Raises:
       ConfigError: when the two lists differ in length, or both names of an argument are given.
     """
-    _refuse_two_names(
-        checkpoint_dir=(checkpoint_dir, model_checkpoint_dir), scaffold=(scaffold, model_scaffold)
-    )
+    aliases = {
+        "checkpoint_dir": (checkpoint_dir, model_checkpoint_dir),
+        "scaffold": (scaffold, model_scaffold),
+    }
+    for name, pair in aliases.items():
+        if None not in pair:
+            raise ConfigError(
+                Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
+            )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
     if not is_chief:
@@ -243,16 +249,6 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
             )
         )
     return MonitoredSession(creator, [*all_hooks, *(hooks or ())], stop_grace_period_secs)
-
-
-def _refuse_two_names(**values: tuple[Any, Any]) -> None:
-    twice = [
-        Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
-        for name, pair in values.items()
-        if None not in pair
-    ]
-    if twice:
-        raise ConfigError(*twice)
 
 
 def _interval(
