@@ -228,9 +228,7 @@ def _restore_chunk(
 
         def check(*arrays: NDArray[Any]) -> None:
             for (piece, _), array in zip(checked, arrays, strict=True):
-                block = _block(piece)
-                offset = block.offset if block else None
-                on_tensor(piece.source, piece.tensor.name, array, offset)
+                on_tensor(piece.source, piece.tensor.name, array)
 
         # One operation for a chunk: one for each tensor would be thousands of operations.
         checks = [tf.numpy_function(check, [value for _, value in checked], [])] if checked else []

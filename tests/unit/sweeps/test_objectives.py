@@ -120,13 +120,12 @@ def test_what_is_unknown_is_violated() -> None:
     assert violation(functions["accurate"], {}) == math.inf
 
 
-def test_a_function_that_gives_no_number_is_named_with_the_metrics() -> None:
+def test_a_function_that_gives_no_number_is_named() -> None:
     given = {name: f"tests.tiny.spaces.{name}" for name in ("forgetful", "divided")}
     nodes = {name: {"_target_": target} for name, target in given.items()}
     causes = ("TypeError: float() argument must be", "ZeroDivisionError")
     functions = constraints({"constraints": nodes}, METRICS)
     for function, cause in zip(functions.values(), causes, strict=True):
-        with pytest.raises(ConfigError, match="gives no number") as raised:
+        with pytest.raises(ConfigError, match="fails") as raised:
             function({"loss": 0.5, "error": 0.5})
         assert f"cause: {cause}" in str(raised.value)
-        assert "it gets the metrics error, loss" in str(raised.value)
