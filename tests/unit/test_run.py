@@ -139,6 +139,20 @@ def test_a_full_disk_at_the_end_is_reported_and_the_run_continues_later(
     assert_same_result(undisturbed, cheap)
 
 
+def test_a_run_stays_where_its_command_was_started(
+    cheap: Runs, undisturbed: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    runs = Runs(Path("mine"), **cheap.changes)
+    leave = {"step": 3, "marker": "left", "folder": str(tmp_path / "elsewhere")}
+    runs.run(hooks=disturbed("Leave", **leave))
+    assert Path("left").exists()
+    assert Path.cwd() == tmp_path
+    assert not any((tmp_path / "elsewhere").iterdir())
+    assert_same_result(undisturbed, runs)
+
+
 def test_a_checkpoint_whose_files_are_lost_is_not_replaced_by_random_weights(failed: Runs) -> None:
     for file in failed.directory().checkpoints.glob("model.ckpt-10.*"):
         file.unlink()
