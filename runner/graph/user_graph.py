@@ -31,7 +31,7 @@ from runner.graph.serving import SIGNATURE
 from runner.graph.training_step import rollback_count
 from runner.graph.variables import checkpoint_saver, name_variables, saved_as, variable_specs
 from runner.restoration.model_variables import which_train
-from runner.system.user_code import located, raised, raised_by_operation
+from runner.system.user_code import located, raised, raised_by_operation, staying
 
 # Types of operations, by their beginnings, at which an input can end.
 _ENDING = ("IteratorGetNext", "Queue", "Reader", "PyFunc", "EagerPyFunc")
@@ -148,7 +148,8 @@ class UserGraph(GraphMaker):
         key, target = self.key, self._node["_target_"]
         function = self.function()
         try:
-            spec = function(mode=mode)
+            with staying():
+                spec = function(mode=mode)
         except RunnerError:
             raise
         except (ValueError, TypeError) as error:

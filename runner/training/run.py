@@ -195,7 +195,7 @@ class Experiment:
         plan.require_sound()
         return plan
 
-    def restorer(self, plan: RestorationPlan) -> Restorer:
+    def restorer(self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = ()) -> Restorer:
         """Returns the restorer that initialises and restores the variables of `built`."""
         settings = self.config.restoration
         return Restorer(
@@ -204,6 +204,7 @@ class Experiment:
             self.sources.open,
             initialize=settings.initialize,
             verify=settings.verify,
+            other_inits=other_inits,
         )
 
     def finished_run(self) -> RunDirectory:
