@@ -172,6 +172,15 @@ class UserGraph(GraphMaker):
         for name in ("loss", "train_op"):
             if getattr(spec, name) is None:
                 yield Problem(f"{key}: {name} is missing for mode train", "no step can be trained")
+        graph = tf.compat.v1.get_default_graph()
+        for name, value in {"loss": spec.loss, "train_op": spec.train_op, **spec.metrics}.items():
+            if getattr(value, "graph", graph) is not graph:
+                yield Problem(
+                    f"{key}: {name} belongs to another graph",
+                    "each mode is built in a new graph",
+                    f"create {name} within the call",
+                )
+                return
         if callable(spec.train_op):
             if is_cluster(self.config.cluster):
                 yield Problem(
