@@ -328,13 +328,6 @@ def without_labels(features: Any, mode: str) -> Any:
 
 
 _KEPT: list[tf.Tensor] = []
-_GRAPHS: list[tf.Graph] = []
-
-
-def of_another_graph(features: Any, labels: Any, mode: str) -> Any:
-    _KEPT.append(constant(labels))
-    _GRAPHS.append(tf.get_default_graph())  # An operation does not keep its graph alive.
-    return estimator.EstimatorSpec(mode, loss=_KEPT[-1], train_op=_KEPT[0])
 
 
 def wrong_graph(mode: str, kind: str) -> Any:
