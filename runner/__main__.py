@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NoReturn
 
 import hydra
@@ -26,9 +25,9 @@ from runner.config.choices import Mode
 from runner.config.cluster import resolve
 from runner.config.cluster_spec import is_task, launches
 from runner.config.composition import (
-    COMPOSITION_ERRORS,
     RAISED,
     experiment_names,
+    is_of_composition,
     problem_of,
     register,
     shipped,
@@ -46,13 +45,9 @@ from runner.system.lifeline import LIFELINE, end_with_launcher
 from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import start_delivery
 
-# Whether Hydra has composed the command; later errors are the run's. Launchers pickle this module.
-_progress = SimpleNamespace(began=False)
-
 
 @hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")
 def _job(config: DictConfig) -> float | None:
-    _progress.began = True
     job = job_of(HydraConfig.get())
     if job is not None:
         return run_attempt(job, lambda trial: _run(config, trial))
@@ -93,8 +88,6 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     by_itself = swept is None and HydraConfig.get().mode == RunMode.RUN
     context = RunContext(
         overrides=overrides,
-        # The trials of a sweep share a folder, and are distinguished by their configurations.
-        run_dir_is_explicit=by_itself and run_config.run_dir != f"runs/{run_config.name}",
         from_run_dir=from_run_dir,
         ends_command=by_itself,
         print_next_commands=by_itself and LIFELINE not in os.environ,
@@ -152,7 +145,6 @@ def main() -> int:
         return 0
     if sys.argv[1:2] == ["init"]:
         return _init()
-    _progress.began = False
     end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
@@ -164,9 +156,7 @@ def main() -> int:
     except RunnerError as error:
         return _fail(error)
     except RAISED as error:
-        # Trials may also begin in other processes.
-        began = _progress.began or not {"-m", "--multirun"}.isdisjoint(sys.argv)
-        if began and not isinstance(error, COMPOSITION_ERRORS):
+        if not is_of_composition(error):
             raise  # An error of the run, with its traceback.
         return _fail(ConfigError(problem_of(error)))
     except KeyboardInterrupt:

@@ -190,22 +190,15 @@ class LocalCluster:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         task.relay.join(_POLL_SECONDS)
         if code in _MISTAKES or task.restarts == 0:
-            error = ClusterError(self._failed(f"{task.name} {how}", code))
+            cause, remedy = "a restart would end in the same way", "its lines above say what to do"
+            if code not in _MISTAKES:
+                cause = f"cluster.restarts is {self._cluster.restarts}, and no restart is left"
+                remedy = "its lines above say why; the same command continues the run"
+            error = ClusterError(Problem(f"{task.name} {how}", cause, remedy))
             error.exit_code = code if code > 0 else 1
             raise error
         self._print(task.name, f"{how}; it is started again, {task.restarts - 1} times left")
         return self._start(task.kind, task.index, task.restarts - 1)
-
-    def _failed(self, state: str, code: int) -> Problem:
-        if code in _MISTAKES:
-            cause, remedy = "a restart would end in the same way", "its lines above say what to do"
-            return Problem(state, cause, remedy)
-        return Problem(
-            state,
-            f"cluster.restarts is {self._cluster.restarts}, and no restart is left",
-            "its lines above say why; a larger cluster.restarts restarts it more often; the same "
-            "command continues the run",
-        )
 
     def _await_others(self, interruption: Interruption) -> None:
         deadline = time.monotonic() + self._cluster.grace_secs

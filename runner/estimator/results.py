@@ -55,8 +55,11 @@ def write_summaries(folder: str, values: Mapping[str, Any], checkpoint: str | No
             summary.value.add(tag=name, simple_value=float(value))
     if checkpoint is not None:
         summary.value.add(tag="checkpoint_path", tensor=tf.make_tensor_proto(checkpoint))
-    with tf.Graph().as_default(), tf.compat.v1.summary.FileWriter(folder) as writer:
+    with tf.Graph().as_default():
+        # One writer for a directory: files of one second would have the same name.
+        writer = tf.compat.v1.summary.FileWriterCache.get(folder)
         writer.add_summary(summary, int(values["global_step"]))
+        writer.flush()
 
 
 def select(predictions: Any, keys: Iterable[str] | str | None) -> Any:

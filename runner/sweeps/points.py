@@ -157,10 +157,8 @@ def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
     """Yields the key and the node of whatever has targets."""
     model = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
     yield "model", model
-    for key in ("data", "loss", "optimizer"):
+    for key in ("data", "loss", "optimizer", "metrics", "weighted_metrics", "hooks"):
         yield key, getattr(config, key)
-    for group in ("metrics", "weighted_metrics", "hooks"):
-        yield from ((f"{group}.{name}", node) for name, node in getattr(config, group).items())
     called = {"graph": config.graph, "model_fn": config.model_fn}
     called |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
     # The call passes further arguments.
@@ -182,17 +180,13 @@ def check_sources(composed: Sequence[ComposedPoint]) -> None:
         for run_dir in {trial.config.run_dir for trial in composed}
         for _, record in runs(Path(run_dir).absolute())
     }
-    checked: dict[str, Sequence[Problem]] = {}  # Trials of a large grid share their sources.
     problems = _Problems()
     for trial in composed:
         config = trial.config
         if config.resume is not Resume.never and (config.run_dir, trial.fingerprint) in begun:
             continue  # The run has read its sources.
         for name, scaffold in config.scaffolds.items():
-            key = repr((name, scaffold))
-            if key not in checked:
-                checked[key] = _source_problems(name, scaffold, written)
-            problems.add(checked[key], trial.point)
+            problems.add(_source_problems(name, scaffold, written), trial.point)
     problems.require_none(len(composed))
 
 

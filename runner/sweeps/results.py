@@ -71,15 +71,15 @@ def masked_trials(trials: Sequence[Attempt], mask: Mask) -> list[Attempt]:
     figures keep their trials apart.
     """
     secrets: dict[str, list[str]] = {}
-    for trial in sorted(trials, key=lambda trial: trial.trial):
-        for key, value in trial.values.items():
-            if mask.value(key, value) != value and value not in secrets.setdefault(key, []):
-                secrets[key].append(value)
 
     def masked(key: str, value: str) -> str:
-        several = secrets.get(key, ())
-        number = several.index(value) + 1 if len(several) > 1 and value in several else ""
-        return f"{mask.value(key, value)}{number}"
+        shown = str(mask.value(key, value))
+        if shown == value:
+            return value
+        values = secrets.setdefault(key, [])
+        if value not in values:
+            values.append(value)
+        return f"{shown}{values.index(value) + 1}"
 
     return [
         replace(

@@ -20,7 +20,7 @@ import optuna
 from filelock import FileLock
 from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler, GridSampler, QMCSampler
-from optuna.storages import InMemoryStorage, RDBStorage
+from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
@@ -73,7 +73,7 @@ def open_storage(directory: Path, storage: Any) -> Any:
       storage: a database's URL, a node with a `_target_`, or None for SQLite in the directory.
 
     Raises:
-      ConfigError: it cannot be opened, or not by another process.
+      ConfigError: it cannot be opened.
     """
     if storage is None:
         # Two processes that create the tables at once disturb each other.
@@ -82,19 +82,8 @@ def open_storage(directory: Path, storage: Any) -> Any:
             (directory / _DATABASE).touch(mode=0o600)
             return _database(f"sqlite:///{directory / _DATABASE}")
     if isinstance(storage, Mapping):
-        name, opened = storage["_target_"], build_target("hydra.sweeper.storage", storage)
-    else:
-        name, opened = storage, _of_url(storage)
-    if isinstance(opened, InMemoryStorage) or ":memory:" in name:
-        raise ConfigError(
-            Problem(
-                f"hydra.sweeper.storage is {name}, which is in the memory of one process",
-                "each trial opens the storage for itself, and so does the same command again",
-                "leave it out, for SQLite in the sweep's folder, or give a database's URL such as"
-                " sqlite:///study.db",
-            )
-        )
-    return opened
+        return build_target("hydra.sweeper.storage", storage)
+    return _of_url(storage)
 
 
 def _of_url(url: str) -> RDBStorage:

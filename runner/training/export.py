@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
-from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
 from runner.graph.build import graph_maker
 from runner.graph.built_graph import ServingGraph
@@ -34,18 +33,19 @@ def export_run(experiment: Experiment) -> None:
     Where these are dictionaries, it takes and gives their keys, see `runner.graph.serving.named`.
     The provenance that is beside the checkpoint is in its folder too.
 
-    The model is logged where the run is recorded, and registered under `export.register`; an
-    existing export is registered as it is.
+    The model is logged where the run is recorded, and registered under `export.register`. An
+    existing export is logged and registered as it is: an earlier command may have been killed.
 
     Raises:
-      RunnerError: as `chosen_weights`; RunDirectoryError also when the export exists already, and
-        has another step or is not to be registered.
+      RunnerError: as `chosen_weights`; RunDirectoryError also when the export of another step
+        exists already.
       TrackingError: when the model cannot be registered.
     """
     with chosen_weights(experiment, experiment.config.export.which) as weights:
         folder = _folder(experiment, weights)
         if folder.exists():
-            _refuse_again(experiment.config, folder, weights)
+            _require_same(folder, weights)
+            experiment.screen.line(f"{weights}: is exported already, to {folder}")
         else:
             folder.parent.mkdir(parents=True, exist_ok=True)
             _export(weights, folder)
@@ -62,14 +62,12 @@ def _folder(experiment: Experiment, weights: Weights) -> Path:
     return weights.directory.path / f"export-{weights.step}"
 
 
-def _refuse_again(config: RunConfig, folder: Path, weights: Weights) -> None:
-    """Raises if an existing export is not the one to register."""
+def _require_same(folder: Path, weights: Weights) -> None:
+    """Raises if an existing export is of another step, or of no run and so of unknown values."""
     # Former versions did not note the step.
     step = int((folder / _STEP).read_text()) if (folder / _STEP).is_file() else weights.step
-    if config.export.register is None or step != weights.step:
+    if weights.directory is None or step != weights.step:
         remedy = f"move it away to export step {weights.step}"
-        if step == weights.step:
-            remedy += "; export.register=NAME registers it as it is"
         cause = f"nothing is overwritten, and it is of step {step}"
         raise RunDirectoryError(Problem(f"{folder} exists", cause, remedy))
 

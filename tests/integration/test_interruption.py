@@ -172,6 +172,26 @@ def test_a_full_disk_costs_saves_and_nothing_else(make_case: MakeCase) -> None:
         assert_same(twin, case, "tiny")
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("step", [1, 21])
+def test_after_a_disk_that_stays_full_the_same_command_continues_the_run(
+    make_case: MakeCase, step: int
+) -> None:
+    filling = (*FILLING, f"hooks.fill.step={step}", "hooks.fill.until=0")
+    twin, case = make_case("twin", *filling), make_case("case", *filling)
+    assert twin.code() == 0, twin.output()
+    case.marker("small").touch()
+    with mounted(case.folder / "runs", "16m"):
+        assert case.start("tracking.close_seconds=2").wait() == 1, case.output()
+        assert "Traceback" not in case.output()
+        assert "Logging error" not in case.output()
+        assert case.output().splitlines()[-3].endswith("cannot be written")
+        case.marker("small").unlink()
+        (case.folder / "runs" / "filler").unlink()
+        assert case.code() == 0, case.output()
+        assert_same(twin, case, "tiny")
+
+
 # Checkpoints of 16 MB.
 LARGE = (
     *TINY,

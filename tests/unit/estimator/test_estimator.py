@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from runner import estimator
 from runner.cluster.local import free_addresses
+from runner.estimator.results import write_summaries
 from tests.tiny.programs import classified, counting, dense
 from tests.tiny.runs import written
 
@@ -75,6 +76,14 @@ def test_evaluations_and_predictions(folder: Path) -> None:
     assert one["global_step"] == 10
     with pytest.raises(ValueError, match="Expected to run at least one output from"):
         next(trained.predict(held_out, "clas"))
+
+
+def test_every_evaluation_is_written_however_quickly_they_follow(tmp_path: Path) -> None:
+    for step in range(8):
+        write_summaries(
+            str(tmp_path), {"loss": np.float32(step), "global_step": np.int64(step)}, None
+        )
+    assert written(tmp_path)["loss"] == [(step, float(step)) for step in range(8)]
 
 
 def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
@@ -238,7 +247,7 @@ def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         estimator.Estimator(lambda features: None, params={"a": 1})
     with pytest.raises(ValueError, match="`model_dir` are set both in constructor"):
         estimator.Estimator(model_fn, "a", estimator.RunConfig("b"), {})
-    with pytest.raises(ValueError, match="warm_start_from must be a string or a WarmStartSettings"):
+    with pytest.raises(TypeError, match="Expected binary or unicode string, got 1"):
         estimator_in(folder, warm_start_from=1)
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker"}}')
     with pytest.raises(ValueError, match='must have one "chief" node'):

@@ -82,7 +82,7 @@ def test_a_late_mistake_is_reported_after_what_is_done(command: Command, tmp_pat
     assert outcome.code == 2
     assert "\ntrial  " in outcome.out
     assert " FINISHED  tiny/001\n" in outcome.out
-    assert "tests.tiny.spaces.undivided gives no number" in outcome.err
+    assert "tests.tiny.spaces.undivided fails" in outcome.err
     assert "Traceback" not in outcome.err
     # So does the parent run.
     (journal,) = tmp_path.glob("runs/sweeps/001/**/*.journal")

@@ -47,16 +47,16 @@ def test_other_uris_are_kept(uri: str, kept: str, scheme: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("file:mlruns", r"plain directories\n.*tracking\.uri=sqlite:///mlflow\.db"),
+        ("file:mlruns", r"plain directory\n.*tracking\.uri=sqlite:///mlflow\.db"),
         ("mlruns", r"no scheme.*\n.*tracking\.uri=sqlite:///mlflow\.db"),
         ("results/a.db", r"no scheme.*\n.*tracking\.uri=sqlite:///results/a\.db"),
         ("/abs/a.db", r"tracking\.uri=sqlite:////abs/a\.db"),
         ("localhost:5000", r"no scheme(.*\n)+.*choices: .*http://HOST:PORT"),
         ("sqlit:///a.db", r"no scheme 'sqlit'(.*\n)+.*choices: sqlite"),
-        ("sqlite://a.db", r"three slashes.*\n.*tracking\.uri=sqlite:///a\.db"),
+        ("sqlite://a.db", "three slashes"),
         ("sqlite://", r"three slashes.*\n.*tracking\.uri=sqlite:///mlflow\.db"),
-        ("sqlite:///", "database in memory"),
-        ("sqlite:///:memory:", "database in memory"),
+        ("sqlite:///", "names a file"),
+        ("sqlite:///:memory:", "names a file"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_a_remedy(uri: str, message: str) -> None:

@@ -11,7 +11,8 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.system.status import Status
-from runner.tracking import RunStore, Tracker, is_tracked, open_store
+from runner.tracking import RunStore, Tracker, open_store
+from runner.tracking.backends import configured_uris
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal import (
     Artifact,
@@ -198,7 +199,8 @@ def test_a_uri_or_tensorboard_turns_tracking_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = TrackingConfig(uri=uri, tensorboard=tensorboard)
-    assert is_tracked(config) == (tensorboard or uri == "http://host:1")
+    uris = ("http://host:1",) if uri == "http://host:1" else ()
+    assert configured_uris(config) == (*uris, *["tensorboard:"] * tensorboard)
     open_store(config, {})
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(TrackingError, match="knows no scheme 'sqlit'"):
