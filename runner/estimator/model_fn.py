@@ -22,6 +22,7 @@ from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.serving import first_example
 from runner.graph.user_graph import UserGraph
 from runner.internals.tensorflow import build_all_signature_defs
 
@@ -251,7 +252,7 @@ def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
     read = partial(model.input, _input_fn(config, split), ModeKeys.PREDICT)
     with tf.Graph().as_default():
         features, _, source = read()
-        specs = {name: _fed_spec(name, value, split) for name, value in _named(features).items()}
+        specs = {name: _fed_spec(name, value) for name, value in _named(features).items()}
     raw = build_raw_serving_input_receiver_fn(specs)
 
     def of_one_tensor() -> TensorServingInputReceiver:
@@ -263,14 +264,14 @@ def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
     return spec if source is None else replace(spec, example=lambda: _example(read))
 
 
-def _fed_spec(name: str, feature: Any, split: str) -> tf.TensorSpec:
+def _fed_spec(name: str, feature: Any) -> tf.TensorSpec:
     if isinstance(feature, tf.Tensor):
         return tf.TensorSpec(feature.shape, feature.dtype)
+    kind = type(feature).__name__
     raise ConfigError(
         Problem(
             "input_fns.serving is missing",
-            f"{name!r} of input_fns.{split} is a {type(feature).__name__}; without it only tensors "
-            "can be fed",
+            f"without it only tensors can be fed, and the feature {name!r} is a {kind}",
             "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
         )
     )
@@ -282,7 +283,6 @@ def _named(features: Any) -> dict[str, tf.Tensor]:
 
 def _example(read: Callable[[], tuple[Any, Any, Any]]) -> dict[str, Any]:
     """Returns the features of the first example, arrays whose first dimension is 1."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.Graph().as_default():
         features, _, source = read()
-        session.run([source.initializer, tf.compat.v1.tables_initializer()])
-        return {name: value[:1] for name, value in session.run(_named(features)).items()}
+        return first_example(features, source.initializer)

@@ -173,15 +173,10 @@ def warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
       warm_start_from: settings; the path of a checkpoint or a SavedModel; or None.
 
     Raises:
-      ValueError: when it is something else.
+      TypeError: when it is something else.
     """
     if warm_start_from is None or isinstance(warm_start_from, WarmStartSettings):
         return warm_start_from
-    if not isinstance(warm_start_from, str | bytes):
-        raise ValueError(
-            "warm_start_from must be a string or a WarmStartSettings, instead got "
-            f"{type(warm_start_from)}"
-        )
     path = tf.compat.as_str(warm_start_from)
     variables = Path(path, "variables", "variables")
     saved_model = variables.with_suffix(".index").exists()

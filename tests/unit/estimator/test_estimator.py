@@ -243,7 +243,7 @@ def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         estimator.Estimator(lambda features: None, params={"a": 1})
     with pytest.raises(ValueError, match="`model_dir` are set both in constructor"):
         estimator.Estimator(model_fn, "a", estimator.RunConfig("b"), {})
-    with pytest.raises(ValueError, match="warm_start_from must be a string or a WarmStartSettings"):
+    with pytest.raises(TypeError, match="Expected binary or unicode string, got 1"):
         estimator_in(folder, warm_start_from=1)
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
     with pytest.raises(ValueError, match="TF_CONFIG names a cluster"):
