@@ -17,7 +17,12 @@ import tensorflow as tf
 from runner.checkpoints.locate import latest_checkpoint
 from runner.estimator.model_fn import ModelFn, evaluation_graph, serving_graph, training_graph
 from runner.estimator.results import StopAfterBatches, examples, select, write_summaries
-from runner.estimator.run_config import RunConfig, warm_start_settings
+from runner.estimator.run_config import (
+    RunConfig,
+    replica_device,
+    session_config,
+    warm_start_settings,
+)
 from runner.estimator.spec import EstimatorSpec, ModeKeys, check_positive
 from runner.graph.evaluation import separate_evaluation
 from runner.graph.graph_spec import GraphSpec, local_init_op
@@ -29,7 +34,6 @@ from runner.session.monitored_session import (
     MonitoredSession,
     MonitoredTrainingSession,
 )
-from runner.session.session_manager import PLACED_SOFTLY
 from runner.training.evaluation import step_of
 from runner.training.export import save_model
 
@@ -80,7 +84,7 @@ class Estimator:
         self._model_dir = directory or config.model_dir or tempfile.mkdtemp()
         changed = {} if config.model_dir == self._model_dir else {"model_dir": self._model_dir}
         self._config = config.replace(**changed)
-        self._session_config = config.session_config or _session_config(config)
+        self._session_config = config.session_config or session_config(config)
         self._model = ModelFn(model_fn, copy.deepcopy(params), self._config)
         self._warm_start = warm_start_settings(warm_start_from)
 
@@ -172,7 +176,7 @@ class Estimator:
             return self
         if steps is not None or max_steps is not None:
             all_hooks.append(tf.compat.v1.train.StopAtStepHook(steps, max_steps))
-        with self._graph(_replica_device(self._config)):
+        with self._graph(replica_device(self._config)):
             spec = training_graph(self._model, input_fn)
             self._warm_start_unless(latest)
             self._train(spec, all_hooks, list(saving_listeners or ()))
@@ -376,25 +380,6 @@ class Estimator:
             tf.compat.v1.set_random_seed(self._config.tf_random_seed)
             tf.compat.v1.train.create_global_step()
             yield graph
-
-
-def _session_config(config: RunConfig) -> tf.compat.v1.ConfigProto:
-    """Returns a configuration with which a task of a cluster needs only the parameter servers."""
-    if not config.master:
-        return PLACED_SOFTLY
-    index = "" if config.is_chief else f"/task:{config.task_id}"
-    filters = ["/job:ps", f"/job:{config.task_type}{index}"]
-    return tf.compat.v1.ConfigProto(allow_soft_placement=True, device_filters=filters)
-
-
-def _replica_device(config: RunConfig) -> Any:
-    """Returns the function that places variables on parameter servers; None without any."""
-    if not config.num_ps_replicas:
-        return None
-    return tf.compat.v1.train.replica_device_setter(
-        worker_device=f"/job:{config.task_type}/task:{config.task_id}",
-        cluster=config.cluster_spec,
-    )
 
 
 def _starting_input(

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from runner.session.session_manager import PLACED_SOFTLY
+
 VocabInfo = tf.compat.v1.train.VocabInfo
 _DEFAULT: Any = object()
 
@@ -169,6 +171,25 @@ class RunConfig:
         if self.task_type == "evaluator":
             return 0
         return len(jobs.get("worker", ())) + len(jobs.get(self._chief, ())) if jobs else 1
+
+
+def session_config(config: RunConfig) -> tf.compat.v1.ConfigProto:
+    """Returns a configuration with which a task of a cluster needs only the parameter servers."""
+    if not config.master:
+        return PLACED_SOFTLY
+    index = "" if config.is_chief else f"/task:{config.task_id}"
+    filters = ["/job:ps", f"/job:{config.task_type}{index}"]
+    return tf.compat.v1.ConfigProto(allow_soft_placement=True, device_filters=filters)
+
+
+def replica_device(config: RunConfig) -> Any:
+    """Returns the function that places variables on parameter servers; None without any."""
+    if not config.num_ps_replicas:
+        return None
+    return tf.compat.v1.train.replica_device_setter(
+        worker_device=f"/job:{config.task_type}/task:{config.task_id}",
+        cluster=config.cluster_spec,
+    )
 
 
 class WarmStartSettings(NamedTuple):
