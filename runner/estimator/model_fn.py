@@ -22,6 +22,7 @@ from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.serving import first_example
 from runner.graph.user_graph import UserGraph
 from runner.internals.tensorflow import build_all_signature_defs
 
@@ -186,7 +187,7 @@ class ModelFnGraph(UserGraph):
         config = self.config
         node: Mapping[str, Any] = config.model_fn or {}
         takes_params = "params" in _arguments(_function("model_fn", node, "features"))
-        settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
+        settings = RunConfig(tf_random_seed=config.seed).replace(model_dir=config.run_dir)
 
         def graph(mode: str) -> GraphSpec:
             # Called again for each graph: a builder of a model_fn may keep tensors of the last one.
@@ -282,7 +283,6 @@ def _named(features: Any) -> dict[str, tf.Tensor]:
 
 def _example(read: Callable[[], tuple[Any, Any, Any]]) -> dict[str, Any]:
     """Returns the features of the first example, arrays whose first dimension is 1."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.Graph().as_default():
         features, _, source = read()
-        session.run([source.initializer, tf.compat.v1.tables_initializer()])
-        return {name: value[:1] for name, value in session.run(_named(features)).items()}
+        return first_example(features, source.initializer)
