@@ -54,7 +54,7 @@ def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
     plan.require_sound()
     restorer = Restorer(plan, built.variables, sources.open, verify=True)
     with built.graph.as_default(), tf.compat.v1.Session() as session:
-        session.run(restorer.build())
+        session.run(restorer.init_op)
         restorer.restore(session)
         values: dict[str, Any] = session.run(
             {name: built.variables[f"body/norm/{name}"] for name in NORM}

@@ -127,6 +127,18 @@ class LockFolder(AtStep):
             os.seteuid(65534)
 
 
+class Leave(AtStep):
+    """Goes to another working directory, when it is made too."""
+
+    def __init__(self, step: int, marker: str, folder: str) -> None:
+        super().__init__(step, marker)
+        self.folder = folder
+        self.act()
+
+    def act(self) -> None:
+        os.chdir(self.folder)
+
+
 class Overwrite(AtStep):
     """Makes a file unreadable."""
 

@@ -139,6 +139,20 @@ def test_a_full_disk_at_the_end_is_reported_and_the_run_continues_later(
     assert_same_result(undisturbed, cheap)
 
 
+def test_a_run_stays_where_its_command_was_started(
+    cheap: Runs, undisturbed: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    runs = Runs(Path("mine"), **cheap.changes)
+    leave = {"step": 3, "marker": "left", "folder": str(tmp_path / "elsewhere")}
+    runs.run(hooks=disturbed("Leave", **leave))
+    assert Path("left").exists()
+    assert Path.cwd() == tmp_path
+    assert not any((tmp_path / "elsewhere").iterdir())
+    assert_same_result(undisturbed, runs)
+
+
 def test_a_checkpoint_whose_files_are_lost_is_not_replaced_by_random_weights(failed: Runs) -> None:
     for file in failed.directory().checkpoints.glob("model.ckpt-10.*"):
         file.unlink()
@@ -182,20 +196,20 @@ def test_beside_a_finished_run_the_same_command_makes_another_with_the_same_resu
     assert_same_result(undisturbed, finished, 2)
 
 
-def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(
-    failed: Runs, undisturbed: Runs
-) -> None:
+def test_a_changed_warm_start_is_refused_in_a_run(failed: Runs, undisturbed: Runs) -> None:
     (first, *_) = failed.shown(mode=Mode.plan)
     assert first.startswith(f"mode=train would resume {failed.directory().path}")
-    changed = failed.config(scaffolds=from_source(undisturbed.directory().checkpoints))
+    changed = failed.config(
+        scaffolds=from_source(undisturbed.directory().checkpoints),
+        run_dir=str(failed.directory().path),
+    )
     for mode in (Mode.train, Mode.plan):
         changed.mode = mode
         with pytest.raises(RunDirectoryError) as caught:
-            failed.start(changed, run_dir_is_explicit=True)
+            failed.start(changed)
         message = str(caught.value)
-        assert f"the warm start has changed since {failed.directory().path} began" in message
+        assert f"{failed.directory().path} is itself a run" in message
         assert "scaffolds.all: (absent) -> " in message
-        assert "resume=never" in message
         shown = any(line.split()[:3] == ["weight", "scalar", "all"] for line in failed.lines())
         assert shown is (mode is Mode.plan)
     assert failed.count() == 1
