@@ -147,9 +147,14 @@ class MlflowStore:
         runs = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
         return runs[0] if runs else None
 
+    @property
+    def store(self) -> str:
+        """The tracking URI, with passwords masked."""
+        return self.address.shown
+
     def pin(self, uri: str) -> str:
         """See `RunStore.pin`."""
-        state = f"{uri} is not in {self.address.shown}"
+        state = f"{uri} is not in {self.store}"
         self._require_database(state)
         client = self.connect()
         alias, latest = _ALIAS.fullmatch(uri), _LATEST.fullmatch(uri)
