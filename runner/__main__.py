@@ -88,8 +88,6 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     by_itself = swept is None and HydraConfig.get().mode == RunMode.RUN
     context = RunContext(
         overrides=overrides,
-        # The trials of a sweep share a folder, and are distinguished by their configurations.
-        run_dir_is_explicit=by_itself and run_config.run_dir != f"runs/{run_config.name}",
         from_run_dir=from_run_dir,
         ends_command=by_itself,
         print_next_commands=by_itself and LIFELINE not in os.environ,

@@ -16,6 +16,7 @@ from runner.restoration.report import summary, table, text
 from runner.runs.resumption import Opening, extension_lines, skipped_run_notice
 from runner.runs.run_directory import mark_killed_runs
 from runner.runs.saved_checkpoints import recover
+from runner.system.atomic_files import disk_errors
 from runner.system.signals import Interruption
 from runner.system.user_code import raised
 from runner.training.evaluation import evaluate_run
@@ -42,14 +43,15 @@ def run_experiment(config: RunConfig, context: RunContext | None = None) -> floa
     """
     experiment = Experiment(config, context or RunContext())
     try:
-        if config.mode is Mode.train:
-            return train(experiment)
-        if config.mode is Mode.evaluate:
-            return evaluate_run(experiment)
-        if config.mode is Mode.plan:
-            show_plan(experiment)
-        else:
-            export_run(experiment)
+        with disk_errors(experiment.container):
+            if config.mode is Mode.train:
+                return train(experiment)
+            if config.mode is Mode.evaluate:
+                return evaluate_run(experiment)
+            if config.mode is Mode.plan:
+                show_plan(experiment)
+            else:
+                export_run(experiment)
     except SystemExit as error:  # Most calls of user code report it with their key.
         raise raised("the experiment's code", error) from error
     return None

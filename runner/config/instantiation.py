@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from runner.config.keys import leaves
 from runner.errors import ConfigError, Problem, RunnerError, nearest, ranked, similar
-from runner.system.user_code import located, raised
+from runner.system.user_code import located, raised, staying
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,8 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
     check_target(key, node, references)
     try:
         register_resolvers()
-        return instantiate({"_convert_": "all", **_resolving(node, references)})
+        with staying():
+            return instantiate({"_convert_": "all", **_resolving(node, references)})
     except SystemExit as error:
         raise raised(key, error) from error
     except InstantiationException as error:
@@ -198,7 +199,8 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
         "for your own modules"
     )
     try:
-        target = get_object(path)
+        with staying():
+            target = get_object(path)
     except SystemExit as error:
         raise raised(f"{key}._target_", error) from error
     except Exception as error:

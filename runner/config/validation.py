@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.choices import MLFLOW_SCHEMES, SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
+from runner.config.choices import SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
 from runner.config.composition import shipped
 from runner.config.key_problems import unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
@@ -63,7 +63,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     scaffolds, scaffold_problems = read_scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
     problems += _model_problems(resolved)
-    problems += _cross_problems(resolved, scaffolds)
+    problems += _cross_problems(resolved)
     problems += _user_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
@@ -180,16 +180,13 @@ def _model_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _cross_problems(
-    resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
-) -> Iterator[Problem]:
+def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     uri, objective = resolved["tracking"]["uri"], resolved["train"]["objective"]
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     names = list(metric_names(resolved))
     # Without metrics in the configuration, a compiled model may have some; the graph checks them.
-    problem = objective_problem(objective, ["loss", *names]) if names else None
-    if problem is not None:
-        yield problem
+    if names:
+        yield from _objective_problem(objective, ["loss", *names])
     if name is not None and (uri or "none").lower() == "none":
         yield Problem(
             f"export.register is {name!r}, and runs are not recorded in MLflow",
@@ -208,15 +205,6 @@ def _cross_problems(
             "an alias names a version of a registered model",
             "add export.register=NAME",
         )
-    for scaffold, entry in scaffolds.items() if uri is None else ():
-        averaged = entry.average if isinstance(entry.average, list) else []
-        for source in (entry.checkpoint, *averaged):
-            if isinstance(source, str) and source.startswith(MLFLOW_SCHEMES):
-                yield Problem(
-                    f"scaffolds.{scaffold}: {source} is in MLflow, and tracking is off",
-                    "tracking.uri is null, so there is no store to ask for it",
-                    "set tracking.uri to the store that has it, or name a path",
-                )
 
 
 def _user_graph_problems(
@@ -296,14 +284,19 @@ def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{output}_loss" for output in config["loss"])
 
 
-def objective_problem(objective: str, names: Sequence[str]) -> Problem | None:
-    """Returns the problem of a `train.objective` that is not the name of a metric, if it is not."""
+def require_objective(objective: str, names: Sequence[str]) -> None:
+    """Raises a ConfigError if `train.objective` is not the name of one of the metrics."""
+    problems = list(_objective_problem(objective, names))
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _objective_problem(objective: str, names: Sequence[str]) -> Iterator[Problem]:
     valid = [f"validation/{name}" for name in names]
-    if objective in valid:
-        return None
-    return Problem(
-        f"train.objective is {objective!r}",
-        "no evaluation produces a metric of that name",
-        "name one of the metrics, or add it to `metrics`",
-        ranked(objective, valid),
-    )
+    if objective not in valid:
+        yield Problem(
+            f"train.objective is {objective!r}",
+            "no evaluation produces a metric of that name",
+            "name one of the metrics, or add it to `metrics`",
+            ranked(objective, valid),
+        )

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.config.validation import objective_problem
+from runner.config.validation import require_objective
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
@@ -31,7 +31,7 @@ from runner.graph.precision import (
     new_graph,
 )
 from runner.graph.replica import Replica
-from runner.graph.serving import SIGNATURE, named
+from runner.graph.serving import SIGNATURE, first_example, named
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import (
     checkpoint_saver,
@@ -114,9 +114,8 @@ class KerasGraph(GraphMaker):
         training = steps.train(source) if source else None
         batches, cardinality = _one_pass(split, data, labelled=False)
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
-        problem = objective_problem(config.train.objective, evaluation.metrics)
-        if problem is not None and evaluation.metrics:
-            raise ConfigError(problem)
+        if evaluation.metrics:
+            require_objective(config.train.objective, evaluation.metrics)
         steps.keep_apart(trains=train)
         of_optimizers = steps.optimizer_variables()
         of_model = {
@@ -167,7 +166,10 @@ class KerasGraph(GraphMaker):
 
     def example(self) -> Mapping[str, Any]:
         """Returns the features of the first example of the test split."""
-        return first_example(build_data(self.config))
+        with tf.Graph().as_default():
+            dataset = build_data(self.config).test()
+            batches = tf.compat.v1.data.make_initializable_iterator(dataset)
+            return first_example(_features(batches.get_next()), batches.initializer)
 
 
 def _features(batch: Any) -> Any:
@@ -218,16 +220,6 @@ def _assembled(
 
 def _named(model: Any) -> dict[str, tf.Variable]:
     return {name: weight.value for name, weight in keras_variables(model).items()}
-
-
-def first_example(data: Data) -> dict[str, Any]:
-    """Returns the features of the first example of the test split by name, arrays."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        batches = tf.compat.v1.data.make_initializable_iterator(data.test())
-        features = _features(batches.get_next())
-        session.run([batches.initializer, tf.compat.v1.tables_initializer()])
-        example = session.run(named("features", features))
-    return {name: value[:1] for name, value in example.items()}
 
 
 def _saver(
@@ -331,9 +323,7 @@ def _evaluation(
     sums = {name: total for name, (total, _) in totals.items()}
     counts = {name: count for name, (_, count) in totals.items()}
     evaluation = InGraphEvaluation(split, begin, sums, counts, results, cardinality)
-    problem = objective_problem(calls.config.train.objective, evaluation.metrics)
-    if problem is not None:
-        raise ConfigError(problem)
+    require_objective(calls.config.train.objective, evaluation.metrics)
     return evaluation
 
 

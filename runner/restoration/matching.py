@@ -19,7 +19,7 @@ from runner.restoration.problems import (
     missing_problems,
     unused_rule,
 )
-from runner.restoration.variables import EMA_SUFFIX, MovingAverages, StateClass, VariableSpec
+from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,7 @@ class _Matcher:
         self._owners = owners
         self._fitter = Fitter(scaffold, config)
         self._renames = Renames(config.rename)
-        names = (*source.tensors, *source.aliases)
-        self._averages = MovingAverages(names if config.use_ema else ())
+        self._names = {*source.tensors, *source.aliases}
         self._misses: dict[str, Miss] = {}
         self._misfits: list[Problem] = []
         self._not_renamed: list[str] = []
@@ -145,7 +144,7 @@ class _Matcher:
     ) -> Iterator[_Candidate]:
         """Yields what may give the variable its value, in order of precedence."""
         if self._config.use_ema and variable.state is StateClass.WEIGHT:
-            averages = [self._averages.find(name) for name in names]
+            averages = [moving_average(name, self._names) for name in names]
             if None not in averages:
                 averaged = tuple(filter(None, averages))
                 yield _Candidate(variable, averaged, ("its moving average",))
@@ -165,8 +164,11 @@ class _Matcher:
 
     def _miss(self, variable: VariableSpec, names: Sequence[str], *, renamed: bool) -> Match:
         averaged = self._needs_average(variable)
-        find = self._averages.find if averaged else self._source.find
-        name = next(name for name in names if find(name) is None)
+        name = next(
+            name
+            for name in names
+            if (moving_average(name, self._names) if averaged else self._source.find(name)) is None
+        )
         wanted = f"{name}{EMA_SUFFIX}" if averaged else name
         owner = self._owners.get(variable.full_name)
         other = f" {wanted!r}" if wanted != variable.full_name else ""

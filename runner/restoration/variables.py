@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -137,25 +137,19 @@ def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
     }
 
 
-class MovingAverages:
-    """Finds the moving average of a variable among a checkpoint's tensors, whoever wrote it."""
+def moving_average(name: str, tensors: Collection[str]) -> str | None:
+    """Returns which of `tensors` is the average of the weight that the checkpoint calls `name`.
 
-    def __init__(self, tensors: Iterable[str]) -> None:
-        self._tensors = {*tensors}
-        self._keras = [name for name in self._tensors if name.endswith("_average")]
-
-    def find(self, name: str) -> str | None:
-        """Returns which tensor is the average of the weight that the checkpoint calls `name`.
-
-        `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
-        `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
-        """
-        if name + EMA_SUFFIX in self._tensors:
-            return name + EMA_SUFFIX
-        # A Keras optimizer joins the variable's whole path, the root model's name first.
-        ending = re.compile(rf"(.*[/_])?{re.escape(re.sub('[/.]', '_', name))}_average")
-        averages = [average for average in self._keras if ending.fullmatch(average)]
-        return averages[0] if len(averages) == 1 else None
+    `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
+    `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
+    """
+    if name + EMA_SUFFIX in tensors:
+        return name + EMA_SUFFIX
+    # A Keras optimizer joins the variable's whole path, the root model's name first.
+    path = re.sub("[/.]", "_", name)
+    endings = (f"/{path}_average", f"_{path}_average")
+    averages = [tensor for tensor in tensors if f"/{tensor}".endswith(endings)]
+    return averages[0] if len(averages) == 1 else None
 
 
 @dataclass(frozen=True)

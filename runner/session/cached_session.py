@@ -10,9 +10,11 @@ without it 0.57 to 0.86; steps of 1 ms and more are not affected.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,14 +46,34 @@ class _Prepared:
     elements: Any
 
 
+# When several parts of a step fail, TensorFlow lists their errors in this form, and raises an error
+# of the type of the first.
+_LOST = re.compile(r"^(?:ABORTED|UNAVAILABLE): From /job:ps/", re.MULTILINE)
+
+
+@contextmanager
+def lost_servers_abort() -> Iterator[None]:
+    """Raises an `AbortedError` in place of a `CancelledError` that a lost server has caused.
+
+    Raises:
+      tf.errors.AbortedError: with the message of that error.
+    """
+    try:
+        yield
+    except tf.errors.CancelledError as error:
+        if _LOST.search(str(error.message)) is None:
+            raise
+        raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
+
+
 class CachedSession(tf.compat.v1.Session):
     """`tf.compat.v1.Session` with a `run` that prepares each kind of step once.
 
     A kind of step is a structure of fetches with a set of feed keys. Run options, structures other
     than lists, tuples, named tuples and dictionaries, fetches by name, composite tensors, feeds of
     anything but plain tensors, and values that need an error message are passed on to
-    `tf.compat.v1.Session.run`. So are all runs of a remote session, whose loss is then reported in
-    the way that `MonitoredSession` recovers from.
+    `tf.compat.v1.Session.run`. So are all runs of a remote session, whose step raises an
+    `AbortedError` when a parameter server is lost: a `MonitoredSession` recovers from it.
 
     Where `config.inter_op_parallelism_threads` is 0, the default, tiny steps run in the caller's
     thread if that is faster; any other number is obeyed.
@@ -76,6 +98,9 @@ class CachedSession(tf.compat.v1.Session):
         run_metadata: tf.compat.v1.RunMetadata | None = None,
     ) -> Any:
         """Runs a step with the arguments, values and errors of `tf.compat.v1.Session.run`."""
+        if self._remote:
+            with lost_servers_abort():
+                return super().run(fetches, feed_dict, options, run_metadata)
         key: list[Any] = []
         if (options is not None and options.ByteSize()) or not append_key(fetches, key):
             return super().run(fetches, feed_dict, options, run_metadata)
@@ -106,7 +131,8 @@ class CachedSession(tf.compat.v1.Session):
         self._prepared: dict[Hashable, _Prepared] = {}
         self._lock = threading.Lock()
         self._pool_needed: tuple[int, bool] | None = None
-        self._caches = not self.sess_str
+        self._remote = bool(self.sess_str)
+        self._caches = not self._remote
         self._choose_threads = session_config(self).inter_op_parallelism_threads == 0
 
     def _prepare(self, fetches: Any, feed_dict: Any, key: Hashable) -> _Prepared | None:

@@ -65,7 +65,8 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
 
     def create_session(self) -> tf.compat.v1.Session:
         """Finalizes the scaffold and the graph, and returns a new, ready session."""
-        self._restorer.build()
+        if isinstance(self._restorer, PretrainedScaffolds):
+            self._restorer.build()
         scaffold = self.scaffold.finalize()
         manager = SessionManager(
             local_init_op=scaffold.local_init_op,
@@ -207,9 +208,15 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     Raises:
       ConfigError: when the two lists differ in length, or both names of an argument are given.
     """
-    _refuse_two_names(
-        checkpoint_dir=(checkpoint_dir, model_checkpoint_dir), scaffold=(scaffold, model_scaffold)
-    )
+    aliases = {
+        "checkpoint_dir": (checkpoint_dir, model_checkpoint_dir),
+        "scaffold": (scaffold, model_scaffold),
+    }
+    for name, pair in aliases.items():
+        if None not in pair:
+            raise ConfigError(
+                Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
+            )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
     if not is_chief:
@@ -242,16 +249,6 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
             )
         )
     return MonitoredSession(creator, [*all_hooks, *(hooks or ())], stop_grace_period_secs)
-
-
-def _refuse_two_names(**values: tuple[Any, Any]) -> None:
-    twice = [
-        Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
-        for name, pair in values.items()
-        if None not in pair
-    ]
-    if twice:
-        raise ConfigError(*twice)
 
 
 def _interval(

@@ -100,7 +100,7 @@ class SessionManager(SessionManagerWithLocalInit):
           scaffolds: the scaffolds whose savers restore from these directories. They are plain
             `tf.compat.v1.train.Scaffold`s, finalized or not, or `runner.Scaffold`s.
           target: the TensorFlow master that `prepare_session` uses by default.
-          restorer: initializes and restores instead of scaffolds; built.
+          restorer: initializes and restores instead of scaffolds.
           **kwargs: as in TensorFlow.
 
         Raises:

@@ -97,15 +97,6 @@ def objectives_of(
         for name in goals or [default.name]
         if name not in metrics
     ]
-    pruner = str(settings["pruner"].get("_target_", ""))
-    if len(goals) > 1 and not pruner.endswith(".NopPruner"):
-        problems.append(
-            Problem(
-                f"hydra.sweeper.pruner is {pruner}",
-                f"there are {len(goals)} objectives, and trials are pruned by one",
-                "hydra/sweeper/pruner=none",
-            )
-        )
     if problems:
         raise ConfigError(*problems)
     return [Objective(name, Goal[goal]) for name, goal in goals.items()] or [default]

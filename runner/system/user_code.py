@@ -52,6 +52,20 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 @contextmanager
+def staying() -> Iterator[None]:
+    """Goes back to the working directory after the block, if user code in it went elsewhere.
+
+    The paths of a run are relative to the directory that its command was started in.
+    """
+    folder = os.getcwd()
+    try:
+        yield
+    finally:
+        if os.getcwd() != folder:
+            os.chdir(folder)
+
+
+@contextmanager
 def calling(place: str, arguments: str = "") -> Iterator[None]:
     """Reports any error of the block as one of the experiment's own code.
 
@@ -63,7 +77,8 @@ def calling(place: str, arguments: str = "") -> Iterator[None]:
       UserCodeError: in place of any error but a `RunnerError`.
     """
     try:
-        yield
+        with staying():
+            yield
     except RunnerError:
         raise
     except ERRORS as error:

@@ -102,6 +102,7 @@ def evaluate_run(experiment: Experiment) -> float:
             built.saver.restore(session, weights.prefix)
             with built.calls.explaining():
                 metrics = built.evaluation.evaluate(session)
+    Interruption.check_swallowed()
     if not metrics:
         raise ConfigError(
             Problem(
@@ -154,7 +155,7 @@ def _save_initial_values(experiment: Experiment, folder: Path) -> str:
     (folder / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         restorer = experiment.restorer(plan)
-        session.run(restorer.build())
+        session.run(restorer.init_op)
         scaffold = built.scaffold
         if scaffold.init_op is not None:
             session.run(scaffold.init_op, scaffold.init_feed_dict)

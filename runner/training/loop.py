@@ -109,8 +109,8 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
     if run.plan is None:
         initializers.append(tf.compat.v1.global_variables_initializer())
     else:
-        restorer = run.experiment.restorer(run.plan)
-        restorer.build([training.input_initializer])  # The session manager has it initialise.
+        # The session manager has it initialise.
+        restorer = run.experiment.restorer(run.plan, [training.input_initializer])
     if built.scaffold.init_op is not None:
         initializers.append(built.scaffold.init_op)
     # Local initialisers run in every new session, the others only where nothing is resumed.

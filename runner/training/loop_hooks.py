@@ -30,7 +30,7 @@ from runner.hooks import (
     StopWhenHook,
 )
 from runner.hooks.checkpoint import another_saver, raise_error, warned
-from runner.system.user_code import ERRORS, raised
+from runner.system.user_code import ERRORS, raised, staying
 from runner.training.run import OpenedRun
 
 
@@ -63,7 +63,8 @@ class _NamedHook(tf.compat.v1.train.SessionRunHook):
 
     def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return method(*arguments)
+            with staying():
+                return method(*arguments)
         except ERRORS as error:
             self.error = error
             raise

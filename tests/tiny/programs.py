@@ -327,14 +327,6 @@ def without_labels(features: Any, mode: str) -> Any:
     return no_train_op(features, features, mode)
 
 
-_KEPT: list[tf.Tensor] = []
-
-
-def of_another_graph(features: Any, labels: Any, mode: str) -> Any:
-    _KEPT.append(constant(labels))
-    return estimator.EstimatorSpec(mode, loss=_KEPT[-1], train_op=_KEPT[0])
-
-
 def wrong_graph(mode: str, kind: str) -> Any:
     """A graph whose return is wrong in one way, in mode `train` where it can be."""
     loss = constant(tf.constant([1]))

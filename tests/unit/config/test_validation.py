@@ -264,18 +264,6 @@ def test_scaffolds_that_are_refused(changes: dict[str, Any], state: str) -> None
     assert found.state == f"scaffolds.a.{state}"
 
 
-def test_what_is_in_mlflow_needs_a_store() -> None:
-    entry = {**SCAFFOLD, "checkpoint": "models:/net@best", "average": ["runs:/1/best", 3, "a.npz"]}
-    states = [
-        each.state for each in problems(composed(scaffolds={"a": entry}, tracking={"uri": None}))
-    ]
-    assert states == [
-        "scaffolds.a: models:/net@best is in MLflow, and tracking is off",
-        "scaffolds.a: runs:/1/best is in MLflow, and tracking is off",
-    ]
-    validate(composed(scaffolds={"a": entry}))
-
-
 def test_a_configuration_over_another_schema_is_a_programming_error() -> None:
     plain = OmegaConf.create(OmegaConf.to_container(composed()))
     assert isinstance(plain, DictConfig)

@@ -268,7 +268,6 @@ MISTAKES: list[tuple[str, str]] = [
     ("misspelt_mode", "returns an EstimatorSpec with mode 'evaluate'"),
     ("no_train_op", "Missing train_op"),
     ("no_increment", "train_op does not increment the global step"),
-    ("of_another_graph", "train_op belongs to another graph"),
     ("metric_named_loss", 'Metric with name "loss" is not allowed'),
     ("without_labels", "model_fn does not take labels, but input_fn returns labels"),
 ]

@@ -9,11 +9,11 @@ from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.restoration.variables import (
     EMA_SUFFIX,
-    MovingAverages,
     Ownership,
     StateClass,
     assign_owners,
     classify,
+    moving_average,
     owners_of,
 )
 from tests.tiny.plans import scaffold
@@ -76,8 +76,7 @@ def test_averages_as_tensorflow_and_keras_name_them() -> None:
         "bias": None,  # Two might be meant.
         "other": None,
     }
-    averages = MovingAverages(tensors)
-    assert {name: averages.find(name) for name in expected} == expected
+    assert {name: moving_average(name, tensors) for name in expected} == expected
 
 
 STATES = {
