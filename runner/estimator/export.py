@@ -116,7 +116,9 @@ def build_raw_serving_input_receiver_fn(
     def serving_input_receiver_fn() -> ServingInputReceiver:
         fed = {
             name: tf.compat.v1.placeholder(
-                feature.dtype, [default_batch_size, *feature.shape[1:]], name=str(name)
+                feature.dtype,
+                tf.TensorShape([default_batch_size]).concatenate(feature.shape[1:]),
+                name=str(name),
             )
             for name, feature in features.items()
         }

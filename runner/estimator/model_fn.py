@@ -187,7 +187,7 @@ class ModelFnGraph(UserGraph):
         config = self.config
         node: Mapping[str, Any] = config.model_fn or {}
         takes_params = "params" in _arguments(_function("model_fn", node, "features"))
-        settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
+        settings = RunConfig(tf_random_seed=config.seed).replace(model_dir=config.run_dir)
 
         def graph(mode: str) -> GraphSpec:
             # Called again for each graph: a builder of a model_fn may keep tensors of the last one.
@@ -252,7 +252,7 @@ def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
     read = partial(model.input, _input_fn(config, split), ModeKeys.PREDICT)
     with tf.Graph().as_default():
         features, _, source = read()
-        specs = {name: _fed_spec(name, value) for name, value in _named(features).items()}
+        specs = {name: _fed_spec(name, value, split) for name, value in _named(features).items()}
     raw = build_raw_serving_input_receiver_fn(specs)
 
     def of_one_tensor() -> TensorServingInputReceiver:
@@ -264,14 +264,14 @@ def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
     return spec if source is None else replace(spec, example=lambda: _example(read))
 
 
-def _fed_spec(name: str, feature: Any) -> tf.TensorSpec:
+def _fed_spec(name: str, feature: Any, split: str) -> tf.TensorSpec:
     if isinstance(feature, tf.Tensor):
         return tf.TensorSpec(feature.shape, feature.dtype)
-    kind = type(feature).__name__
+    feature_class = type(feature).__name__
     raise ConfigError(
         Problem(
             "input_fns.serving is missing",
-            f"without it only tensors can be fed, and the feature {name!r} is a {kind}",
+            f"only tensors can be fed, and {name!r} of input_fns.{split} is a {feature_class}",
             "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
         )
     )

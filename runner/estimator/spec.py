@@ -70,6 +70,9 @@ class EstimatorSpec(_Fields):
         for name in _REQUIRED.get(fields.mode or "", ()):
             if getattr(fields, name) is None:
                 raise ValueError(f"Missing {name}.")
+        for tensor in tf.nest.flatten([fields.loss, fields.predictions]):
+            if isinstance(tensor, tf.SparseTensor | tf.RaggedTensor):
+                raise TypeError(f"loss and predictions must be Tensor, given: {tensor}")
         loss, train_op, outputs = fields.loss, fields.train_op, fields.export_outputs
         predictions = {} if fields.predictions is None else fields.predictions
         if fields.mode == ModeKeys.PREDICT:

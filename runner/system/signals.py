@@ -100,6 +100,16 @@ class Interruption:
         if self._state.received is not None:
             raise InterruptedRunError(self._state.received)
 
+    @staticmethod
+    def check_swallowed() -> None:
+        """Raises `InterruptedRunError` again if it was raised and other code has swallowed it.
+
+        Keras and AutoGraph swallow errors as they build a graph, which then computes other values.
+        """
+        innermost = Interruption._innermost
+        if innermost is not None and innermost._state.raised:
+            innermost.check()
+
     @contextmanager
     def handled(self) -> Iterator[Interruption]:
         """Handles signals inside the block, in the main thread only."""

@@ -20,7 +20,18 @@ from runner.system.status import Status
 from runner.tracking.address import Address, resolve
 from runner.tracking.backends import backend_of, configured_uris, mlflow_uri
 from runner.tracking.follower_process import FollowerProcess, start_follower
-from runner.tracking.journal import Artifact, Dataset, End, Journal, Metrics, Parameters, Tags, Text
+from runner.tracking.journal import (
+    Artifact,
+    Dataset,
+    End,
+    Journal,
+    Metrics,
+    Parameters,
+    Tags,
+    Text,
+    read_lines,
+    segments,
+)
 from runner.tracking.tracker import COMMAND_TAG, ExportedModel, TrackedRun, Tracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 
@@ -67,8 +78,22 @@ class JournalTracker(Tracker):
         self._journal.append(Parameters(masked))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Appends metrics with the present time."""
-        self._journal.append(Metrics(metrics, step, now()))
+        """Appends metrics with the present time; to a run that has ended, only new values."""
+        if self._adds:
+            known = self._recorded(step)
+            metrics = {name: value for name, value in metrics.items() if known.get(name) != value}
+        if metrics:
+            self._journal.append(Metrics(metrics, step, now()))
+
+    def _recorded(self, step: int) -> dict[str, float]:
+        """Returns the last metrics in the journal of a step, such as a killed evaluation's."""
+        return {
+            name: value
+            for segment in segments(self._directory.journal)
+            for record, _ in read_lines(segment.path)
+            if isinstance(record, Metrics) and record.step == step
+            for name, value in record.values.items()
+        }
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Appends tags, with secrets masked."""
@@ -104,7 +129,7 @@ class JournalTracker(Tracker):
         run_directory, timeout = self._directory.run_directory, self._store.config.close_seconds
         for path in self._follower.finish(run_directory, timeout, remaining=remaining):
             undelivered = TrackingDirectory(path)
-            state = "delivers on for a time and logs" if self._follower.is_alive else "has logged"
+            state = "continues for a time and logs" if self._follower.is_alive else "has logged"
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
                 " %s to %s. When the store is back: python -m runner.sync %s",

@@ -102,6 +102,7 @@ def evaluate_run(experiment: Experiment) -> float:
             built.saver.restore(session, weights.prefix)
             with built.calls.explaining():
                 metrics = built.evaluation.evaluate(session)
+    Interruption.check_swallowed()
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     experiment.screen.line(f"{weights}: {split.value}  {shown}")
     if weights.directory is not None and split is EvaluatedSplit.test:

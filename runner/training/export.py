@@ -18,6 +18,7 @@ from runner.graph.built_graph import ServingGraph
 from runner.graph.serving import SIGNATURE, numbered
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
+from runner.system.signals import Interruption
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.run import Experiment
@@ -104,6 +105,7 @@ def _export(weights: Weights, target: Path) -> None:
             shutil.copyfile(provenance, unfinished / PROVENANCE)
         (unfinished / _STEP).parent.mkdir(exist_ok=True)
         (unfinished / _STEP).write_text(f"{weights.step}\n")
+        Interruption.check_swallowed()
         unfinished.rename(target)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from collections.abc import Sequence
+from itertools import cycle
 
 import psutil
 import pytest
@@ -13,7 +15,18 @@ from runner.runs.saved_checkpoints import by_step, state
 from tests.tiny.privileges import mounted
 from tests.tiny.runs import wait_for
 
-from .cases import SAVING, STEPPING, MakeCase, assert_same, delivered, kill, kill_often, signalled
+from .cases import (
+    SAVING,
+    STEPPING,
+    MakeCase,
+    assert_same,
+    assert_same_model,
+    delivered,
+    kill,
+    kill_anywhere,
+    kill_often,
+    signalled,
+)
 from .conftest import Command, finish, said
 
 # Early stopping keeps a state of its own.
@@ -222,6 +235,38 @@ def test_twenty_kills_at_random(
     kill_often(victim, starting, 0.1 * kills, kills, seed, numbers)
     assert victim.code() == 0, victim.output()
     assert_same(twin, victim, "tiny")
+
+
+BRIEF = (*TINY, "train.steps=30")
+
+
+def assert_kills_change_nothing(make_case: MakeCase, kills: int, seed: int) -> None:
+    """Kills commands at random moments from their start to their end, and compares what is left."""
+    twin, lives = make_case("twin", *BRIEF), {}
+    for mode in ("train", "evaluate", "export"):
+        began = time.monotonic()
+        assert twin.start(f"mode={mode}").wait() == 0, twin.output()
+        lives[mode] = time.monotonic() - began
+    generator = random.Random(seed)
+    signals = [number for _, number in zip(range(kills), cycle((signal.SIGKILL, signal.SIGTERM)))]
+    index = 0
+    while signals:
+        victim = make_case(f"victim {index}", *BRIEF)
+        index += 1
+        kill_anywhere(victim, lives, signals, generator)
+        assert_same(twin, victim, "tiny")
+        assert_same_model(twin, victim, "tiny")
+
+
+def test_a_few_kills_anywhere_change_nothing(make_case: MakeCase) -> None:
+    assert_kills_change_nothing(make_case, kills=5, seed=3)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_hundred_kills_anywhere_change_nothing(make_case: MakeCase, seed: int) -> None:
+    assert_kills_change_nothing(make_case, kills=100, seed=seed)
 
 
 # Steps of each shipped experiment; those of its sources are as few.

@@ -327,9 +327,6 @@ def without_labels(features: Any, mode: str) -> Any:
     return no_train_op(features, features, mode)
 
 
-_KEPT: list[tf.Tensor] = []
-
-
 def wrong_graph(mode: str, kind: str) -> Any:
     """A graph whose return is wrong in one way, in mode `train` where it can be."""
     loss = constant(tf.constant([1]))

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from runner.estimator import (
+    Estimator,
     EstimatorSpec,
     EvalSpec,
     FinalExporter,
@@ -133,6 +134,40 @@ def test_the_place_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     config = RunConfig()
     assert (config.task_type, config.task_id, config.is_chief) == ("worker", 1, False)
     assert (config.num_ps_replicas, config.num_worker_replicas) == (2, 4)
+    older = {"master": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}
+    task = {"type": "master", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": older, "task": task}))
+    config = RunConfig()
+    assert (config.master, config.is_chief, config.num_worker_replicas) == ("grpc://a:1", True, 2)
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"master": ["a:1"]}, "task": task}))
+    assert (RunConfig().master, RunConfig().is_chief) == ("", True)
+
+
+def test_the_model_dir_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", '{"model_dir": "shared"}')
+    assert RunConfig().model_dir == "shared"
+    assert RunConfig(b"shared").model_dir == "shared"
+    with pytest.raises(ValueError, match="must have the same value as the model_dir in TF_CONFIG"):
+        RunConfig("mine")
+
+
+def test_a_subclass_has_a_property_for_a_field() -> None:
+    class Settings(RunConfig):
+        @property
+        def model_dir(self) -> str:
+            return f"{self._model_dir}/sub"  # type: ignore[attr-defined]
+
+    settings = Settings("a").replace(save_summary_steps=3)
+    assert settings.model_dir == Estimator(nothing, config=settings).model_dir == "a/sub"
+    assert Estimator(nothing, config=settings).config.model_dir == "a/sub"
+
+
+def test_a_placeholder_of_unknown_rank() -> None:
+    with tf.Graph().as_default():
+        receiver_fn = export.build_raw_serving_input_receiver_fn({"x": tf.TensorSpec(None)}, 2)
+        assert receiver_fn().features["x"].shape.rank is None
+        shape = export.build_raw_serving_input_receiver_fn({"x": tf.TensorSpec([1, 3])}, 2)
+        assert shape().features["x"].shape.as_list() == [2, 3]
 
 
 def test_receivers() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,12 @@ from runner.config.schema import (
     TrainConfig,
     VariablesConfig,
 )
-from runner.errors import CheckpointError, PlanError, RunDirectoryError
+from runner.errors import CheckpointError, InterruptedRunError, PlanError, RunDirectoryError
+from runner.graph import keras_graph
 from runner.graph.serving import first_example, named
 from runner.runs.provenance import provenance_of
 from runner.runs.run_directory import RunDirectory
+from runner.system.signals import Interruption
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from runner.training.export import exported_model
@@ -196,6 +200,23 @@ def test_any_checkpoint_is_evaluated_on_the_split_that_is_chosen(finished: Runs)
         shutil.rmtree(finished.directory().path / folder)
     with pytest.raises(RunDirectoryError, match="has no checkpoint\n  cause: the run is KILLED"):
         finished.shown(mode=Mode.evaluate, evaluate=chosen, run_dir=run_dir, from_run_dir=True)
+
+
+def test_what_was_built_while_a_signal_was_swallowed_is_not_used(
+    finished: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AutoGraph and Keras swallow errors, and the graph they go on to build is another one."""
+    make = keras_graph.KerasGraph.serving
+
+    def interrupted(*arguments: Any) -> Any:
+        with suppress(InterruptedRunError):
+            signal.raise_signal(signal.SIGTERM)
+        return make(*arguments)
+
+    monkeypatch.setattr(keras_graph.KerasGraph, "serving", interrupted)
+    with pytest.raises(InterruptedRunError), Interruption().handled():
+        finished.shown(mode=Mode.export)
+    assert not finished.directory().export.exists()
 
 
 def test_an_export_of_another_step_is_neither_replaced_nor_registered_as_this_one(
