@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import signal
@@ -16,6 +17,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from runner.cluster.trial_link import OBJECTIVE, TRIAL, TrialLink, has_begun
 from runner.config.cluster_spec import VARIABLE, write_tf_config
@@ -91,6 +94,7 @@ class LocalCluster:
         Raises:
           ClusterError: when a task has failed more often than `cluster.restarts`, with the exit
             code of the task.
+          ConfigError: when other networks could reach the tasks, and `cluster.exposed` is false.
           PrunedRunError: when the trial is pruned; the last step is saved.
           InterruptedRunError: after a signal.
         """
@@ -131,6 +135,10 @@ class LocalCluster:
 
     def _start_all(self) -> None:
         cluster = self._cluster
+        public = public_addresses()
+        if public and not cluster.exposed:
+            raise ConfigError(_exposed(public))
+        self._print("cluster", "its servers listen on all interfaces, without a password")
         free = free_addresses(cluster.ps + cluster.workers)
         self._addresses = {
             PS: tuple(free[: cluster.ps]),
@@ -245,6 +253,26 @@ class LocalCluster:
                 # the interpreter flushes when it ends, go to /dev/null.
                 redirect_to_devnull(sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
+
+
+def public_addresses() -> list[str]:
+    """Returns the addresses of this machine that are not private."""
+    addresses = [
+        address.address.partition("%")[0]
+        for interface in psutil.net_if_addrs().values()
+        for address in interface
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return [address for address in addresses if ipaddress.ip_address(address).is_global]
+
+
+def _exposed(addresses: Sequence[str]) -> Problem:
+    return Problem(
+        f"a local cluster would listen at {', '.join(addresses)}, which is public",
+        "TensorFlow's servers listen on all interfaces, and run what anyone sends, without a "
+        "password",
+        "cluster.exposed=true if a firewall closes the ports of this machine",
+    )
 
 
 def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:

@@ -50,6 +50,9 @@ class ClusterConfig:
 
     # True starts all tasks as processes on this machine.
     local: bool = False
+    # True starts them even on a machine with a public address: TensorFlow's servers listen on all
+    # interfaces, without a password.
+    exposed: bool = False
     # How many tasks train, the chief included; with `local` only.
     workers: int = field(default=1, metadata=at_least(1, "1 is the chief alone"))
     # How many parameter servers hold the variables; with `local` only.

@@ -13,6 +13,7 @@ from filelock import FileLock
 from hydra.core.override_parser.types import Override
 
 from runner.config.choices import Resume
+from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.config.spelling import plain_node
 from runner.errors import ConfigError, Problem, SweepError, require_all
@@ -30,8 +31,8 @@ from runner.sweeps.search import Search, try_search
 from runner.sweeps.search_space import SearchSpace, search_space
 from runner.sweeps.study import (
     DECIDED,
+    PRUNER,
     SearchStudy,
-    build_pruner,
     build_sampler,
     open_storage,
     open_study,
@@ -131,7 +132,7 @@ class OptunaSweeper(RunnerSweeper):
         require_all(
             lambda: objectives_of(settings, default, metrics),
             lambda: build_sampler(settings),
-            lambda: build_pruner(settings["pruner"]),
+            lambda: build_target(PRUNER, settings["pruner"]),
             lambda: constraints(settings, metrics),
             lambda: settings.get("storage") and open_storage(Path(), settings["storage"]),
         )

@@ -54,7 +54,7 @@ DECIDED = tuple(_STATES)
 
 _DATABASE = "study.db"
 _SAMPLER = "hydra.sweeper.sampler"
-_PRUNER = "hydra.sweeper.pruner"
+PRUNER = "hydra.sweeper.pruner"
 _DRAWING_ERRORS = (ValueError, TypeError, RuntimeError, ImportError)
 """What samplers raise where a space, or what is installed, does not suit them."""
 
@@ -128,16 +128,6 @@ def build_sampler(settings: Mapping[str, Any], drawn: int = 0) -> BaseSampler:
     return sampler
 
 
-def build_pruner(node: Mapping[str, Any]) -> optuna.pruners.BasePruner:
-    """Returns the pruner that `hydra.sweeper.pruner` names.
-
-    Raises:
-      ConfigError: there is no such pruner, or its arguments do not fit.
-    """
-    pruner: optuna.pruners.BasePruner = build_target(_PRUNER, node)
-    return pruner
-
-
 class SearchStudy(optuna.Study):
     """An existing study, as one process of a search sees it."""
 
@@ -149,7 +139,7 @@ class SearchStudy(optuna.Study):
         objectives: Sequence[Objective],
         constraints: Mapping[str, Constraint],
     ) -> None:
-        sampler, pruner = build_sampler(settings), build_pruner(settings["pruner"])
+        sampler, pruner = build_sampler(settings), build_target(PRUNER, settings["pruner"])
         super().__init__(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
         self.objectives = objectives
         self._settings, self._constraints, self._database = settings, constraints, storage
@@ -338,7 +328,7 @@ class Reporter:
     def _opened(self) -> optuna.Trial:
         if self._trial is None:
             storage = open_storage(self._directory, self._settings.get("storage"))
-            name, pruner = str(self._attempt.study), build_pruner(self._settings["pruner"])
+            name, pruner = str(self._attempt.study), build_target(PRUNER, self._settings["pruner"])
             study = optuna.load_study(study_name=name, storage=storage, pruner=pruner)
             self._trial = optuna.Trial(study, _trial_id(storage, name, self._attempt.trial))
         return self._trial

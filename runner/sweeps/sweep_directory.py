@@ -99,10 +99,10 @@ class AttemptFile:
     def read(self) -> Attempt:
         """Returns the attempt."""
         content: dict[str, Any] = json.loads(self.path.read_text())
-        way = content.get("way_to_run")
+        relative = content.get("way_to_run")
         names = {attribute.name for attribute in fields(Attempt)}
         content = {key: value for key, value in content.items() if key in names}
-        content["run_dir"] = resolve_moved(content.get("run_dir"), way, self.path.parent)
+        content["run_dir"] = resolve_moved(content.get("run_dir"), relative, self.path.parent)
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
         content["curve"] = tuple((step, value) for step, value in content["curve"])
@@ -113,8 +113,8 @@ class AttemptFile:
         """Writes the attempt atomically."""
         # As pairs: the keys of a mapping would be sorted.
         values = list(attempt.values.items())
-        way = relative_path(attempt.run_dir, self.path.parent)
-        write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": way})
+        relative = relative_path(attempt.run_dir, self.path.parent)
+        write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": relative})
 
     def update(self, **changes: Any) -> Attempt:
         """Changes some attributes and returns the attempt."""

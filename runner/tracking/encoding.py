@@ -165,7 +165,7 @@ class Encoder:
 
     Args:
       parameters: encoded names and values of the parameters that the run already has.
-      tags: the tags that the run already has; that of its changed parameters is continued.
+      tags: the tags that the run already has; the tag of changed parameters is continued.
     """
 
     def __init__(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:

@@ -129,7 +129,7 @@ class JournalTracker(Tracker):
         run_directory, timeout = self._directory.run_directory, self._store.config.close_seconds
         for path in self._follower.finish(run_directory, timeout, remaining=remaining):
             undelivered = TrackingDirectory(path)
-            state = "delivers on for a time and logs" if self._follower.is_alive else "has logged"
+            state = "continues for a time and logs" if self._follower.is_alive else "has logged"
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
                 " %s to %s. When the store is back: python -m runner.sync %s",
