@@ -183,7 +183,6 @@ def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
             lambda part: open_checkpoint(case.path(part, form)),
             initialize=initialize,
         )
-        restorer.build()
         graph.finalize()
     return Way(
         graph, lambda session: session.run(restorer.init_op), restorer.restore, CachedSession

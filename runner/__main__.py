@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NoReturn
 
 import hydra
@@ -26,14 +25,15 @@ from runner.config.choices import Mode
 from runner.config.cluster import resolve
 from runner.config.cluster_spec import is_task, launches
 from runner.config.composition import (
-    COMPOSITION_ERRORS,
     RAISED,
     experiment_names,
+    is_of_composition,
     problem_of,
     register,
     shipped,
     with_plus_plus,
 )
+from runner.config.masking import mask_of_command
 from runner.config.new_project import init
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_from_run_dir, validate
@@ -45,13 +45,9 @@ from runner.system.lifeline import LIFELINE, end_with_launcher
 from runner.system.signals import Interruption, ending_at_once
 from runner.tracking import start_delivery
 
-# Whether Hydra has composed the command; later errors are the run's. Launchers pickle this module.
-_progress = SimpleNamespace(began=False)
-
 
 @hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")
 def _job(config: DictConfig) -> float | None:
-    _progress.began = True
     job = job_of(HydraConfig.get())
     if job is not None:
         return run_attempt(job, lambda trial: _run(config, trial))
@@ -92,15 +88,16 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     by_itself = swept is None and HydraConfig.get().mode == RunMode.RUN
     context = RunContext(
         overrides=overrides,
-        # The trials of a sweep share a folder, and are distinguished by their configurations.
-        run_dir_is_explicit=by_itself and run_config.run_dir != f"runs/{run_config.name}",
         from_run_dir=from_run_dir,
+        ends_command=by_itself,
         print_next_commands=by_itself and LIFELINE not in os.environ,
         watch=swept or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )
-    with Interruption(run_config.session.grace_seconds).handled():
+    with Interruption(run_config.session.grace_seconds).handled() as interruption:
         objective = run_experiment(run_config, context)
+        if not by_itself and trial is None:
+            interruption.check()  # Another sweeper would continue with the next trial.
     hand_over(objective, os.environ)
     return objective
 
@@ -148,7 +145,6 @@ def main() -> int:
         return 0
     if sys.argv[1:2] == ["init"]:
         return _init()
-    _progress.began = False
     end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
@@ -160,9 +156,7 @@ def main() -> int:
     except RunnerError as error:
         return _fail(error)
     except RAISED as error:
-        # Trials may also begin in other processes.
-        began = _progress.began or not {"-m", "--multirun"}.isdisjoint(sys.argv)
-        if began and not isinstance(error, COMPOSITION_ERRORS):
+        if not is_of_composition(error):
             raise  # An error of the run, with its traceback.
         return _fail(ConfigError(problem_of(error)))
     except KeyboardInterrupt:
@@ -201,7 +195,8 @@ def _fail(error: RunnerError) -> int:
         # The process that has started this task reports whether there is a run to continue.
         shown = RunnerError(*(replace(problem, remedy="") for problem in error.problems))
     details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
-    print(f"runner: {shown}{details}", file=sys.stderr)
+    # A message may repeat an override.
+    print(mask_of_command(sys.argv).text(f"runner: {shown}{details}"), file=sys.stderr)
     return error.exit_code
 
 

@@ -126,7 +126,7 @@ class NonFiniteLossError(RunnerError):
 
 
 class SaveError(RunnerError):
-    """A checkpoint could not be written, the disk being full for example."""
+    """A checkpoint or a record could not be written, because the disk is full for example."""
 
 
 class UserCodeError(RunnerError):

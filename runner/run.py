@@ -16,7 +16,9 @@ from runner.restoration.report import summary, table, text
 from runner.runs.resumption import Opening, extension_lines, skipped_run_notice
 from runner.runs.run_directory import mark_killed_runs
 from runner.runs.saved_checkpoints import recover
+from runner.system.atomic_files import disk_errors
 from runner.system.signals import Interruption
+from runner.system.user_code import raised
 from runner.training.evaluation import evaluate_run
 from runner.training.export import export_run
 from runner.training.loop import train_run
@@ -40,14 +42,18 @@ def run_experiment(config: RunConfig, context: RunContext | None = None) -> floa
         `PrunedRunError` when the trial is pruned.
     """
     experiment = Experiment(config, context or RunContext())
-    if config.mode is Mode.train:
-        return train(experiment)
-    if config.mode is Mode.evaluate:
-        return evaluate_run(experiment)
-    if config.mode is Mode.plan:
-        show_plan(experiment)
-    else:
-        export_run(experiment)
+    try:
+        with disk_errors(experiment.container):
+            if config.mode is Mode.train:
+                return train(experiment)
+            if config.mode is Mode.evaluate:
+                return evaluate_run(experiment)
+            if config.mode is Mode.plan:
+                show_plan(experiment)
+            else:
+                export_run(experiment)
+    except SystemExit as error:  # Most calls of user code report it with their key.
+        raise raised("the experiment's code", error) from error
     return None
 
 
@@ -124,9 +130,13 @@ def _plan_fresh_start(experiment: Experiment) -> RestorationPlan:
     # The first plan takes what their graphs will save: a bad plan fails before they are trained.
     plan = experiment.make_sound_plan()
     context = RunContext(screen=experiment.screen)
-    trained = experiment.sources.train_missing(
-        lambda source: run_experiment(source, context), experiment.screen.line
-    )
+    with Interruption(experiment.config.session.grace_seconds).handled() as interruption:
+
+        def train_source(source: RunConfig) -> None:
+            run_experiment(source, context)
+            interruption.check()  # A signal while it was closed ends this run too.
+
+        trained = experiment.sources.train_missing(train_source, experiment.screen.line)
     return experiment.make_sound_plan() if trained else plan
 
 

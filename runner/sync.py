@@ -43,6 +43,7 @@ def _log_warnings() -> None:
     warnings = _Warnings(sys.stdout)
     warnings.setLevel(logging.WARNING)
     warnings.setFormatter(logging.Formatter("%(message)s"))
+    logging.raiseExceptions = False  # No tracebacks about a log on a full disk.
     logging.basicConfig(level=logging.INFO, handlers=[warnings], force=True)
 
 

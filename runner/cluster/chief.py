@@ -206,7 +206,7 @@ def serve(config: RunConfig, screen: Screen) -> None:
                     if is_over(interruption.remaining(), needed=not left):
                         interruption.check()
                     if interruption.received() and not announced:
-                        screen.line("serves on after a signal, until the chief has left")
+                        screen.line("continues to serve after a signal, until the chief has left")
                         announced = True
                     time.sleep(_POLL_SECONDS)
     screen.line("done")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import signal
@@ -16,6 +17,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from runner.cluster.trial_link import OBJECTIVE, TRIAL, TrialLink, has_begun
 from runner.config.cluster_spec import VARIABLE, write_tf_config
@@ -91,6 +94,7 @@ class LocalCluster:
         Raises:
           ClusterError: when a task has failed more often than `cluster.restarts`, with the exit
             code of the task.
+          ConfigError: when other networks could reach the tasks, and `cluster.exposed` is false.
           PrunedRunError: when the trial is pruned; the last step is saved.
           InterruptedRunError: after a signal.
         """
@@ -111,7 +115,6 @@ class LocalCluster:
                 with interruption.deferred():
                     self._start_all()
                     self._follow(interruption)
-                    interruption.check()
             except ClusterError as error:
                 # The others may take long to end.
                 self._print("cluster", f"{error.problems[0].state}; the other tasks are ended")
@@ -123,12 +126,19 @@ class LocalCluster:
                     # A second signal does not wait for anything to be saved.
                     for task in filter(_Task.is_alive, self._tasks):
                         task.kill()
+            chief = next(task for task in self._tasks if task.kind == CHIEF)
+            if chief.process.returncode != 0:
+                interruption.check()
             if self._link is not None:
                 self._link.end()
             return float(objective.read_text()) if objective.exists() else None
 
     def _start_all(self) -> None:
         cluster = self._cluster
+        public = public_addresses()
+        if public and not cluster.exposed:
+            raise ConfigError(_exposed(public))
+        self._print("cluster", "its servers listen on all interfaces, without a password")
         free = free_addresses(cluster.ps + cluster.workers)
         self._addresses = {
             PS: tuple(free[: cluster.ps]),
@@ -188,22 +198,15 @@ class LocalCluster:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         task.relay.join(_POLL_SECONDS)
         if code in _MISTAKES or task.restarts == 0:
-            error = ClusterError(self._failed(f"{task.name} {how}", code))
+            cause, remedy = "a restart would end in the same way", "its lines above say what to do"
+            if code not in _MISTAKES:
+                cause = f"cluster.restarts is {self._cluster.restarts}, and no restart is left"
+                remedy = "its lines above say why; the same command continues the run"
+            error = ClusterError(Problem(f"{task.name} {how}", cause, remedy))
             error.exit_code = code if code > 0 else 1
             raise error
         self._print(task.name, f"{how}; it is started again, {task.restarts - 1} times left")
         return self._start(task.kind, task.index, task.restarts - 1)
-
-    def _failed(self, state: str, code: int) -> Problem:
-        if code in _MISTAKES:
-            cause, remedy = "a restart would end in the same way", "its lines above say what to do"
-            return Problem(state, cause, remedy)
-        return Problem(
-            state,
-            f"cluster.restarts is {self._cluster.restarts}, and no restart is left",
-            "its lines above say why; a larger cluster.restarts restarts it more often; the same "
-            "command continues the run",
-        )
 
     def _await_others(self, interruption: Interruption) -> None:
         deadline = time.monotonic() + self._cluster.grace_secs
@@ -250,6 +253,26 @@ class LocalCluster:
                 # the interpreter flushes when it ends, go to /dev/null.
                 redirect_to_devnull(sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
+
+
+def public_addresses() -> list[str]:
+    """Returns the addresses of this machine that are not private."""
+    addresses = [
+        address.address.partition("%")[0]
+        for interface in psutil.net_if_addrs().values()
+        for address in interface
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return [address for address in addresses if ipaddress.ip_address(address).is_global]
+
+
+def _exposed(addresses: Sequence[str]) -> Problem:
+    return Problem(
+        f"a local cluster would listen at {', '.join(addresses)}, which is public",
+        "TensorFlow's servers listen on all interfaces, and run what anyone sends, without a "
+        "password",
+        "cluster.exposed=true if a firewall closes the ports of this machine",
+    )
 
 
 def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:

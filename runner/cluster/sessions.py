@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from runner.config.cluster_spec import addresses_by_type, own_name, parameter_se
 from runner.config.schema import PS, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, LostServerError, Problem
+from runner.session.cached_session import lost_servers_abort
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 
@@ -148,52 +148,6 @@ def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
         ) from error
 
 
-# When several parts of a step fail, TensorFlow lists their errors in this form, and raises an error
-# of the type of the first.
-_LOST = re.compile(rf"^(?:ABORTED|UNAVAILABLE): From /job:{PS}/", re.MULTILINE)
-
-
-@contextmanager
-def lost_servers_abort() -> Iterator[None]:
-    """Raises an `AbortedError` in place of a `CancelledError` that a lost server has caused.
-
-    Raises:
-      tf.errors.AbortedError: with the message of that error.
-    """
-    try:
-        yield
-    except tf.errors.CancelledError as error:
-        if _LOST.search(str(error.message)) is None:
-            raise
-        raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
-
-
-class ClusterSession(tf.compat.v1.Session):
-    """A session whose steps raise `AbortedError` when a server is lost.
-
-    A monitored session recovers from it. TensorFlow may raise the `CancelledError` of the part of
-    the step on this machine, which the loss has cancelled.
-    """
-
-    def run(self, *arguments: Any, **options: Any) -> Any:
-        """Runs a step, with the arguments and errors of `tf.compat.v1.Session.run`.
-
-        Raises:
-          tf.errors.AbortedError: also when a parameter server is lost and the step is cancelled.
-        """
-        with lost_servers_abort():
-            return super().run(*arguments, **options)
-
-
-def cluster_session(session: _Session) -> _Session:
-    """Turns a session into a `ClusterSession`; it stays the same object.
-
-    TensorFlow's SessionManager creates sessions itself, and chooses their class.
-    """
-    session.__class__ = ClusterSession
-    return session
-
-
 class ClusterChiefSessionCreator(ChiefSessionCreator):
     """The `ChiefSessionCreator` of a cluster's chief.
 
@@ -233,7 +187,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
             session = super().create_session()
             self.channel.discard_after(session, int(session.run(self._step)))
             session.run(self._set_ready)
-            return cluster_session(session)
+            return session
 
     def _reset_servers(self) -> None:
         cluster = self._task.cluster
@@ -268,7 +222,7 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
             self._task.wait_for_servers()
             session = self._when_ready()
             self.channel.ended[own_name(self._task.cluster)].clear(session)
-            return cluster_session(session)
+            return session
 
     def _when_ready(self) -> _Session:
         cluster = self._task.cluster

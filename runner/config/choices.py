@@ -282,8 +282,39 @@ def _is(accepted: Callable[[Any], object], cause: str) -> Callable[[Any], str]:
     return lambda value: "" if accepted(value) else cause
 
 
-CHECKPOINT = rule(_is(str.strip, "it names no checkpoint"), "null starts from initializers")
-NAME = rule(_is(str.strip, "runs are filed under it"), "name=my_experiment")
+# What file systems take as one name.
+_MOST_BYTES = 255
+
+
+def _path(empty: str) -> Callable[[str], str]:
+    """Returns why a string is no path; `empty` if it is empty."""
+
+    def cause(path: str) -> str:
+        if not path.strip():
+            return empty
+        if "\0" in path:
+            return "it holds a NUL character"
+        too_long = any(len(part.encode()) > _MOST_BYTES for part in path.split("/"))
+        return f"no file name is longer than {_MOST_BYTES} bytes" if too_long else ""
+
+    return cause
+
+
+def _name(name: str) -> str:
+    if name.startswith("/") or not {".", ".."}.isdisjoint(name.split("/")):
+        return "its runs would be outside the folder of runs"
+    return _path("runs are filed under it")(name)
+
+
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+# Holds for every field.
+_FINITE = Rule(_is(_is_finite, "it must be a finite number"))
+CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
+NAME = rule(_name, "name=my_experiment")
+RUN_DIR = rule(_path("runs need a folder"))
 SCHEDULE = rule(_schedule, words="such as `10 minutes` or `at 100, at 1000`")
 # What TensorFlow and the operating system can count in milliseconds, about 30 years.
 _MOST_SECONDS = 1e9
@@ -346,10 +377,11 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
     problems: list[Problem] = []
     for field in dataclasses.fields(kind):
         value, key = values.get(field.name), f"{prefix}{field.name}"
-        rule: Rule | None = field.metadata.get(RULE)
         if isinstance(value, Mapping) and dataclasses.is_dataclass(hints(kind)[field.name]):
             problems += rule_problems(value, hints(kind)[field.name], f"{key}.")
-        elif rule is not None and value is not None and (cause := rule.cause(value)):
+            continue
+        rule = field.metadata.get(RULE, _FINITE)
+        if value is not None and (cause := rule.cause(value) or _FINITE.cause(value)):
             default = field.default not in (None, "", dataclasses.MISSING)
             remedy = f"the default is {_shown(field.default)}" if default else ""
             remedy = rule.remedy.replace("{key}", key) or remedy
@@ -359,4 +391,5 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
 
 
 def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else repr(value)
+    text = f"{value:g}" if isinstance(value, float) else repr(value)
+    return f"{text[:60]}...{text[-1]}" if len(text) > _MOST_BYTES else text

@@ -146,7 +146,7 @@ _OF_CLUSTERS = ("evaluator", "synchronous", "backup", "placement", "partition_by
 
 def _unused_problems(cluster: ClusterConfig) -> Iterator[Problem]:
     """Yields the problem of settings that have no effect, because no local cluster is started."""
-    used: dict[str, object] = {"workers": 1, "ps": 1, "restarts": 0}
+    used: dict[str, object] = {"workers": 1, "ps": 1, "restarts": 0, "exposed": False}
     if has_addresses(cluster):
         used |= {"workers": len(trainers(cluster)), "ps": len(cluster.addresses.ps)}
         state, cause = "the tasks have addresses", "there are as many tasks as addresses"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -36,10 +37,10 @@ from runner.config.reference import help_of_keys
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked, similar
 
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
+_COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 # A composition, like a run, can also raise these: OmegaConf fails itself at an override below a key
 # without a value, Hydra at options that exclude each other, and a folder may not be readable.
-RAISED = (*COMPOSITION_ERRORS, ValueError, AttributeError, AssertionError, PermissionError)
+RAISED = (*_COMPOSITION_ERRORS, ValueError, AttributeError, AssertionError, PermissionError)
 
 # Composes a configuration, `hydra` included, of overrides.
 Compose = Callable[[Sequence[str]], DictConfig]
@@ -118,6 +119,17 @@ def reporting_composition() -> Iterator[None]:
         raise ConfigError(problem_of(error)) from error
 
 
+def is_of_composition(error: BaseException) -> bool:
+    """Whether one of the errors `RAISED` is about the command, and not a bug of later code."""
+    return isinstance(error, _COMPOSITION_ERRORS) or _raised_in(error) in ("hydra", "omegaconf")
+
+
+def _raised_in(error: BaseException) -> str:
+    """Returns the package whose code raised an error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0]
+
+
 def problem_of(error: BaseException) -> Problem:
     """Returns the problem that an error of a composition reports."""
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
@@ -149,7 +161,7 @@ def problem_of(error: BaseException) -> Problem:
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and cause.msg is not None:
             return _refused(cause, str(error))
-    if isinstance(error, AttributeError | AssertionError):
+    if isinstance(error, AttributeError | AssertionError) and _raised_in(error) == "omegaconf":
         return _below_nothing("an override is below a key that has no value")
     state, *rest = str(error).splitlines() or [type(error).__name__]
     return Problem(state, " ".join(line.strip() for line in rest))
@@ -185,19 +197,19 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
         return Problem(
             "an experiment is composed below the key 'experiment'",
             first,
-            "make `# @package _global_` the first line of its file",
+            "make `# @package _global_` the first line of its file, without a byte order mark",
         )
     if key.startswith("hydra."):
         return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
     if annotation(key, RunConfig) is None:
         return unknown_key(key, place)
-    parent, _, name = key.rpartition(".")
+    parent, dot, name = key.rpartition(".")
     siblings = cause.parent_node if isinstance(cause.parent_node, DictConfig) else ()
     return Problem(
         f"{key} is not set, so there is nothing to override",
-        f"the experiment sets no such key below {parent}",
+        f"the experiment sets no such key below {parent}" if parent else "~KEY deletes it",
         f"fix the name, or put a plus before it to add it: +{key}=...",
-        [f"{parent}.{sibling}" for sibling in similar(name, map(str, siblings))],
+        [f"{parent}{dot}{sibling}" for sibling in similar(name, map(str, siblings))],
     )
 
 

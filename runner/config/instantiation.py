@@ -10,7 +10,6 @@ import inspect
 import logging
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from omegaconf import OmegaConf
 
 from runner.config.keys import leaves
 from runner.errors import ConfigError, Problem, RunnerError, nearest, ranked, similar
-from runner.system.user_code import raised
+from runner.system.user_code import located, raised, staying
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +38,9 @@ def register_resolvers() -> None:
     `build_target` replaces the references by objects.
     """
     for kind in KINDS:
-        if not OmegaConf.has_resolver(kind):
-            OmegaConf.register_new_resolver(kind, _spelled(kind))
-
-
-def _spelled(kind: str) -> Callable[[str], str]:
-    def spell(name: str) -> str:
-        return f"${{{kind}:{name}}}"
-
-    return spell
+        OmegaConf.register_new_resolver(
+            kind, lambda name, kind=kind: f"${{{kind}:{name}}}", replace=True
+        )
 
 
 class References:
@@ -101,15 +94,7 @@ class References:
 
 def has_reference(node: Any) -> bool:
     """Whether a nested value holds a reference."""
-    return any(references("", node))
-
-
-def references(key: str, value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields (key, kind, name) of every reference in a nested value."""
-    for place, string in _strings(key, value):
-        reference = _REFERENCE.fullmatch(string)
-        if reference:
-            yield place, reference[1], reference[2]
+    return any(_REFERENCE.fullmatch(string) for _, string in _strings("", node))
 
 
 def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -137,7 +122,10 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
     check_target(key, node, references)
     try:
         register_resolvers()
-        return instantiate({"_convert_": "all", **_resolving(node, references)})
+        with staying():
+            return instantiate({"_convert_": "all", **_resolving(node, references)})
+    except SystemExit as error:
+        raise raised(key, error) from error
     except InstantiationException as error:
         cause = error.__cause__
         if isinstance(cause, RunnerError):
@@ -145,7 +133,7 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
         if not isinstance(cause, ValueError | TypeError):
             raise raised(key, cause or error) from cause
         raise ConfigError(
-            Problem(f"{key}: {node['_target_']} refuses its arguments", _with_place(cause))
+            Problem(f"{key}: {node['_target_']} refuses its arguments", located(cause))
         ) from error
 
 
@@ -203,6 +191,7 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
 
     Raises:
       ConfigError: when there is no such class or function.
+      UserCodeError: when its module calls `sys.exit`.
     """
     path = str(node["_target_"])
     remedy = (
@@ -210,7 +199,10 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
         "for your own modules"
     )
     try:
-        target = get_object(path)
+        with staying():
+            target = get_object(path)
+    except SystemExit as error:
+        raise raised(f"{key}._target_", error) from error
     except Exception as error:
         problem = Problem(f"{key}._target_ is {path!r}", _reason(error), remedy, _similar(path))
         raise ConfigError(problem) from error
@@ -230,12 +222,7 @@ def _reason(error: BaseException) -> str:
     cause = error.__cause__
     if cause is None or isinstance(cause, ImportError | AttributeError | SyntaxError):
         return str(cause or error).splitlines()[0]
-    return _with_place(cause)
-
-
-def _with_place(error: BaseException) -> str:
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+    return located(cause)
 
 
 def _similar(path: str) -> tuple[str, ...]:
@@ -252,18 +239,11 @@ def _similar(path: str) -> tuple[str, ...]:
     return ()
 
 
-def _parameters(target: Any) -> Mapping[str, inspect.Parameter] | None:
-    """Returns the parameters of a target; None for a builtin without a signature."""
-    try:
-        return inspect.signature(target).parameters
-    except (ValueError, TypeError):
-        return None
-
-
 def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
-    parameters = _parameters(target)
-    if parameters is None:
-        return  # Calling it reports what does not fit.
+    try:
+        parameters = inspect.signature(target).parameters
+    except (ValueError, TypeError):  # A builtin; calling it reports what does not fit.
+        return
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     named = [
         name

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.keys import annotation, keys, options, paths, words
+from runner.config.keys import annotation, keys, options, paths
 from runner.config.schema import RunConfig
 from runner.errors import Problem, similar
 
@@ -43,10 +43,8 @@ def unknown_key(key: str, place: str = "") -> Problem:
 
 def bad_value(key: str, cause: str) -> Problem:
     """Returns the problem of a value that does not fit the annotation of its dotted key."""
-    kind = annotation(key, RunConfig)
-    choices = options(kind)
-    remedy = "" if choices or kind is None else f"give {words(kind)}"
-    return Problem(f"{key} has a value that does not fit", cause, remedy, choices)
+    choices = options(annotation(key, RunConfig))
+    return Problem(f"{key} has a value that does not fit", cause, choices=choices)
 
 
 def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Problem:

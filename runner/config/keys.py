@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 # Key of the metadata of a field that holds structured configs by name.
 ENTRIES = "entries"
-
-_WORDS: dict[Any, str] = {
-    bool: "true or false",
-    float: "a number",
-    int: "a whole number",
-    str: "a string",
-    type(None): "null",
-    dict: "a mapping",
-    list: "a list",
-}
-
 
 hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 """Returns field -> annotation of a structured config."""
@@ -70,17 +58,6 @@ def options(kind: Any) -> tuple[str, ...]:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return tuple(kind.__members__)
     return ("true", "false") if kind is bool else ()
-
-
-def words(kind: Any) -> str:
-    """Returns a description of the values that an annotation allows."""
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(words(hint) for hint in get_args(kind))
-    if dataclasses.is_dataclass(kind):
-        return f"a mapping with the keys {', '.join(keys(kind))}"
-    if options(kind):
-        return " or ".join(options(kind))
-    return _WORDS.get(get_origin(kind) or kind, "another value")
 
 
 def paths(kind: Any, prefix: str = "") -> Iterator[str]:

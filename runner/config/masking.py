@@ -17,22 +17,40 @@ MASKED = "***"
 # A shorter value occurs by chance within other words.
 _MIN_LENGTH = 5
 
-# A sweep's values in one override: `hydra.sweeper.params={data.token: [a, b]}`.
+# A sweep's values in overrides: `hydra.sweeper.params={data.token: [a, b]}`.
 _PARAMS = "hydra.sweeper.params"
-_KEY = re.compile(r"[\w.@/]+(?=\s*['\"]?\s*:)")
+# The keys of mappings in an override: `+data={token: abc}`.
+_KEY = re.compile(r"[\w.@/-]+(?=\s*['\"]?\s*:)")
+
+# A password, up to the last `@`, and a token in place of a user's name.
+_IN_ADDRESSES = (
+    r"://[^\s/@:]*:([^\s'\"]+)@",
+    r"(?i)https?://([^\s/@:]+):?@",
+)
+
+# (last part of a key, value) -> the `${...}` that gave the value from an environment variable.
+_typed: dict[tuple[str, str], str] = {}
 
 
 @dataclass
 class MaskConfig:
     """The definition of a secret, which is recorded as `***` in parameters, tags and artifacts."""
 
-    # Globs that match whole dotted keys of the configuration, ignoring case.
+    # Globs that match keys of the configuration, dotted or by their last part, ignoring case. All
+    # below such a key is secret too.
     names: list[str] = field(
         default_factory=lambda: [
             "*password*",
             "*passwd*",
             "*secret*",
+            "*passphrase*",
             "*token",
+            "tokens",
+            "pwd",
+            "*_pwd",
+            "auth",
+            "*_auth",
+            "*authorization*",
             "*api_key*",
             "*apikey*",
             "*access_key*",
@@ -44,8 +62,10 @@ class MaskConfig:
     # match.
     values: list[str] = field(
         default_factory=lambda: [
-            r"://[^\s/@:]*:([^\s/@]+)@",
-            r"(?i)(?:password|passwd|secret|token|api_?key|access_key|credential)=([^\s,;&'\"]+)",
+            *_IN_ADDRESSES,
+            r"(?i)(?:password|passwd|passphrase|pwd|secret|token|api_?key|access_key|credential"
+            r"|\bauth)=([^\s,;&'\"]+)",
+            r"(?i)authorization['\"]?\s*[:=]\s*['\"]?((?:\w+ )?[^\s'\",]+)",
             r"\bAKIA[0-9A-Z]{16}\b",
             r"\b(?:gh[pousr]|github_pat|glpat|hf)[_-]\w{16,}",
             r"\bsk-[\w-]{16,}",
@@ -57,9 +77,9 @@ class MaskConfig:
 class Mask:
     """Replaces the secrets in `settings`, and in `others` such as a sweep's trials, by `***`.
 
-    A secret is a value whose dotted name in the configuration matches one of `config.names`,
-    wherever that value occurs in a string; and any part of a string that matches one of
-    `config.values`.
+    A secret is a value whose key in the configuration, or a key above it, matches one of
+    `config.names`, wherever that value occurs in a string; and any part of a string that matches
+    one of `config.values`. A value from an environment variable is replaced by its `${...}`.
     """
 
     def __init__(
@@ -102,20 +122,18 @@ class Mask:
     def _override(self, override: str) -> str:
         key, _, value = override.partition("=")
         name = key.lstrip("+~")
-        names = [name, name.removeprefix(f"{_PARAMS}.")]
-        if name == _PARAMS:
-            names = _KEY.findall(value)
+        names = [name.removeprefix(f"{_PARAMS}."), *_KEY.findall(value)]
         if any(self._is_secret(name, value) for name in names):
             return f"{key}={MASKED}"
         return self.text(override)
 
     def value(self, name: str, value: object) -> object:
         """Returns the value of the dotted `name` without the secrets in it."""
-        if self._is_secret(name, value):
+        typed = _typed.get((_parts(name)[-1], value)) if isinstance(value, str) else None
+        # A default in it, `${oc.env:X,default}`, may be the secret.
+        if self._is_secret(name, value) and (typed is None or "," in typed):
             return MASKED
-        if isinstance(value, str):
-            return self.text(value)
-        return value
+        return self.text(typed or value) if isinstance(value, str) else value
 
     def settings(self, settings: Any, name: str = "") -> Any:
         """Returns a nested configuration, dicts and lists, without the secrets in it."""
@@ -127,10 +145,48 @@ class Mask:
         return self.value(name, settings)
 
     def _is_secret(self, name: str, value: object) -> bool:
-        # An absent value or a boolean reveals nothing.
-        if value is None or value == "" or isinstance(value, bool | dict | list):
+        parts = _parts(name.lower())
+        # An absent value or a boolean reveals nothing, nor does the name of a class.
+        if value in (None, "") or isinstance(value, bool | dict | list) or parts[-1] == "_target_":
             return False
-        return any(fnmatchcase(name.lower(), pattern) for pattern in self._names)
+        keys = [*parts, *(".".join(parts[: count + 1]) for count in range(len(parts)))]
+        return any(fnmatchcase(key, pattern) for key in keys for pattern in self._names)
+
+
+def mask_of_command(arguments: Iterable[str]) -> Mask:
+    """Returns a mask of the secrets in the arguments of a command."""
+    mask = Mask(MaskConfig(), {})
+    masked = [item for item in arguments if mask.overrides([item])[0].endswith(f"={MASKED}")]
+    values = [argument.partition("=")[2].strip("'\"") for argument in masked]
+    return Mask(MaskConfig(), {"secrets": values})
+
+
+def remember_typed(typed: Any, resolved: Any) -> None:
+    """Remembers what was typed for each string that came from an environment variable.
+
+    Args:
+      typed: the nested configuration with its interpolations.
+      resolved: the same, resolved.
+    """
+    values = flatten(resolved)
+    texts = {name: str(text) for name, text in flatten(typed).items() if "${" in str(text)}
+    secrets = {str(values.get(name)) for name, text in texts.items() if "oc.env:" in text}
+    for name, text in texts.items():
+        value = values.get(name)
+        if isinstance(value, str) and any(secret and secret in value for secret in secrets):
+            _typed[_parts(name)[-1], value] = text
+
+
+def without_passwords(text: str) -> str:
+    """Returns `text` with `***` in place of passwords and tokens in addresses."""
+    for pattern in _IN_ADDRESSES:
+        text = re.sub(pattern, _masked, text)
+    return text
+
+
+def _parts(name: str) -> list[str]:
+    """Returns the parts of a dotted key; a part with a dot in it is `["like.this"]`."""
+    return [part for part in re.split(r"[.\[\]\"]+", name) if part] or [""]
 
 
 def _masked(match: re.Match[str]) -> str:

@@ -24,7 +24,7 @@ from typing import Any, Union, get_args, get_origin
 from omegaconf import MISSING, OmegaConf
 
 from runner.config.choices import RULE, Rule
-from runner.config.keys import ENTRIES, hints, words
+from runner.config.keys import ENTRIES, hints
 from runner.config.schema import RunConfig
 
 _HEAD = """\
@@ -54,6 +54,14 @@ _EXAMPLES = {
     "optimizer.learning_rate=0.1": "Arguments of the optimizer, or of the model, are keys too.",
     "~scaffolds.NAME": "A tilde deletes a key; here, the part starts from its initializers.",
     "+hook@hooks.stop=early_stopping": "A plus adds a key that the experiment does not set.",
+}
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    float: "number",
+    int: "whole number",
+    str: "string",
+    type(None): "null",
+    Any: "any value",
 }
 # The width of lines without a terminal, and of the column of keys.
 _WIDTH, _LEFT, _INDENT = 99, 35, 6
@@ -185,7 +193,7 @@ def _words(kind: Any) -> str:
         return f"list of {_plural(arguments[0])}"
     if origin is dict:
         return "mapping" if arguments[1] is Any else f"mapping to {_plural(arguments[1])}"
-    return "any value" if kind is Any else words(kind).removeprefix("a ")
+    return _WORDS[kind]
 
 
 def _plural(kind: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -38,7 +37,7 @@ class Schedule:
                 raise ValueError(f"every {value} {name}; it must be more than 0")
 
 
-When: TypeAlias = Schedule | int | str | Mapping[str, Any]
+When: TypeAlias = Schedule | int | str
 
 
 def as_schedule(when: When) -> Schedule:
@@ -46,8 +45,7 @@ def as_schedule(when: When) -> Schedule:
 
     Args:
       when: a number of steps; a string such as `50 steps`, `30 seconds`, `10 minutes`, `2 hours`,
-        `at 100` (the step) or `end`, several of them joined by commas; or a mapping with the
-        fields of `Schedule`.
+        `at 100` (the step) or `end`, several of them joined by commas.
 
     Raises:
       ValueError: when it is not one of these.
@@ -56,13 +54,6 @@ def as_schedule(when: When) -> Schedule:
         return when
     if isinstance(when, int) and not isinstance(when, bool):
         return Schedule(steps=when)
-    if isinstance(when, Mapping):
-        fields = dict(when)
-        known = Schedule.__dataclass_fields__
-        if not known.keys() >= fields.keys():
-            unknown = ", ".join(sorted(fields.keys() - known.keys()))
-            raise ValueError(f"{unknown} in a schedule; it has {', '.join(known)}")
-        return Schedule(**{**fields, "at_steps": tuple(fields.get("at_steps", ()))})
     if isinstance(when, str):
         return _parse(when)
     raise ValueError(f"{when!r} is not a schedule; write {_FORMS}")

@@ -50,6 +50,9 @@ class ClusterConfig:
 
     # True starts all tasks as processes on this machine.
     local: bool = False
+    # True starts them even on a machine with a public address: TensorFlow's servers listen on all
+    # interfaces, without a password.
+    exposed: bool = False
     # How many tasks train, the chief included; with `local` only.
     workers: int = field(default=1, metadata=at_least(1, "1 is the chief alone"))
     # How many parameter servers hold the variables; with `local` only.
@@ -279,14 +282,14 @@ class SessionConfig:
     """The TensorFlow session."""
 
     # Threads within one operation; 0 lets TensorFlow choose.
-    intra_op_threads: int = field(default=0, metadata=at_least(0))
+    intra_op_threads: int = field(default=0, metadata=at_least(0, most=1024))
     # Threads for parallel operations. 0 lets TensorFlow choose, and runs tiny steps in the caller's
     # thread if that is measured to be faster; -1 runs all steps in the caller's thread.
-    inter_op_threads: int = field(default=0, metadata=at_least(-1))
+    inter_op_threads: int = field(default=0, metadata=at_least(-1, most=1024))
     # How long the run may take to end after SIGTERM or SIGINT, in seconds. It completes the current
     # step, saves and records it. When the time is up, the process ends at once; its last checkpoint
     # is intact.
-    grace_seconds: float = 25.0
+    grace_seconds: float = field(default=25.0, metadata=choices.GRACE)
 
 
 @dataclass
@@ -301,10 +304,10 @@ class TrackingConfig:
     system_metrics: bool = False
     # How long a run waits at its end until everything is delivered, in seconds. A sweep waits this
     # long without progress.
-    close_seconds: float = 30.0
+    close_seconds: float = field(default=30.0, metadata=choices.GRACE)
     # How long delivery is retried without success after a run has ended, in seconds. The rest is
     # delivered by `python -m runner.sync` or when the run resumes.
-    patience_seconds: float = 60.0
+    patience_seconds: float = field(default=60.0, metadata=choices.GRACE)
     mask: MaskConfig = field(default_factory=MaskConfig)
 
 
@@ -340,7 +343,7 @@ class RunConfig:
     resume: Resume = Resume.auto
     # The directory for the runs of this experiment, or for a single run. Experiments that
     # checkpoints come from have their own directories beside it.
-    run_dir: str = "runs/${name}"
+    run_dir: str = field(default="runs/${name}", metadata=choices.RUN_DIR)
     # `_target_` of an object with `train()`, `validation()` and `test()`, and its arguments. Each
     # returns a `tf.data.Dataset` of batches (`runner.graph.experiment.Data`).
     data: dict[str, Any] = MISSING

@@ -9,16 +9,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from numbers import Real
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.choices import MLFLOW_SCHEMES, SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
+from runner.config.choices import SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
 from runner.config.composition import shipped
 from runner.config.key_problems import unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
+from runner.config.masking import remember_typed
 from runner.config.scaffold_reading import read_scaffolds
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 from runner.errors import ConfigError, Problem, ranked
@@ -49,6 +49,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         resolved: Any = OmegaConf.to_container(config, resolve=True)
+        remember_typed(OmegaConf.to_container(config, resolve=False), resolved)
     except OmegaConfBaseException as error:
         known: Any = OmegaConf.to_container(config, resolve=False)
         raise ConfigError(unresolved(error, flatten(known))) from error
@@ -61,8 +62,8 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += rule_problems(resolved, RunConfig)
     scaffolds, scaffold_problems = read_scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
-    problems += _open_mapping_problems(resolved)
-    problems += _cross_problems(resolved, scaffolds)
+    problems += _model_problems(resolved)
+    problems += _cross_problems(resolved)
     problems += _user_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
@@ -161,17 +162,9 @@ def _no_target(key: str, also: str = "") -> Problem:
     )
 
 
-def _open_mapping_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    """Checks the keys that the runner reads of `optimizer`, `data` and `model`."""
-    optimizer, data, model = (
-        value if isinstance(value, Mapping) else {}
-        for value in (resolved["optimizer"], resolved["data"], resolved["model"])
-    )
-    yield from rate_problems(optimizer)
-    # The class of the data may accept a batch size that is not a number.
-    size = data.get("batch_size")
-    if isinstance(size, int | float) and size < 1:
-        yield Problem(f"data.batch_size is {size!r}", "it must be at least 1")
+def _model_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
+    """Checks the keys of `model` that the runner reads itself."""
+    model = resolved["model"] if isinstance(resolved["model"], Mapping) else {}
     if not isinstance(model.get("jit_compile", False), bool):
         yield Problem(
             f"model.jit_compile is {model['jit_compile']!r}",
@@ -187,16 +180,13 @@ def _open_mapping_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _cross_problems(
-    resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
-) -> Iterator[Problem]:
+def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     uri, objective = resolved["tracking"]["uri"], resolved["train"]["objective"]
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     names = list(metric_names(resolved))
     # Without metrics in the configuration, a compiled model may have some; the graph checks them.
-    problem = objective_problem(objective, ["loss", *names]) if names else None
-    if problem is not None:
-        yield problem
+    if names:
+        yield from _objective_problem(objective, ["loss", *names])
     if name is not None and (uri or "none").lower() == "none":
         yield Problem(
             f"export.register is {name!r}, and runs are not recorded in MLflow",
@@ -215,15 +205,6 @@ def _cross_problems(
             "an alias names a version of a registered model",
             "add export.register=NAME",
         )
-    for scaffold, entry in scaffolds.items() if uri is None else ():
-        averaged = entry.average if isinstance(entry.average, list) else []
-        for source in (entry.checkpoint, *averaged):
-            if isinstance(source, str) and source.startswith(MLFLOW_SCHEMES):
-                yield Problem(
-                    f"scaffolds.{scaffold}: {source} is in MLflow, and tracking is off",
-                    "tracking.uri is null, so there is no store to ask for it",
-                    "set tracking.uri to the store that has it, or name a path",
-                )
 
 
 def _user_graph_problems(
@@ -303,39 +284,19 @@ def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{output}_loss" for output in config["loss"])
 
 
-def objective_problem(objective: str, names: Sequence[str]) -> Problem | None:
-    """Returns the problem of a `train.objective` that is not the name of a metric, if it is not."""
+def require_objective(objective: str, names: Sequence[str]) -> None:
+    """Raises a ConfigError if `train.objective` is not the name of one of the metrics."""
+    problems = list(_objective_problem(objective, names))
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _objective_problem(objective: str, names: Sequence[str]) -> Iterator[Problem]:
     valid = [f"validation/{name}" for name in names]
-    if objective in valid:
-        return None
-    return Problem(
-        f"train.objective is {objective!r}",
-        "no evaluation produces a metric of that name",
-        "name one of the metrics, or add it to `metrics`",
-        ranked(objective, valid),
-    )
-
-
-KEY = "optimizer.learning_rate"
-
-
-def rate_problems(optimizer: Mapping[str, Any]) -> list[Problem]:
-    """Returns a problem if the optimizer's `learning_rate` is neither a number nor a schedule.
-
-    An absent or null rate is accepted. The arguments of a schedule are not checked here.
-    """
-    node = optimizer.get("learning_rate")
-    if node in (None, "???"):  # A missing value is reported elsewhere.
-        return []
-    is_number = isinstance(node, Real) and not isinstance(node, bool)
-    is_schedule = isinstance(node, Mapping) and "_target_" in node
-    return [] if is_number or is_schedule else [no_rate(node)]
-
-
-def no_rate(node: Any) -> Problem:
-    """Returns the problem of a learning rate that is neither a number nor a schedule."""
-    return Problem(
-        f"{KEY} is {node!r}",
-        "it is neither a number nor a schedule",
-        "for example 1e-3, or schedule@optimizer.learning_rate=cosine",
-    )
+    if objective not in valid:
+        yield Problem(
+            f"train.objective is {objective!r}",
+            "no evaluation produces a metric of that name",
+            "name one of the metrics, or add it to `metrics`",
+            ranked(objective, valid),
+        )

@@ -17,14 +17,13 @@ import tensorflow as tf
 from runner.checkpoints.locate import latest_checkpoint
 from runner.estimator.model_fn import ModelFn, evaluation_graph, serving_graph, training_graph
 from runner.estimator.results import StopAfterBatches, examples, select, write_summaries
-from runner.estimator.run_config import RunConfig, warm_start_settings
-from runner.estimator.spec import (
-    EstimatorSpec,
-    ModeKeys,
-    check_positive,
-    checked_hooks,
-    checked_listeners,
+from runner.estimator.run_config import (
+    RunConfig,
+    replica_device,
+    session_config,
+    warm_start_settings,
 )
+from runner.estimator.spec import EstimatorSpec, ModeKeys, check_positive
 from runner.graph.evaluation import separate_evaluation
 from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.graph.input_pipeline import TrainingInput
@@ -35,7 +34,6 @@ from runner.session.monitored_session import (
     MonitoredSession,
     MonitoredTrainingSession,
 )
-from runner.session.session_manager import PLACED_SOFTLY
 from runner.training.evaluation import step_of
 from runner.training.export import save_model
 
@@ -44,7 +42,7 @@ _InputFn = Callable[..., Any]
 
 
 class Estimator:
-    """`tf.estimator.Estimator` in one process: trains, evaluates, predicts and exports.
+    """`tf.estimator.Estimator`: trains, evaluates, predicts and exports.
 
     Checkpoints in `model_dir` have the format of TensorFlow's Estimator, and training can continue
     from its checkpoints. For plans and MLflow, use the `model_fn` in the configuration of an
@@ -62,29 +60,31 @@ class Estimator:
         has no checkpoint; None by default.
 
     Raises:
-      ValueError: when an argument is not valid, or `TF_CONFIG` names a cluster.
+      ValueError: when an argument is not valid, or `TF_CONFIG` names a cluster without
+        a chief.
     """
 
     def __init__(
         self,
         model_fn: Callable[..., Any],
-        model_dir: str | os.PathLike[str] | None = None,
+        model_dir: str | bytes | os.PathLike[str] | None = None,
         config: RunConfig | None = None,
         params: Any = None,
         warm_start_from: Any = None,
     ) -> None:
         config = config or RunConfig()
-        if config.cluster_spec:
-            raise ValueError("TF_CONFIG names a cluster: python -m runner trains in one.")
-        directory = None if model_dir is None else os.fspath(model_dir)
+        if config.cluster_spec and not {"chief", "master"} & set(config.cluster_spec.jobs):
+            raise ValueError('If "cluster" is set in TF_CONFIG, it must have one "chief" node.')
+        directory = None if model_dir is None else os.fsdecode(model_dir)
         if None not in (directory, config.model_dir) and directory != config.model_dir:
             raise ValueError(
                 "`model_dir` are set both in constructor and `RunConfig`, but with different "
                 f"values. In constructor: '{directory}', in `RunConfig`: '{config.model_dir}' "
             )
         self._model_dir = directory or config.model_dir or tempfile.mkdtemp()
-        self._config = config.replace(model_dir=self._model_dir)
-        self._session_config = config.session_config or PLACED_SOFTLY
+        changed = {} if config.model_dir == self._model_dir else {"model_dir": self._model_dir}
+        self._config = config.replace(**changed)
+        self._session_config = config.session_config or session_config(config)
         self._model = ModelFn(model_fn, copy.deepcopy(params), self._config)
         self._warm_start = warm_start_settings(warm_start_from)
 
@@ -158,23 +158,28 @@ class Estimator:
           saving_listeners: `tf.compat.v1.train.CheckpointSaverListener`s; none by default.
 
         Raises:
-          ValueError: when both `steps` and `max_steps` are given, or one is not positive.
+          ValueError: when both `steps` and `max_steps` are given, one is not positive, or this is
+            an evaluator or parameter server of a cluster.
         """
+        if self._config.task_type in ("evaluator", "ps"):
+            raise ValueError(
+                "Train has been called wrong configuration. Please use train_and_evaluate: this "
+                f"task is of type {self._config.task_type}"
+            )
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps.")
         check_positive(steps=steps, max_steps=max_steps)
-        all_hooks = list(checked_hooks(hooks))
-        listeners = checked_listeners(saving_listeners)
+        all_hooks = list(hooks or ())
         latest = self.latest_checkpoint()
         if max_steps is not None and latest and step_of(latest) >= max_steps:
             tf.compat.v1.logging.info("Skipping training since max_steps has already saved.")
             return self
         if steps is not None or max_steps is not None:
             all_hooks.append(tf.compat.v1.train.StopAtStepHook(steps, max_steps))
-        with self._graph():
+        with self._graph(replica_device(self._config)):
             spec = training_graph(self._model, input_fn)
             self._warm_start_unless(latest)
-            self._train(spec, all_hooks, list(listeners))
+            self._train(spec, all_hooks, list(saving_listeners or ()))
         return self
 
     def _train(self, spec: GraphSpec, hooks: list[Any], listeners: list[Any]) -> None:
@@ -198,6 +203,9 @@ class Estimator:
         program_hooks = [*spec.chief_hooks, *hooks]
         saver_hooks = self._saver_hooks(program_hooks, scaffold, listeners=listeners)
         with MonitoredTrainingSession(
+            master=config.master,
+            is_chief=config.is_chief,
+            max_wait_secs=config.session_creation_timeout_secs or 7200,
             checkpoint_dir=self.model_dir,
             scaffold=scaffold,
             hooks=hooks,
@@ -258,7 +266,6 @@ class Estimator:
           ValueError: when `steps` is not positive.
         """
         check_positive(steps=steps)
-        program_hooks = checked_hooks(hooks)
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with self._graph():
             spec = evaluation_graph(self._model, input_fn)
@@ -270,7 +277,7 @@ class Estimator:
             evaluation = replace(
                 evaluation,
                 values={**evaluation.values, "global_step": tf.identity(step)},
-                hooks=[*program_hooks, *stop, *evaluation.hooks],
+                hooks=[*(hooks or ()), *stop, *evaluation.hooks],
             )
             values = evaluation.evaluate_checkpoint(checkpoint, config=self._session_config)
         write_summaries(self.eval_dir(name), values, checkpoint)
@@ -296,7 +303,6 @@ class Estimator:
         Raises:
           ValueError: when no prediction has one of the names, or their batches differ in length.
         """
-        program_hooks = checked_hooks(hooks)
         checkpoint = checkpoint_path or self.latest_checkpoint()
         with self._graph():
             features, _, source = self._model.input(input_fn, ModeKeys.PREDICT)
@@ -309,14 +315,14 @@ class Estimator:
                 config=self._session_config,
                 checkpoint_filename_with_path=checkpoint,
             )
-            with MonitoredSession(creator, [*program_hooks, *spec.prediction_hooks]) as session:
+            with MonitoredSession(creator, [*(hooks or ()), *spec.prediction_hooks]) as session:
                 while not session.should_stop():
                     batch = session.run(predictions)
                     yield from examples(batch) if yield_single_examples else [batch]
 
     def export_saved_model(
         self,
-        export_dir_base: str | os.PathLike[str],
+        export_dir_base: str | bytes | os.PathLike[str],
         serving_input_receiver_fn: Callable[[], Any] | None,
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
@@ -341,9 +347,10 @@ class Estimator:
             start = self._warm_start.ckpt_to_initialize_from
             checkpoint = latest_checkpoint(start) if os.path.isdir(start) else start
         checkpoint = checkpoint or self._trained()
-        folder = str(tf.compat.as_str(get_timestamped_export_dir(os.fspath(export_dir_base))))
-        Path(export_dir_base).mkdir(parents=True, exist_ok=True)
-        unfinished = Path(export_dir_base, f"temp-{Path(folder).name}")
+        base = Path(os.fsdecode(export_dir_base))
+        folder = str(tf.compat.as_str(get_timestamped_export_dir(str(base))))
+        base.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(base, f"temp-{Path(folder).name}")
         with self._graph(), tf.compat.v1.Session(config=self._session_config) as session:
             spec = serving_graph(self._model, serving_input_receiver_fn)
             serving = serving_of(spec)
@@ -355,14 +362,21 @@ class Estimator:
         unfinished.rename(folder)
         return folder.encode()
 
+    def export_savedmodel(
+        self, *args: Any, strip_default_attrs: bool = False, **kwargs: Any
+    ) -> bytes:
+        """Calls `export_saved_model`, its newer name; `strip_default_attrs` has no effect."""
+        return self.export_saved_model(*args, **kwargs)
+
     def _warm_start_unless(self, checkpoint: str | None) -> None:
         """Warm-starts the model in the default graph, unless it is restored."""
         if self._warm_start and not checkpoint:
             tf.compat.v1.train.warm_start(*self._warm_start)
 
     @contextmanager
-    def _graph(self) -> Iterator[tf.Graph]:
-        with tf.Graph().as_default() as graph, tf.compat.v1.device(self._config.device_fn):
+    def _graph(self, device: Any = None) -> Iterator[tf.Graph]:
+        device = self._config.device_fn or device
+        with tf.Graph().as_default() as graph, tf.compat.v1.device(device):
             tf.compat.v1.set_random_seed(self._config.tf_random_seed)
             tf.compat.v1.train.create_global_step()
             yield graph

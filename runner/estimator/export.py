@@ -43,9 +43,6 @@ class ServingInputReceiver(_Receiver):
       features: name -> tensor; a single tensor gets the name `feature`.
       receiver_tensors: name -> tensor that is fed; a single tensor gets the name `input`.
       receiver_tensors_alternatives: name -> further such groups, each for signatures of its own.
-
-    Raises:
-      ValueError: when a value is not a tensor.
     """
 
     __slots__ = ()
@@ -53,7 +50,7 @@ class ServingInputReceiver(_Receiver):
     def __new__(
         cls, features: Any, receiver_tensors: Any, receiver_tensors_alternatives: Any = None
     ) -> ServingInputReceiver:
-        """Checks the fields."""
+        """Names single tensors."""
         alternatives = receiver_tensors_alternatives and {
             name: _tensors(tensors, "input")
             for name, tensors in receiver_tensors_alternatives.items()
@@ -74,7 +71,7 @@ class TensorServingInputReceiver(_Receiver):
     def __new__(
         cls, features: Any, receiver_tensors: Any, receiver_tensors_alternatives: Any = None
     ) -> TensorServingInputReceiver:
-        """Checks the fields."""
+        """Names single tensors."""
         named = ServingInputReceiver(
             {"feature": features}, receiver_tensors, receiver_tensors_alternatives
         )
@@ -83,11 +80,7 @@ class TensorServingInputReceiver(_Receiver):
 
 def _tensors(tensors: Any, single: str) -> dict[Any, Any]:
     """Returns name -> tensor; a single tensor gets the name `single`."""
-    named = tensors if isinstance(tensors, dict) else {single: tensors}
-    for name, tensor in named.items():
-        if not isinstance(tensor, tf.Tensor | tf.sparse.SparseTensor | tf.RaggedTensor):
-            raise ValueError(f"{name} must be a Tensor, SparseTensor, or RaggedTensor: {tensor}")
-    return named
+    return tensors if isinstance(tensors, dict) else {single: tensors}
 
 
 def build_parsing_serving_input_receiver_fn(
@@ -123,7 +116,9 @@ def build_raw_serving_input_receiver_fn(
     def serving_input_receiver_fn() -> ServingInputReceiver:
         fed = {
             name: tf.compat.v1.placeholder(
-                feature.dtype, [default_batch_size, *feature.shape[1:]], name=str(name)
+                feature.dtype,
+                tf.TensorShape([default_batch_size]).concatenate(feature.shape[1:]),
+                name=str(name),
             )
             for name, feature in features.items()
         }

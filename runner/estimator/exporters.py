@@ -46,9 +46,6 @@ class LatestExporter(Exporter):
       assets_extra: as `Estimator.export_saved_model` takes it.
       as_text: as `Estimator.export_saved_model` takes it.
       exports_to_keep: the number of exports to keep, by default 5; None keeps all.
-
-    Raises:
-      ValueError: when `exports_to_keep` is not positive.
     """
 
     def __init__(
@@ -59,8 +56,6 @@ class LatestExporter(Exporter):
         as_text: bool = False,
         exports_to_keep: int | None = 5,
     ) -> None:
-        if exports_to_keep is not None and exports_to_keep <= 0:
-            raise ValueError("`exports_to_keep`, if provided, must be positive number")
         self._name, self._receiver = name, serving_input_receiver_fn
         self._assets, self._text, self._keep = assets_extra, as_text, exports_to_keep
 
@@ -133,9 +128,6 @@ class BestExporter(LatestExporter):
       assets_extra: as `Estimator.export_saved_model` takes it.
       as_text: as `Estimator.export_saved_model` takes it.
       exports_to_keep: the number of exports to keep, by default 5; None keeps all.
-
-    Raises:
-      ValueError: when `exports_to_keep` is not positive.
     """
 
     def __init__(

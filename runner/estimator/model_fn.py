@@ -22,6 +22,7 @@ from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
+from runner.graph.serving import first_example
 from runner.graph.user_graph import UserGraph
 from runner.internals.tensorflow import build_all_signature_defs
 
@@ -186,7 +187,7 @@ class ModelFnGraph(UserGraph):
         config = self.config
         node: Mapping[str, Any] = config.model_fn or {}
         takes_params = "params" in _arguments(_function("model_fn", node, "features"))
-        settings = RunConfig(model_dir=config.run_dir, tf_random_seed=config.seed)
+        settings = RunConfig(tf_random_seed=config.seed).replace(model_dir=config.run_dir)
 
         def graph(mode: str) -> GraphSpec:
             # Called again for each graph: a builder of a model_fn may keep tensors of the last one.
@@ -266,11 +267,11 @@ def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
 def _fed_spec(name: str, feature: Any, split: str) -> tf.TensorSpec:
     if isinstance(feature, tf.Tensor):
         return tf.TensorSpec(feature.shape, feature.dtype)
+    feature_class = type(feature).__name__
     raise ConfigError(
         Problem(
             "input_fns.serving is missing",
-            f"{name!r} of input_fns.{split} is a {type(feature).__name__}; without it only tensors "
-            "can be fed",
+            f"only tensors can be fed, and {name!r} of input_fns.{split} is a {feature_class}",
             "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
         )
     )
@@ -282,7 +283,6 @@ def _named(features: Any) -> dict[str, tf.Tensor]:
 
 def _example(read: Callable[[], tuple[Any, Any, Any]]) -> dict[str, Any]:
     """Returns the features of the first example, arrays whose first dimension is 1."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.Graph().as_default():
         features, _, source = read()
-        session.run([source.initializer, tf.compat.v1.tables_initializer()])
-        return {name: value[:1] for name, value in session.run(_named(features)).items()}
+        return first_example(features, source.initializer)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+logger = logging.getLogger(__name__)
 
 
 class StopAfterBatches(tf.compat.v1.train.SessionRunHook):
     """Ends an evaluation after a number of batches."""
 
     def __init__(self, batches: int) -> None:
-        self._left = batches
+        self._batches = self._left = batches
+
+    def begin(self) -> None:
+        """Starts counting."""
+        self._left = self._batches
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Counts."""
@@ -33,7 +41,12 @@ def write_summaries(folder: str, values: Mapping[str, Any], checkpoint: str | No
     summary = tf.compat.v1.Summary()
     for name, value in values.items():
         if isinstance(value, bytes):  # A summary, of an image for example.
-            for index, part in enumerate(tf.compat.v1.Summary.FromString(value).value):
+            try:
+                parts = tf.compat.v1.Summary.FromString(value).value
+            except DecodeError:
+                logger.warning("Metric %s is a string and no summary: it is not written", name)
+                continue
+            for index, part in enumerate(parts):
                 part.tag = f"{name}/{index}"
                 summary.value.append(part)
         elif isinstance(value, np.ndarray):
@@ -42,8 +55,11 @@ def write_summaries(folder: str, values: Mapping[str, Any], checkpoint: str | No
             summary.value.add(tag=name, simple_value=float(value))
     if checkpoint is not None:
         summary.value.add(tag="checkpoint_path", tensor=tf.make_tensor_proto(checkpoint))
-    with tf.Graph().as_default(), tf.compat.v1.summary.FileWriter(folder) as writer:
+    with tf.Graph().as_default():
+        # One writer for a directory: files of one second would have the same name.
+        writer = tf.compat.v1.summary.FileWriterCache.get(folder)
         writer.add_summary(summary, int(values["global_step"]))
+        writer.flush()
 
 
 def select(predictions: Any, keys: Iterable[str] | str | None) -> Any:

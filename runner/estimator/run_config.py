@@ -12,23 +12,18 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from runner.session.session_manager import PLACED_SOFTLY
+
 VocabInfo = tf.compat.v1.train.VocabInfo
 _DEFAULT: Any = object()
-_NOT_NEGATIVE = (
-    "save_summary_steps",
-    "save_checkpoints_steps",
-    "save_checkpoints_secs",
-    "keep_checkpoint_max",
-)
-_POSITIVE = ("keep_checkpoint_every_n_hours", "log_step_count_steps")
 
 
 @dataclass
 class RunConfig:
     """`tf.estimator.RunConfig`, with its arguments, defaults and messages.
 
-    `cluster_spec` and the properties after it report the cluster in `TF_CONFIG`, but an `Estimator`
-    trains in one process; `python -m runner` trains in clusters.
+    `cluster_spec` and the properties after it report the cluster in `TF_CONFIG`, in which
+    `train_and_evaluate` trains; its `model_dir` is the default of the argument.
     Distribution strategies are refused.
 
     Attributes:
@@ -45,9 +40,10 @@ class RunConfig:
       log_step_count_steps: steps between logs of loss and speed, by default 100; None logs none.
       train_distribute, eval_distribute, experimental_distribute: None.
       device_fn: places operations; None by default.
-      protocol: has no effect in one process.
-      experimental_max_worker_delay_secs: has no effect in one process.
-      session_creation_timeout_secs: has no effect in one process.
+      protocol: the protocol of servers in a cluster, by default grpc.
+      experimental_max_worker_delay_secs: how long a worker may wait before it starts, by default
+        60; workers start 5 seconds apart.
+      session_creation_timeout_secs: how long a worker waits for the chief, by default 7200.
       checkpoint_save_graph_def: whether the graph is written beside the checkpoints, by default
         True.
 
@@ -74,7 +70,14 @@ class RunConfig:
     checkpoint_save_graph_def: bool = True
 
     def __post_init__(self) -> None:
-        self._task: dict[str, Any] = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        self._tf_config: dict[str, Any] = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        if directory := self._tf_config.get("model_dir"):
+            if self.model_dir not in (None, directory):
+                raise ValueError(
+                    "`model_dir` provided in RunConfig construct, if set, must have the same value "
+                    f"as the model_dir in TF_CONFIG: {self.model_dir!r} and {directory!r}"
+                )
+            self.model_dir = directory
         if self.save_checkpoints_steps is self.save_checkpoints_secs is _DEFAULT:
             self.save_checkpoints_steps, self.save_checkpoints_secs = None, 600
         elif self.save_checkpoints_secs is _DEFAULT:
@@ -88,19 +91,18 @@ class RunConfig:
             raise ValueError(
                 "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."
             )
-        if self.model_dir is not None:
-            self.model_dir = os.fspath(self.model_dir)
-            if not self.model_dir:
-                raise ValueError("model_dir should be non-empty")
-        for name in _NOT_NEGATIVE:
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"{name} should be >= 0")
-        for name in _POSITIVE:
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ValueError(f"{name} should be > 0")
+        if (self.keep_checkpoint_max or 0) < 0:  # A Saver would delete what it has just written.
+            raise ValueError("keep_checkpoint_max should be >= 0")
         for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} is not supported: a cluster trains by python -m runner.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A subclass may have a property in place of a field, over TensorFlow's private attribute.
+        if name == "model_dir" and value is not None:
+            value = os.fsdecode(value)
+        is_property = isinstance(getattr(type(self), name, None), property)
+        super().__setattr__(f"_{name}" if is_property else name, value)
 
     def replace(self, **kwargs: Any) -> RunConfig:
         """Returns a copy with some fields changed.
@@ -110,11 +112,9 @@ class RunConfig:
         Raises:
           ValueError: when there is no such field, or a value is not valid.
         """
-        allowed = [field.name for field in fields(self)]
-        for key in kwargs:
-            if key not in allowed:
-                message = f"Replacing {key} is not supported. Allowed properties are {allowed}."
-                raise ValueError(message)
+        unknown = kwargs.keys() - {field.name for field in fields(self)}
+        if unknown:
+            raise ValueError(f"Replacing {', '.join(sorted(unknown))} is not supported.")
         pair = ("save_checkpoints_steps", "save_checkpoints_secs")
         for name, other in (pair, pair[::-1]):
             if kwargs.get(name) is not None and other not in kwargs:
@@ -129,33 +129,35 @@ class RunConfig:
     def cluster_spec(self) -> tf.train.ClusterSpec:
         """The cluster of `TF_CONFIG`; empty without one, and for an evaluator."""
         evaluates = self.task_type == "evaluator"
-        return tf.train.ClusterSpec({} if evaluates else self._task.get("cluster", {}))
+        return tf.train.ClusterSpec({} if evaluates else self._tf_config.get("cluster", {}))
 
     @property
     def task_type(self) -> str:
         """The task's type, by default `worker`."""
-        return str(self._task.get("task", {}).get("type", "worker"))
+        return str(self._tf_config.get("task", {}).get("type", "worker"))
 
     @property
     def task_id(self) -> int:
         """The task's index, by default 0."""
-        return int(self._task.get("task", {}).get("index", 0))
+        return int(self._tf_config.get("task", {}).get("index", 0))
 
     @property
     def is_chief(self) -> bool:
         """True if this task initialises and saves."""
-        return self.task_type == "chief" or not self._task.get("cluster")
+        return self.task_type == self._chief or not self._tf_config.get("cluster")
+
+    @property
+    def _chief(self) -> str:
+        """The chief's type; `master` is its older name."""
+        return "master" if "master" in self._tf_config.get("cluster", {}) else "chief"
 
     @property
     def master(self) -> str:
         """The address of this task's server; empty in one process."""
-        jobs = self.cluster_spec
-        return f"grpc://{jobs.task_address(self.task_type, self.task_id)}" if jobs else ""
-
-    @property
-    def evaluation_master(self) -> str:
-        """The address at which evaluations run: in this process."""
-        return ""
+        jobs = self.cluster_spec.as_dict()
+        local = sum(map(len, jobs.values())) <= 1
+        address = "" if local else f"grpc://{jobs[self.task_type][self.task_id]}"
+        return str(self._tf_config.get("session_master", address))
 
     @property
     def num_ps_replicas(self) -> int:
@@ -168,7 +170,26 @@ class RunConfig:
         jobs = self.cluster_spec.as_dict()
         if self.task_type == "evaluator":
             return 0
-        return len(jobs.get("worker", ())) + len(jobs.get("chief", ())) if jobs else 1
+        return len(jobs.get("worker", ())) + len(jobs.get(self._chief, ())) if jobs else 1
+
+
+def session_config(config: RunConfig) -> tf.compat.v1.ConfigProto:
+    """Returns a configuration with which a task of a cluster needs only the parameter servers."""
+    if not config.master:
+        return PLACED_SOFTLY
+    index = "" if config.is_chief else f"/task:{config.task_id}"
+    filters = ["/job:ps", f"/job:{config.task_type}{index}"]
+    return tf.compat.v1.ConfigProto(allow_soft_placement=True, device_filters=filters)
+
+
+def replica_device(config: RunConfig) -> Any:
+    """Returns the function that places variables on parameter servers; None without any."""
+    if not config.num_ps_replicas:
+        return None
+    return tf.compat.v1.train.replica_device_setter(
+        worker_device=f"/job:{config.task_type}/task:{config.task_id}",
+        cluster=config.cluster_spec,
+    )
 
 
 class WarmStartSettings(NamedTuple):
@@ -199,15 +220,10 @@ def warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
       warm_start_from: settings; the path of a checkpoint or a SavedModel; or None.
 
     Raises:
-      ValueError: when it is something else.
+      TypeError: when it is something else.
     """
     if warm_start_from is None or isinstance(warm_start_from, WarmStartSettings):
         return warm_start_from
-    if not isinstance(warm_start_from, str | bytes):
-        raise ValueError(
-            "warm_start_from must be a string or a WarmStartSettings, instead got "
-            f"{type(warm_start_from)}"
-        )
     path = tf.compat.as_str(warm_start_from)
     variables = Path(path, "variables", "variables")
     saved_model = variables.with_suffix(".index").exists()

@@ -1,8 +1,7 @@
-"""`tf.estimator.EstimatorSpec`, the result of a `model_fn`, checked field by field."""
+"""`tf.estimator.EstimatorSpec`, the result of a `model_fn`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -17,6 +16,13 @@ class ModeKeys:
     TRAIN = "train"
     EVAL = "eval"
     PREDICT = "infer"
+
+
+_REQUIRED = {
+    ModeKeys.TRAIN: ("loss", "train_op"),
+    ModeKeys.EVAL: ("loss",),
+    ModeKeys.PREDICT: ("predictions",),
+}
 
 
 class _Fields(NamedTuple):
@@ -51,68 +57,43 @@ class EstimatorSpec(_Fields):
       prediction_hooks: hooks of a prediction.
 
     Raises:
-      ValueError: when a field that the mode requires is missing, or is of another graph.
-      TypeError: when a field is of another type.
+      ValueError: when a field that the mode requires is missing, or the loss is no scalar.
+      TypeError: when `export_outputs` are of another type.
     """
 
     __slots__ = ()
 
     @with_arguments_of(_Fields.__new__)
     def __new__(cls, *args: Any, **kwargs: Any) -> EstimatorSpec:
-        """Checks the fields."""
+        """Checks the fields, and replaces None by empty values."""
         fields = _Fields(*args, **kwargs)
-        mode = fields.mode
-        predictions = _predictions(fields.predictions, mode)
-        outputs = fields.export_outputs
-        if mode == ModeKeys.PREDICT:
+        for name in _REQUIRED.get(fields.mode or "", ()):
+            if getattr(fields, name) is None:
+                raise ValueError(f"Missing {name}.")
+        for tensor in tf.nest.flatten([fields.loss, fields.predictions]):
+            if isinstance(tensor, tf.SparseTensor | tf.RaggedTensor):
+                raise TypeError(f"loss and predictions must be Tensor, given: {tensor}")
+        loss, train_op, outputs = fields.loss, fields.train_op, fields.export_outputs
+        predictions = {} if fields.predictions is None else fields.predictions
+        if fields.mode == ModeKeys.PREDICT:
             outputs = get_export_outputs(outputs, predictions)
+        if loss is not None and not loss.shape.is_compatible_with([]):
+            loss = tf.reshape(loss, [])
+        metrics = fields.eval_metric_ops or {}
         return super().__new__(
             cls,
-            mode,
+            fields.mode,
             predictions,
-            _loss(fields.loss, mode),
-            _train_op(fields.train_op, mode),
-            _eval_metric_ops(fields.eval_metric_ops),
+            loss,
+            train_op.op if isinstance(train_op, tf.Variable) else train_op,
+            {name: _value_and_update(metric) for name, metric in metrics.items()},
             outputs,
-            checked_hooks(fields.training_chief_hooks),
-            checked_hooks(fields.training_hooks),
-            _scaffold(fields.scaffold),
-            checked_hooks(fields.evaluation_hooks),
-            checked_hooks(fields.prediction_hooks),
+            tuple(fields.training_chief_hooks or ()),
+            tuple(fields.training_hooks or ()),
+            fields.scaffold or tf.compat.v1.train.Scaffold(),
+            tuple(fields.evaluation_hooks or ()),
+            tuple(fields.prediction_hooks or ()),
         )
-
-    def _replace(self, **kwds: Any) -> EstimatorSpec:
-        """Returns a checked spec with some fields changed; the mode is not one of them."""
-        if kwds.get("mode", self.mode) != self.mode:
-            raise ValueError("mode of EstimatorSpec cannot be changed.")
-        return EstimatorSpec(**{**self._asdict(), **kwds})
-
-
-def checked_hooks(hooks: Iterable[Any] | None) -> tuple[Any, ...]:
-    """Returns the hooks as a tuple.
-
-    Raises:
-      TypeError: when one is not a `tf.compat.v1.train.SessionRunHook`.
-    """
-    return _instances(hooks, tf.compat.v1.train.SessionRunHook, "hooks must be SessionRunHook")
-
-
-def checked_listeners(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
-    """Returns the listeners as a tuple.
-
-    Raises:
-      TypeError: when one is not a `tf.compat.v1.train.CheckpointSaverListener`.
-    """
-    kind = tf.compat.v1.train.CheckpointSaverListener
-    return _instances(listeners, kind, "saving_listeners must be `CheckpointSaverListener`")
-
-
-def _instances(values: Iterable[Any] | None, kind: type, rule: str) -> tuple[Any, ...]:
-    instances = tuple(values or ())
-    for value in instances:
-        if not isinstance(value, kind):
-            raise TypeError(f"All {rule} instances, given: {value}")
-    return instances
 
 
 def check_positive(**steps: int | None) -> None:
@@ -126,99 +107,16 @@ def check_positive(**steps: int | None) -> None:
             raise ValueError(f"Must specify {name} > 0, given: {value}")
 
 
-def _require_default_graph(field: str, element: Any, name: str | None = None) -> None:
-    if element.graph is not tf.compat.v1.get_default_graph():
-        raise ValueError(
-            f'{field} with "{name or element.name}" must be from the default graph, in which the '
-            "model_fn was called."
-        )
-
-
-def _tensor(value: Any, name: str) -> tf.Tensor:
-    if not tf.is_tensor(value) or not hasattr(value, "graph"):
-        raise TypeError(f"{name} must be Tensor, given: {value}")
-    return value
-
-
-def _train_op(train_op: Any, mode: str | None) -> Any:
-    if train_op is None:
-        if mode == ModeKeys.TRAIN:
-            raise ValueError("Missing train_op.")
-        return None
-    if isinstance(train_op, tf.Variable):
-        train_op = train_op.op
-    if not isinstance(train_op, tf.Operation) and not tf.is_tensor(train_op):
-        raise TypeError(f"train_op must be Operation or Tensor, given: {train_op}")
-    _require_default_graph("train_op", train_op)
-    return train_op
-
-
-def _loss(loss: Any, mode: str | None) -> Any:
-    if loss is None:
-        if mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
-            raise ValueError("Missing loss.")
-        return None
-    loss = _tensor(loss, "loss")
-    _require_default_graph("loss", loss)
-    if loss.shape.num_elements() not in (None, 1):
-        raise ValueError(f"Loss must be scalar, given: {loss}")
-    return loss if loss.shape.is_compatible_with([]) else tf.reshape(loss, [])
-
-
-def _predictions(predictions: Any, mode: str | None) -> Any:
-    if predictions is None:
-        if mode == ModeKeys.PREDICT:
-            raise ValueError("Missing predictions.")
-        return {}
-    if not isinstance(predictions, dict):
-        _require_default_graph("prediction values", _tensor(predictions, "predictions"))
-        return predictions
-    for name, value in predictions.items():
-        _require_default_graph(
-            "prediction values",
-            _tensor(value, f"predictions[{name}]"),
-            f"{name}: {getattr(value, 'name', value)}",
-        )
-    return dict(predictions)
-
-
-def _eval_metric_ops(metrics: Any) -> dict[str, tuple[Any, Any]]:
-    if metrics is None:
-        return {}
-    if not isinstance(metrics, dict):
-        raise TypeError(f"eval_metric_ops must be a dict, given: {metrics}")
-    checked = {name: _metric(name, value) for name, value in metrics.items()}
-    for name, pair in checked.items():
-        for element in tf.nest.flatten(pair):
-            _require_default_graph(
-                "eval_metric_ops", element, f"{name}: {getattr(element, 'name', element)}"
-            )
-    return checked
-
-
-def _metric(key: str, value: Any) -> tuple[Any, Any]:
-    if isinstance(value, tuple) and len(value) == 2:
-        return value
-    # A Metric of tf_keras, which is imported only by programs that use it.
-    if not all(hasattr(value, name) for name in ("updates", "result", "variables")):
-        raise TypeError(
-            "Values of eval_metric_ops must be (metric_value, update_op) tuples, given: "
-            f"{value} for key: {key}"
-        )
-    if not value.updates:
-        raise ValueError(f'Please call update_state(...) on the "{value.name}" metric')
+def _value_and_update(metric: Any) -> Any:
+    """Returns (value, update_op) of a metric of `tf_keras`; other values as they are."""
+    if isinstance(metric, tuple) or not hasattr(metric, "updates"):
+        return metric
+    if not metric.updates:
+        raise ValueError(f'Please call update_state(...) on the "{metric.name}" metric')
     keys = tf.compat.v1.GraphKeys
     for collection in (keys.LOCAL_VARIABLES, keys.METRIC_VARIABLES):
         present = {id(variable) for variable in tf.compat.v1.get_collection(collection)}
-        for variable in value.variables:
+        for variable in metric.variables:
             if id(variable) not in present:
                 tf.compat.v1.add_to_collection(collection, variable)
-    return value.result(), value.updates[0]
-
-
-def _scaffold(scaffold: Any) -> tf.compat.v1.train.Scaffold:
-    if scaffold is None:
-        return tf.compat.v1.train.Scaffold()
-    if not isinstance(scaffold, tf.compat.v1.train.Scaffold):
-        raise TypeError(f"scaffold must be tf.train.Scaffold. Given: {scaffold}")
-    return scaffold
+    return metric.result(), metric.updates[0]

@@ -9,6 +9,7 @@ from runner.graph.built_graph import BuiltGraph, GraphMaker
 from runner.graph.configured_hooks import check_hooks, graph_references
 from runner.graph.precision import set_threads
 from runner.graph.replica import Replica
+from runner.system.signals import Interruption
 
 # Key of the configuration -> the maker of its graph. Makers are imported by name, as targets are:
 # `runner.estimator` comes after this room, and none is imported without need.
@@ -45,4 +46,5 @@ def build_graph(
     if built.training is not None:
         references = graph_references(built.graph, built.variables, built.training)
         check_hooks(config.hooks, references)
+    Interruption.check_swallowed()
     return built

@@ -172,14 +172,6 @@ class PerExample(Measure):
             )
         if batch.weights is None or not self._weighted:
             return values, None
-        if tf.nest.is_nested(batch.weights):
-            raise ConfigError(
-                Problem(
-                    f"{self.key}: a function of all outputs has no use for weights of each",
-                    "the data give a structure of sample weights",
-                    "give each output a loss: loss: {NAME: ...}",
-                )
-            )
         weights = tf.cast(batch.weights, values.dtype)
         if weights.shape.rank == values.shape.rank + 1:
             weights = tf.squeeze(weights, -1)

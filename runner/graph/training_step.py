@@ -12,7 +12,6 @@ import tensorflow as tf
 from runner.config.choices import NonFinite
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
-from runner.config.validation import KEY, no_rate
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import Training
 from runner.graph.experiment import Model
@@ -38,6 +37,7 @@ from runner.system.user_code import calling
 # Maps a batch of features, labels and maybe weights to the loss and the metrics by name, scalars.
 Forward: TypeAlias = Callable[..., dict[str, tf.Tensor]]
 
+_RATE = "optimizer.learning_rate"
 
 _TWO_AVERAGES = Problem(
     "train.ema_decay is set, and optimizer.use_ema is true",
@@ -222,15 +222,23 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
     rate = node = optimizer.get("learning_rate", _default_rate(optimizer))
     if node is None:
         return None
-    if isinstance(node, Mapping):
-        rate = build_target(KEY, node, References({"graph": {"global_step": global_step}}))
+    if isinstance(node, Mapping) and "_target_" in node:
+        rate = build_target(_RATE, node, References({"graph": {"global_step": global_step}}))
         if callable(rate):
-            with calling(KEY):
+            with calling(_RATE):
                 rate = rate(global_step)
     try:
+        if isinstance(rate, bool | list):
+            raise TypeError
         return tf.convert_to_tensor(rate, tf.float32, name="learning_rate")
     except (TypeError, ValueError) as error:
-        raise ConfigError(no_rate(node)) from error
+        raise ConfigError(
+            Problem(
+                f"{_RATE} is {node!r}",
+                "it is neither a number nor a schedule",
+                "for example 1e-3, or schedule@optimizer.learning_rate=cosine",
+            )
+        ) from error
 
 
 def _default_rate(optimizer: Mapping[str, Any]) -> Any:

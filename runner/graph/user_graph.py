@@ -18,7 +18,8 @@ import tensorflow as tf
 
 from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import build_target
-from runner.errors import ConfigError, Problem, RunnerError, UserCodeError, ranked
+from runner.config.validation import require_objective
+from runner.errors import ConfigError, Problem, RunnerError, UserCodeError
 from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
 from runner.graph.evaluation import SeparateEvaluation, separate_evaluation
@@ -30,7 +31,7 @@ from runner.graph.serving import SIGNATURE
 from runner.graph.training_step import rollback_count
 from runner.graph.variables import checkpoint_saver, name_variables, saved_as, variable_specs
 from runner.restoration.model_variables import which_train
-from runner.system.user_code import located, raised, raised_by_operation
+from runner.system.user_code import located, raised, raised_by_operation, staying
 
 # Types of operations, by their beginnings, at which an input can end.
 _ENDING = ("IteratorGetNext", "Queue", "Reader", "PyFunc", "EagerPyFunc")
@@ -147,7 +148,8 @@ class UserGraph(GraphMaker):
         key, target = self.key, self._node["_target_"]
         function = self.function()
         try:
-            spec = function(mode=mode)
+            with staying():
+                spec = function(mode=mode)
         except RunnerError:
             raise
         except (ValueError, TypeError) as error:
@@ -238,16 +240,7 @@ class UserGraph(GraphMaker):
             and value.dtype not in (tf.string, tf.variant)
             and value.shape.rank in (None, 0)
         }
-        objective = self.config.train.objective.removeprefix("validation/")
-        if objective not in numbers:
-            raise ConfigError(
-                Problem(
-                    f"train.objective is {self.config.train.objective!r}",
-                    f"the graph for mode {split} evaluates no number of that name",
-                    "name one of its metrics",
-                    tuple(f"validation/{name}" for name in ranked(objective, numbers)),
-                )
-            )
+        require_objective(self.config.train.objective, [*numbers])
         ends = any(
             operation.type.startswith(_ENDING) for operation in operations_for([evaluation.update])
         )

@@ -132,19 +132,11 @@ def whole_name(name: str, variable: tf.Variable) -> str:
     return partition.name if partition else name
 
 
-# Operation of an initializer -> Keras's name of the initializer.
-_INITIALIZERS = {
-    "Qr": "Orthogonal",
-    "RandomStandardNormal": "RandomNormal",
-    "StatelessRandomNormalV2": "RandomNormal",
-    "StatelessRandomUniformV2": "RandomUniform",
-    "StatelessTruncatedNormalV2": "TruncatedNormal",
-}
 _PASSED, _COMPUTED = ("Identity", "Cast", "Reshape", "Transpose"), ("AddV2", "Mul")
 
 
 def _initializer(variable: tf.Variable) -> str:
-    """Names the initializer as Keras does where its operations tell, else its last operation."""
+    """Names the operation that computes the initial value, and a constant as Keras does."""
     assign = variable.initializer
     value = getattr(assign, "op", assign).inputs[1].op
     computed = False
@@ -159,7 +151,7 @@ def _initializer(variable: tf.Variable) -> str:
     if value.type in ("Const", "Fill"):
         filled = value.inputs[1].op if value.type == "Fill" else value
         return "Constant" if computed else _constant(filled)
-    return _INITIALIZERS.get(value.type, str(value.type))
+    return str(value.type)
 
 
 def _constant(operation: tf.Operation) -> str:

@@ -197,7 +197,8 @@ def save_errors(directory: Path, step: int) -> Iterator[None]:
             Problem(
                 f"step {step} is not saved",
                 (files or lines or [type(error).__name__])[0],
-                "check the disk; checkpoint.on_error decides whether training continues",
+                "make room or restore access; checkpoint.on_error decides whether training "
+                "continues, and the same command continues a run that ended, with the same result",
             )
         ) from error
 

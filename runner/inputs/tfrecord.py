@@ -35,8 +35,7 @@ class TFRecord:
       compression: empty, `GZIP` or `ZLIB`.
 
     Raises:
-      ValueError: when `batch_size` or `shuffle_buffer` is below 1, or there is no such dtype or
-        compression.
+      ValueError: when `batch_size` or `shuffle_buffer` is below 1, or there is no such compression.
       ConfigError: from the splits, when a pattern matches no file, or the spec is incomplete.
     """
 
@@ -58,14 +57,6 @@ class TFRecord:
             )
         if self.compression not in ("", "GZIP", "ZLIB"):
             raise ValueError(f"compression is {self.compression!r}; choices: '', 'GZIP', 'ZLIB'")
-        for name, feature in self.features.items():
-            try:
-                tf.as_dtype(feature.get("dtype"))
-            except TypeError as error:
-                raise ValueError(
-                    f"the dtype of features.{name} is {feature.get('dtype')!r}; it is for example "
-                    "float32, int64, uint8 or string"
-                ) from error
 
     def train(self) -> tf.data.Dataset:
         """Returns endless batches, in a new order every epoch."""

@@ -16,7 +16,6 @@ from tensorflow.core.protobuf.config_pb2 import CallableOptions
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
     TrackableObjectGraph as TrackableObjectGraph,
 )
-from tensorflow.python.distribute import distribute_coordinator_context
 
 # `tf.estimator.export` was these very classes and functions; no public module offers them any more.
 from tensorflow.python.saved_model.model_utils import (
@@ -40,14 +39,6 @@ from tensorflow.python.saved_model.model_utils.export_output import TrainOutput 
 _Session: TypeAlias = tf.compat.v1.Session
 # Takes an array for each fed tensor and returns the values of the fetched tensors.
 Step: TypeAlias = Callable[..., list[Any]]
-
-
-def is_coordinated() -> bool:
-    """Whether TensorFlow's distribute coordinator makes the sessions of this process.
-
-    `tf.compat.v1.train.MonitoredTrainingSession` asks the same; nothing public answers it.
-    """
-    return distribute_coordinator_context.get_current_worker_context() is not None
 
 
 def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]:

@@ -56,7 +56,7 @@ def restore_values(
       plan: the plan.
       readers: scaffold name -> the reader of its checkpoint.
       backend: assigns the values.
-      non_finite: counts the NaN and infinite values of all tensors, and refuses or reports them.
+      non_finite: finds NaN and infinite values in all tensors, and refuses or reports them.
       verify: whether to read every restored variable back and compare it with its source.
 
     Raises:

@@ -167,9 +167,10 @@ class Fitter:
         steps: list[Conversion] = []
         combination = None
         if rules.convert is not None:
+            conversion = NAMED_CONVERSIONS[rules.convert]
+            combination = conversion.combination if len(tensors) > 1 else None
             target = Target(rules.name, variable.full_shape, rules.linear)
-            layout = NAMED_CONVERSIONS[rules.convert].build(target, shapes)
-            steps, combination = list(layout.conversions), layout.combination
+            steps += conversion.build(target, shapes)
         if rules.transpose is not None:
             steps.append(Transpose(tuple(rules.transpose)))
         shape = shapes[0] if combination is None else combination.shape(shapes)

@@ -1,9 +1,10 @@
-"""A plan as one self-contained HTML page."""
+"""A plan as one self-contained HTML page, made from `plan_page.html`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from string import Template
 
 from runner.console import plural, sized
@@ -14,63 +15,7 @@ from runner.restoration.variables import WARM_STARTED, VariableSpec
 # Hues that people with colour blindness can distinguish; initializers are grey.
 _HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
 _GREY = "#8b949e"
-
-_PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
-:root { color-scheme: light dark; --line: #8886; --bad: #d0342c; --good: #2a9d5c; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 90rem; padding: 1rem; }
-h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-.good { color: var(--good); } .bad { color: var(--bad); } .dim { opacity: .7; }
-.bar { display: flex; height: 1.5rem; } .bar span { min-width: 2px; }
-.key { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; }
-ul { padding-left: 1rem; } ul.legend { list-style: none; padding: 0; }
-pre { border-left: .25rem solid var(--bad); padding-left: .8rem; white-space: pre-wrap; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th { text-align: left; }
-th, td { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-li, pre, td { overflow-wrap: anywhere; } td:first-child { font-family: monospace; }
-td:nth-child(2), td:nth-child(3), td:nth-child(5) { white-space: nowrap; }
-td:nth-child(4) { min-width: 7rem; }
-summary { cursor: pointer; padding: .3rem 0; } input { font: inherit; width: min(95%, 24rem); }
-@media (max-width: 40rem) { th:nth-child(3), td:nth-child(3) { display: none; } }
-</style>
-</head>
-<body>
-<h1>$title</h1>
-<p class="$verdict_class">$verdict</p>
-<ul>$summary</ul>
-$problems
-<h2>Bytes of the model by source</h2>
-$sources
-$divisions
-<h2>Variables</h2>
-<p><input type="search" placeholder="Search in names and sources" aria-label="Search"></p>
-$groups
-$unused
-<script>
-const groups = [...document.querySelectorAll(".group")].map((group) => [group, group.open]);
-document.querySelector("input").addEventListener("input", (event) => {
-  const wanted = event.target.value.toLowerCase();
-  for (const [group, open] of groups) {
-    let found = false;
-    for (const row of group.querySelectorAll("tbody tr")) {
-      row.hidden = !row.textContent.toLowerCase().includes(wanted);
-      found ||= !row.hidden;
-    }
-    group.hidden = !found;
-    group.open = wanted ? found : open;
-  }
-});
-</script>
-</body>
-</html>
-""")
+_PAGE = Path(__file__).with_name("plan_page.html")
 
 
 def html(
@@ -86,7 +31,7 @@ def html(
     heading -> part, such as a device -> its variables.
     """
     count = len(plan.problems)
-    page = _PAGE.substitute(
+    page = Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=escape(title),
         verdict_class="bad" if count else "good",
         verdict=f"{plural(count, 'problem')}: nothing would be restored"

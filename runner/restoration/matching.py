@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runner.checkpoints.reader import CheckpointSpec, TensorSpec
+from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
@@ -19,7 +19,7 @@ from runner.restoration.problems import (
     missing_problems,
     unused_rule,
 )
-from runner.restoration.variables import EMA_SUFFIX, MovingAverages, StateClass, VariableSpec
+from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,7 @@ class _Matcher:
         self._owners = owners
         self._fitter = Fitter(scaffold, config)
         self._renames = Renames(config.rename)
-        names = (*source.tensors, *source.aliases)
-        self._averages = MovingAverages(names if config.use_ema else ())
+        self._names = {*source.tensors, *source.aliases}
         self._misses: dict[str, Miss] = {}
         self._misfits: list[Problem] = []
         self._not_renamed: list[str] = []
@@ -131,7 +130,7 @@ class _Matcher:
             names = tuple(name + variable.full_name.removeprefix(owner) for name in names)
         renamed = target is not None
         for candidate in self._candidates(variable, names, renamed=renamed):
-            tensors = [tensor for name in candidate.names if (tensor := self._tensor(name))]
+            tensors = [tensor for name in candidate.names if (tensor := self._source.find(name))]
             if len(tensors) == len(candidate.names):
                 piece, notes = self._fitter.fit(candidate.variable, tensors, rules)
                 self.taken.update(piece.names if piece else ())
@@ -145,7 +144,7 @@ class _Matcher:
     ) -> Iterator[_Candidate]:
         """Yields what may give the variable its value, in order of precedence."""
         if self._config.use_ema and variable.state is StateClass.WEIGHT:
-            averages = [self._averages.find(name) for name in names]
+            averages = [moving_average(name, self._names) for name in names]
             if None not in averages:
                 averaged = tuple(filter(None, averages))
                 yield _Candidate(variable, averaged, ("its moving average",))
@@ -165,8 +164,11 @@ class _Matcher:
 
     def _miss(self, variable: VariableSpec, names: Sequence[str], *, renamed: bool) -> Match:
         averaged = self._needs_average(variable)
-        find = self._averages.find if averaged else self._tensor
-        name = next(name for name in names if find(name) is None)
+        name = next(
+            name
+            for name in names
+            if (moving_average(name, self._names) if averaged else self._source.find(name)) is None
+        )
         wanted = f"{name}{EMA_SUFFIX}" if averaged else name
         owner = self._owners.get(variable.full_name)
         other = f" {wanted!r}" if wanted != variable.full_name else ""
@@ -202,9 +204,6 @@ class _Matcher:
             not_renamed=self._not_renamed,
         )
         return problems + combined(self._key, self._misfits)
-
-    def _tensor(self, name: str) -> TensorSpec | None:
-        return self._source.find(name)
 
     def _is_included_by_name(self, variable: VariableSpec) -> bool:
         include = self._config.variables.include

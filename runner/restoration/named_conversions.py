@@ -35,15 +35,8 @@ class Target:
     linear: bool = False
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The steps from tensors to a variable's value, after a combination if there are several."""
-
-    conversions: tuple[Conversion, ...]
-    combination: Combination | None = None
-
-
-Build = Callable[[Target, Sequence[Shape]], Layout]
+# Takes the variable and the shapes of its tensors.
+Build = Callable[[Target, Sequence[Shape]], tuple[Conversion, ...]]
 
 
 @dataclass(frozen=True)
@@ -51,13 +44,14 @@ class NamedConversion:
     """One entry of the registry.
 
     Attributes:
-      build: makes the steps for a variable and the shapes of its tensors; a ValueError reports
-        what does not fit.
+      build: returns the steps to the variable's value; a ValueError reports what does not fit.
       names: makes the tensors' names from the variable's name and its renamed name.
+      combination: makes one tensor of several, before the steps.
     """
 
     build: Build
     names: Callable[[str, str], tuple[str, ...]] = lambda variable, name: (name,)
+    combination: Combination | None = None
 
 
 # A layer's gates are blocks of the last axis, one letter each. Of an LSTM i: input, f: forget,
@@ -110,8 +104,8 @@ class AddForgetBias(Conversion):
         return f"forget bias +{self.amount:g}"
 
 
-def _transposed(target: Target, shapes: Sequence[Shape]) -> Layout:
-    return Layout((Transpose((1, 0)),))
+def _transposed(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+    return (Transpose((1, 0)),)
 
 
 def _last(target: Target, ends: Mapping[str, str], parts: int = 1) -> str:
@@ -123,18 +117,18 @@ def _last(target: Target, ends: Mapping[str, str], parts: int = 1) -> str:
 
 
 def _tf1_lstm(forget_bias: float) -> Build:
-    def build(target: Target, shapes: Sequence[Shape]) -> Layout:
+    def build(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
         order = GateOrder(TF1, KERAS)
         leaf = _last(target, _RECURRENT)
         if leaf == "bias":
             plain = target.linear or not forget_bias
-            return Layout((order,) if plain else (order, AddForgetBias(forget_bias)))
+            return (order,) if plain else (order, AddForgetBias(forget_bias))
         if len(shapes[0]) != 2 or len(target.shape) != 2 or shapes[0][0] <= shapes[0][1] // 4:
             raise ValueError(f"{list(shapes[0])} is not a kernel (inputs + units, 4 * units)")
         rows, columns = shapes[0]
         inputs = rows - columns // 4
         offset, size = (0, inputs) if leaf == "kernel" else (inputs, rows - inputs)
-        return Layout((Slice((offset, 0), (size, columns)), order))
+        return Slice((offset, 0), (size, columns)), order
 
     return build
 
@@ -149,19 +143,19 @@ def _join_names(variable: str, name: str) -> tuple[str, ...]:
 
 
 def _take_gate(gate: str) -> Build:
-    def build(target: Target, shapes: Sequence[Shape]) -> Layout:
+    def build(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
         units, others = _units(shapes[0], KERAS), shapes[0][:-1]
         offset = (*(0 for _ in others), units * KERAS.index(gate))
-        return Layout((Slice(offset, (*others, units)),))
+        return (Slice(offset, (*others, units)),)
 
     return build
 
 
-def _torch_conv(target: Target, shapes: Sequence[Shape]) -> Layout:
-    return Layout((Transpose((*range(2, len(shapes[0])), 1, 0)),))
+def _torch_conv(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+    return (Transpose((*range(2, len(shapes[0])), 1, 0)),)
 
 
-def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> Layout:
+def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
     # PyTorch counts the outputs channel by channel: index = channel * multiplier + m.
     if len(shapes[0]) != 4 or shapes[0][1] != 1 or len(target.shape) != 4:
         raise ValueError(f"{list(shapes[0])} is not a depthwise kernel (out, 1, height, width)")
@@ -170,32 +164,32 @@ def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> Layout:
     if not channels or out % channels:
         raise ValueError(f"{out} outputs are not a multiple of the {channels} channels")
     split = Reshape((channels, out // channels, height, width))
-    return Layout((split, Transpose((2, 3, 0, 1))))
+    return split, Transpose((2, 3, 0, 1))
 
 
-def _torch_lstm(target: Target, shapes: Sequence[Shape]) -> Layout:
+def _torch_lstm(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
     # The gates are i, f, g, o, which is Keras' order.
     if _last(target, _RECURRENT) != "bias":
         return _transposed(target, shapes)
     if target.linear:
         raise ValueError("slots and averages of two biases do not add up to the sum's")
-    return Layout((), Combination.SUM)
+    return ()
 
 
-def _torch_gru(target: Target, shapes: Sequence[Shape]) -> Layout:
+def _torch_gru(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
     order = GateOrder(TORCH_GRU, KERAS_GRU)
     if _last(target, _RECURRENT) != "bias":
-        return Layout((Transpose((1, 0)), order))
+        return Transpose((1, 0)), order
     if len(target.shape) != 2:
         raise ValueError("one bias cannot stand for PyTorch's two: make the GRU with reset_after")
-    return Layout((order,), Combination.STACK)
+    return (order,)
 
 
-def _torch(target: Target, shapes: Sequence[Shape]) -> Layout:
-    return _torch_conv(target, shapes) if _last(target, _PLAIN) == "kernel" else Layout(())
+def _torch(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+    return _torch_conv(target, shapes) if _last(target, _PLAIN) == "kernel" else ()
 
 
-def _torch_attention(target: Target, shapes: Sequence[Shape]) -> Layout:
+def _torch_attention(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
     part, leaf = _last(target, _ATTENTION, parts=2).split("/")
     steps: list[Conversion] = []
     rows = math.prod(target.shape[1:] if leaf == "kernel" else target.shape)
@@ -206,7 +200,7 @@ def _torch_attention(target: Target, shapes: Sequence[Shape]) -> Layout:
     if leaf == "kernel":
         steps.append(Transpose((1, 0)))
     # PyTorch has one axis for all heads.
-    return Layout((*steps, Reshape(target.shape)))
+    return (*steps, Reshape(target.shape))
 
 
 # The ends of Keras's names -> PyTorch's.
@@ -267,9 +261,9 @@ NAMED_CONVERSIONS: dict[str, NamedConversion] = {
     # (out, in) to (in, out).
     "torch_dense": NamedConversion(_transposed),
     # weight_ih, weight_hh and bias_ih + bias_hh of layer 0, with gates i, f, g, o.
-    "torch_lstm": NamedConversion(_torch_lstm, _recurrent_names),
+    "torch_lstm": NamedConversion(_torch_lstm, _recurrent_names, Combination.SUM),
     # Likewise with gates r, z, n, and both biases as in Keras's reset_after=True.
-    "torch_gru": NamedConversion(_torch_gru, _recurrent_names),
+    "torch_gru": NamedConversion(_torch_gru, _recurrent_names, Combination.STACK),
     # in_proj and out_proj to query, key, value and attention_output.
     "torch_attention": NamedConversion(
         _torch_attention,
@@ -279,7 +273,7 @@ NAMED_CONVERSIONS: dict[str, NamedConversion] = {
     "tf1_lstm": NamedConversion(_tf1_lstm(forget_bias=1.0)),
     "tf1_lstm_no_forget_bias": NamedConversion(_tf1_lstm(forget_bias=0.0)),
     # One tensor for each gate: rename to a name with {gate}, which stands for i, f, c, o.
-    "lstm_join": NamedConversion(lambda target, shapes: Layout((), Combination.JOIN), _join_names),
+    "lstm_join": NamedConversion(lambda target, shapes: (), _join_names, Combination.JOIN),
     # One gate alone, from a Keras LSTM's tensor of all gates.
     **{f"lstm_gate_{gate}": NamedConversion(_take_gate(gate)) for gate in KERAS},
 }

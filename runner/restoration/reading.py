@@ -20,8 +20,8 @@ from runner.restoration.plan import Assignment, RestorationPlan
 
 _LOGGER = logging.getLogger(__name__)
 
-# Called with (scaffold, tensor name, value, offset of a value that is a block of its tensor).
-OnTensor: TypeAlias = Callable[[str, str, NDArray[Any], tuple[int, ...] | None], None]
+# Called with (scaffold, tensor name, value), of a tensor or of a block of it.
+OnTensor: TypeAlias = Callable[[str, str, NDArray[Any]], None]
 
 
 def converted_values(
@@ -78,7 +78,7 @@ def _stream(
     with in_scaffold(source):
         for name, value in reader.read(names):
             if on_tensor is not None:
-                on_tensor(source, name, value, None)
+                on_tensor(source, name, value)
             yield value
 
 
@@ -92,24 +92,20 @@ def _convert(
     names, wanted = ", ".join(piece.names), assignment.variable.tensor
     try:
         value = piece.convert(tensors, initial)
+        dtype = "string" if value.dtype.kind in "OSU" else value.dtype.name
+        if (value.shape, dtype) != (wanted.shape, wanted.dtype):
+            raise ValueError(
+                f"they give a {dtype} {list(value.shape)} for a {wanted.dtype} {list(wanted.shape)}"
+            )
     except ValueError as error:
         raise CheckpointError(
             Problem(
                 f"scaffolds.{piece.source}: {wanted.name} cannot be made from {names}",
                 str(error),
-                "exclude the variable, or change the conversion in the scaffold",
+                "exclude the variable, change the conversion in the scaffold, or if the checkpoint "
+                "was being written, start again",
             )
         ) from error
-    dtype = "string" if value.dtype.kind in "OSU" else value.dtype.name
-    if (value.shape, dtype) != (wanted.shape, wanted.dtype):
-        raise CheckpointError(
-            Problem(
-                f"scaffolds.{piece.source}: {names} has changed since it was planned, and gives "
-                f"{wanted.name} a {dtype} of shape {list(value.shape)}",
-                f"the variable is a {wanted.dtype} of shape {list(wanted.shape)}",
-                "wait until the checkpoint is written, and start again",
-            )
-        )
     # TensorFlow keeps what it is fed without a copy: it must not be a view of a file.
     return np.require(value, requirements=["C", "O", "W"])
 
@@ -128,36 +124,31 @@ def in_scaffold(source: str) -> Iterator[None]:
 
 
 class NonFinite:
-    """Counts NaN and infinite values in the tensors of one restoration."""
+    """Collects the tensors of one restoration that hold NaN or infinite values."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, str], dict[tuple[int, ...] | None, int]] = {}
+        self._tensors: set[tuple[str, str]] = set()
 
-    def on_tensor(
-        self, source: str, tensor: str, value: NDArray[Any], offset: tuple[int, ...] | None = None
-    ) -> None:
-        """Counts the elements of a tensor, or of the block at `offset`, that are not finite."""
+    def on_tensor(self, source: str, tensor: str, value: NDArray[Any]) -> None:
+        """Checks a tensor, or a block of it."""
         if value.dtype.kind == "c" or is_float(value.dtype):
             with np.errstate(over="ignore", invalid="ignore"):
-                if np.isfinite(value.sum()):  # A third of the time of checking each element.
-                    return
-            count = value.size - int(np.count_nonzero(np.isfinite(value)))
-            if count:
-                self._counts.setdefault((source, tensor), {})[offset] = count
+                # The sum takes a third of the time of checking each element.
+                if not np.isfinite(value.sum()) and not np.isfinite(value).all():
+                    self._tensors.add((source, tensor))
 
     def report(self, plan: RestorationPlan) -> None:
-        """Logs a warning for every tensor that is not finite, and forgets the counts.
+        """Logs a warning for every tensor that is not finite, and forgets them.
 
         Raises:
           CheckpointError: with every such tensor whose scaffold has `finite: true`.
         """
-        counts, self._counts = self._counts, {}
+        tensors, self._tensors = sorted(self._tensors), set()
         problems = []
-        for (source, tensor), blocks in counts.items():
-            count = blocks.get(None, sum(blocks.values()))
+        for source, tensor in tensors:
             key, spec = f"scaffolds.{source}", plan.sources[source]
             path = spec.path if spec else ""
-            state = f"{key}: {tensor} in {path} holds {count} NaN or infinite values"
+            state = f"{key}: {tensor} in {path} holds NaN or infinite values"
             if source in plan.finite:
                 problems.append(
                     Problem(

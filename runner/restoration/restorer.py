@@ -34,18 +34,26 @@ class Restorer:
     First everything is initialised, or with `initialize: remaining` the variables that are not
     overwritten; then the plan is restored. Whole tensors of TensorFlow bundles and blocks of them
     are read inside the graph, from all sources in one run. Other tensors are read one by one,
-    converted and assigned in batches of bounded size. `build` adds the operations; restoring adds
-    none, however often.
+    converted and assigned in batches of bounded size. The constructor adds the operations to the
+    default graph; restoring adds none, however often.
 
     Args:
-      plan: a plan without problems.
+      plan: the plan.
       variables: name in the plan -> variable; all global variables of the graph.
       open_reader: returns the reader of a scaffold's checkpoint.
-      initialize: which initializers `build` puts into its operation.
+      initialize: which initializers run: all, or those whose variables the restoration does not
+        provably overwrite.
       verify: whether `restore` reads every restored variable back and compares it.
+      other_inits: further operations that run before the restoration, which may read a variable.
+        They do not become part of `init_op`.
 
     Attributes:
+      init_op: the operation that initialises global variables before `restore`.
       local_inits: operations to run in every new session: none.
+
+    Raises:
+      PlanError: when the plan has problems.
+      CheckpointError: when a checkpoint cannot be read.
     """
 
     def __init__(
@@ -56,58 +64,37 @@ class Restorer:
         *,
         initialize: Initialize = Initialize.all,
         verify: bool = False,
+        other_inits: Sequence[tf.Operation] = (),
     ) -> None:
+        plan.require_sound()
         self.local_inits: Mapping[tf.Operation, Feeds | None] = {}
         self._plan, self._variables, self._open_reader = plan, variables, open_reader
-        self._initialize, self._verify = initialize, verify
+        self._verify = verify
         self._non_finite = NonFinite()
-        self._init_op: tf.Operation | None = None
-        self._in_graph: tuple[InGraph, ...] = ()
-
-    def build(self, other_inits: Sequence[tf.Operation] = ()) -> tf.Operation:
-        """Adds the operations to the default graph, once, and returns the one that initialises.
-
-        Args:
-          other_inits: further operations that run before the restoration, which may read a
-            variable. They do not become part of the operation that is returned.
-
-        Returns:
-          The operation that initialises global variables before `restore`: all, or those that the
-          restoration does not provably overwrite.
-
-        Raises:
-          PlanError: when the plan has problems.
-          CheckpointError: when a checkpoint cannot be read.
-        """
-        if self._init_op is None:
-            self._plan.require_sound()
-            readers = self._readers()
-            bundles = {name: bundle for name in readers if (bundle := readers[name].bundle())}
-            in_graph = [
-                assignment
-                for assignment in self._plan.assignments
-                if restored_in_graph(assignment) and assignment.pieces[0].source in bundles
-            ]
-            if in_graph:
-                operation = restore_operation(
-                    in_graph, self._variables, bundles, on_tensor=self._non_finite.on_tensor
-                )
-                self._in_graph = (InGraph(operation, in_graph),)
-            self._init_op = tf.compat.v1.variables_initializer(
-                self._initialized(other_inits), name="initialize_before_restore"
+        readers = self._readers()
+        bundles = {name: bundle for name in readers if (bundle := readers[name].bundle())}
+        in_graph = [
+            assignment
+            for assignment in plan.assignments
+            if restored_in_graph(assignment) and assignment.pieces[0].source in bundles
+        ]
+        self._in_graph: list[InGraph] = []
+        if in_graph:
+            operation = restore_operation(
+                in_graph, variables, bundles, on_tensor=self._non_finite.on_tensor
             )
-        return self._init_op
-
-    @property
-    def init_op(self) -> tf.Operation:
-        """The operation that `build` returned.
-
-        Raises:
-          RuntimeError: when `build` was not called.
-        """
-        if self._init_op is None:
-            raise RuntimeError("Restorer.build must be called first")
-        return self._init_op
+            self._in_graph.append(InGraph(operation, in_graph))
+        initialized = list(variables.values())
+        if initialize is Initialize.remaining:
+            overwritten = {
+                variables[assignment.variable.name].op.name
+                for assignment in plan.assignments
+                if assignment.pieces and not assignment.needs_initial
+            }
+            initialized = remaining(initialized, overwritten, other_inits)
+        self.init_op: tf.Operation = tf.compat.v1.variables_initializer(
+            initialized, name="initialize_before_restore"
+        )
 
     def warm_start(
         self,
@@ -152,17 +139,6 @@ class Restorer:
                 with in_scaffold(source):
                     readers[source] = self._open_reader(source)
         return readers
-
-    def _initialized(self, other_inits: Sequence[tf.Operation]) -> list[tf.Variable]:
-        variables = list(self._variables.values())
-        if self._initialize is Initialize.all:
-            return variables
-        overwritten = {
-            self._variables[assignment.variable.name].op.name
-            for assignment in self._plan.assignments
-            if assignment.pieces and not assignment.needs_initial
-        }
-        return remaining(variables, overwritten, other_inits)
 
 
 def restored_in_graph(assignment: Assignment) -> bool:
@@ -228,9 +204,7 @@ def _restore_chunk(
 
         def check(*arrays: NDArray[Any]) -> None:
             for (piece, _), array in zip(checked, arrays, strict=True):
-                block = _block(piece)
-                offset = block.offset if block else None
-                on_tensor(piece.source, piece.tensor.name, array, offset)
+                on_tensor(piece.source, piece.tensor.name, array)
 
         # One operation for a chunk: one for each tensor would be thousands of operations.
         checks = [tf.numpy_function(check, [value for _, value in checked], [])] if checked else []
@@ -289,37 +263,27 @@ def remaining(
 ) -> list[tf.Variable]:
     """Returns the variables whose initializer must run, in their order.
 
-    A variable that is going to be overwritten is left out, unless something that runs before the
-    restoration reads it: another variable's initializer, or one of `others`, directly or through
-    any operations between. The variables that its initializer reads are then initialized too.
+    A variable that is going to be overwritten is left out, unless something that may run before the
+    restoration reads it: an initializer, or one of `others`, directly or through any operations
+    between.
 
     Args:
       variables: all variables.
       overwritten: names of the operations of the variables whose whole value is restored.
       others: operations besides the initializers that run before the restoration.
     """
-    by_handle = {variable.op.name: variable for variable in variables}
-    by_initializer = {variable.initializer.name: variable for variable in variables}
-    needed = {name for name in by_handle if name not in overwritten}
     pending = list(others)
-    for name in needed:
-        pending += _inputs(by_handle[name].initializer, initializes=True)
-    seen = set()
+    for variable in variables:  # An initializer does not read what it assigns, its first input.
+        pending += [tensor.op for tensor in variable.initializer.inputs[1:]]
+        pending += variable.initializer.control_inputs
+    read = set()
     while pending:
         op = pending.pop()
-        if op.name in seen:
-            continue
-        seen.add(op.name)
-        # An initializer met here runs anyway, as the control input of another operation.
-        variable = by_handle.get(op.name, by_initializer.get(op.name))
-        if variable is not None and variable.op.name not in needed:
-            needed.add(variable.op.name)
-            pending += _inputs(variable.initializer, initializes=True)
-        pending += _inputs(op, initializes=op.name in by_initializer)
-    return [variable for variable in variables if variable.op.name in needed]
-
-
-def _inputs(op: tf.Operation, *, initializes: bool) -> list[tf.Operation]:
-    """Returns the operations that run before one; an initializer does not read its variable."""
-    inputs = op.inputs[1:] if initializes else op.inputs
-    return [*(tensor.op for tensor in inputs), *op.control_inputs]
+        if op.name not in read:
+            read.add(op.name)
+            pending += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return [
+        variable
+        for variable in variables
+        if variable.op.name not in overwritten or variable.op.name in read
+    ]

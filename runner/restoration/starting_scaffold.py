@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import yaml
 
@@ -16,9 +16,13 @@ _HEAD = """\
 # What {path} holds. `include` and the left sides of `rename` are names of your model: change
 # them where it names a part differently, for example `encoder/cnn/: cnn/`.
 """
+_UNNAMED = """\
+# Left out, because the file does not tell the names of these variables; rename to
+# them, each from the name in your model:
+"""
 # The names in a Keras weights file of a layer's variables, where it does not hold the real ones.
 _NUMBERED = re.compile(r"(.*/)?vars/\d+")
-_TORCH = ("weight", "bias", "running_mean", "running_var")
+_TORCH = re.compile(r"([^/]*\.)?(weight|bias|running_mean|running_var)[^/.]*")
 # PyTorch stacks a recurrent layer's gates: 4 in an LSTM, 3 in a GRU.
 _RECURRENT = {4: "torch_lstm", 3: "torch_gru"}
 
@@ -33,7 +37,7 @@ def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateCl
     unnamed = [name for name in names if _NUMBERED.fullmatch(name)]
     named = sorted(name for name in names if name not in unnamed)
     keys: dict[str, object] = {"checkpoint": path}
-    if named and all("/" not in name for name in named) and _is_torch(named):
+    if named and all(_TORCH.fullmatch(name) for name in named):
         parts = dict.fromkeys(name.partition(".")[0] for name in named)
         keys["variables"] = {"include": [f"{part}/*" for part in parts]}
         keys["convert"] = _torch_conversions({name: spec.tensors[name].shape for name in named})
@@ -41,13 +45,9 @@ def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateCl
         keys["variables"] = {"include": [*dict.fromkeys(map(_pattern, named))]}
         keys["rename"] = {part: part for part in map(_part, named)}
     document = {"scaffolds": {_name(path): keys}}
-    comments = "".join(_unnamed(unnamed))
+    comments = "".join(f"#   {name}\n" for name in unnamed)
     body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
-    return _HEAD.format(path=path) + comments + body
-
-
-def _is_torch(names: Sequence[str]) -> bool:
-    return all(name.rpartition(".")[2].startswith(_TORCH) for name in names)
+    return _HEAD.format(path=path) + (_UNNAMED + comments if unnamed else "") + body
 
 
 def _torch_conversions(shapes: Mapping[str, Sequence[int | None]]) -> dict[str, str]:
@@ -81,10 +81,3 @@ def _pattern(name: str) -> str:
 def _name(path: str) -> str:
     stem = os.path.basename(path.rstrip("/")).partition(".")[0]
     return re.sub(r"\W+", "_", stem).strip("_") or "pretrained"
-
-
-def _unnamed(names: Collection[str]) -> Iterator[str]:
-    if names:
-        yield "# Left out, because the file does not tell the names of these variables; rename to\n"
-        yield "# them, each from the name in your model:\n"
-        yield from (f"#   {name}\n" for name in names)

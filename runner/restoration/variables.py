@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -40,6 +40,8 @@ CHOICES: Mapping[StateClass, StateChoice] = {
 }
 
 _BY_DEFAULT = (StateChoice.weights, StateChoice.batch_norm)
+# The keys of a scaffold that say how its variables train.
+_TRAINING = ("trainable", "freeze_until_step", "learning_rate_multiplier")
 
 _BY_NAME = (
     (re.compile(r"(.*/)?global_step"), StateClass.GLOBAL_STEP),
@@ -135,31 +137,19 @@ def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
     }
 
 
-class MovingAverages:
-    """Finds the moving average of a variable among a checkpoint's tensors, whoever wrote it."""
+def moving_average(name: str, tensors: Collection[str]) -> str | None:
+    """Returns which of `tensors` is the average of the weight that the checkpoint calls `name`.
 
-    def __init__(self, tensors: Iterable[str]) -> None:
-        self._tensors = {*tensors}
-        # The end of a joined path -> the averages that it may name, looked up for each variable.
-        self._keras: dict[str, list[str]] = {}
-        for tensor in self._tensors:
-            last = tensor.rpartition("/")[2]
-            if last.endswith("_average"):
-                # A Keras optimizer joins the variable's whole path, the root model's name first.
-                parts = last.removesuffix("_average").split("_")
-                for start in range(len(parts)):
-                    self._keras.setdefault("_".join(parts[start:]), []).append(tensor)
-
-    def find(self, name: str) -> str | None:
-        """Returns which tensor is the average of the weight that the checkpoint calls `name`.
-
-        `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
-        `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
-        """
-        if name + EMA_SUFFIX in self._tensors:
-            return name + EMA_SUFFIX
-        averages = self._keras.get(re.sub("[/.]", "_", name), [])
-        return averages[0] if len(averages) == 1 else None
+    `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
+    `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
+    """
+    if name + EMA_SUFFIX in tensors:
+        return name + EMA_SUFFIX
+    # A Keras optimizer joins the variable's whole path, the root model's name first.
+    path = re.sub("[/.]", "_", name)
+    endings = (f"/{path}_average", f"_{path}_average")
+    averages = [tensor for tensor in tensors if f"/{tensor}".endswith(endings)]
+    return averages[0] if len(averages) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -168,10 +158,10 @@ class Ownership:
 
     Attributes:
       claims: variable name -> the scaffolds whose checkpoints give its value, more than one only
-        with `collision: mean`; the first is its owner, whose settings hold for it. A variable that
-        no scaffold claims is absent.
+        with `collision: mean`; the first is its owner. A variable that no scaffold claims is
+        absent.
       problems: patterns that match nothing or are not valid, scaffolds that own nothing, and
-        variables claimed twice.
+        scaffolds that claim one variable and may not, or train it differently.
     """
 
     claims: Mapping[str, tuple[str, ...]]
@@ -206,12 +196,10 @@ def assign_owners(
             problems += [_unmatched(scaffold, pattern, states) for pattern in matched.unused]
         else:
             problems += _empty_classes(scaffold, config, [states[name] for name in claimed])
-    if collision is Collision.mean:
-        return Ownership({name: tuple(claims[name]) for name in claims}, tuple(problems))
-    if collision is Collision.error:
-        problems += _collisions(claims)
-    chosen = -1 if collision is Collision.last else 0
-    return Ownership({name: (claims[name][chosen],) for name in claims}, tuple(problems))
+    problems += _collisions(claims, scaffolds, collision)
+    chosen = {Collision.mean: slice(None), Collision.last: slice(-1, None)}
+    part = chosen.get(collision, slice(1))
+    return Ownership({name: tuple(claims[name][part]) for name in claims}, tuple(problems))
 
 
 def _claimed(
@@ -275,17 +263,31 @@ def _empty_classes(
     ]
 
 
-def _collisions(claims: Mapping[str, Sequence[str]]) -> list[Problem]:
-    by_scaffolds: dict[tuple[str, ...], list[str]] = {}
-    for name, scaffolds in claims.items():
-        by_scaffolds.setdefault(tuple(scaffolds), []).append(name)
-    return [
-        Problem(
-            f"scaffolds {' and '.join(scaffolds)} claim the same variables: {some(names)}",
-            "a variable's value comes from one place",
-            "exclude it from one, or set restoration.collision",
-            tuple(f"restoration.collision={choice}" for choice in ("first", "last", "mean")),
-        )
-        for scaffolds, names in by_scaffolds.items()
-        if len(scaffolds) > 1
-    ]
+def _collisions(
+    claims: Mapping[str, Sequence[str]],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    collision: Collision,
+) -> Iterator[Problem]:
+    """Yields a problem for each group of scaffolds that may not share their variables."""
+    by_claimants: dict[tuple[str, ...], list[str]] = {}
+    for name, claimants in claims.items():
+        by_claimants.setdefault(tuple(claimants), []).append(name)
+    for claimants, names in by_claimants.items():
+        shared = f"scaffolds {' and '.join(claimants)} claim the same variables: {some(names)}"
+        if len(claimants) > 1 and collision is Collision.error:
+            yield Problem(
+                shared,
+                "a variable's value comes from one place",
+                "exclude it from one, or set restoration.collision",
+                tuple(f"restoration.collision={choice}" for choice in ("first", "last", "mean")),
+            )
+        for key in _TRAINING if collision is Collision.mean else ():
+            values = {claimant: getattr(scaffolds[claimant], key) for claimant in claimants}
+            if len(set(values.values())) > 1:
+                settings = ", ".join(f"{claimant} has {values[claimant]}" for claimant in claimants)
+                yield Problem(
+                    f"{shared}, but not their `{key}`: {settings}",
+                    "a variable trains in one way",
+                    f"give them the same `{key}`, or set another restoration.collision",
+                    ("restoration.collision=first", "restoration.collision=last"),
+                )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,8 @@ def _missing(directory: RunDirectory, secrets: Collection[str]) -> Iterator[Prob
 
 def _override(key: str) -> str:
     """Returns an override that sets a dotted key of a mapping that the command does not have."""
-    root, *rest = key.split(".")
+    # The items of a list are given together.
+    root, *rest = re.split(r"\.\d", key)[0].split(".")
     return f"'+{root}={''.join(f'{{{name}: ' for name in rest)}...{'}' * len(rest)}'"
 
 

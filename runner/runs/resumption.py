@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +16,6 @@ from runner.runs.run_directory import RunDirectory, RunRecord, runs
 from runner.system.atomic_files import make_container, next_numbered_folder
 from runner.system.status import Status
 
-_WARM_START = ("scaffolds", "restoration")
 # `auto` and `must` never resume runs of these.
 _ENDED = (Status.FINISHED, Status.PRUNED)
 _STEPS = "train.steps"
@@ -62,15 +60,12 @@ class ResumeCriteria:
         `extend` continues the run that came furthest, finished or not, among runs whose
         configuration differs at most in a smaller `train.steps`.
       settings: the settings of `record` with their secrets, for `extend`.
-      run_dir_is_explicit: whether the user named `container` for this run; with `auto`, an
-        interrupted run in it that has another warm start is then an error.
     """
 
     container: Path
     record: RunRecord
     resume: str
     settings: Mapping[str, Any]
-    run_dir_is_explicit: bool = False
 
     @property
     def steps(self) -> int:
@@ -91,7 +86,7 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
 
     Raises:
       RunDirectoryError: when `must` or `extend` finds no such run, the container is itself a run
-        that is not to be resumed, or an explicit one holds a run of another warm start.
+        that is not to be resumed.
     """
     container, resume = criteria.container, criteria.resume
     if resume == "extend":
@@ -107,14 +102,10 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
         state = f"{container} holds no interrupted run of this configuration"
         remedy = "repeat a run's configuration, or use resume=auto to start a run"
         raise no_such_run(container, state, criteria.record, remedy)
-    is_run = RunDirectory(container).read() is not None
-    if resume == "auto" and (criteria.run_dir_is_explicit or is_run):
-        _refuse_other_warm_start(criteria)
-    if is_run:
-        cause = "it is finished or has another configuration, and a run is never overwritten"
+    if RunDirectory(container).read() is not None:
         remedy = "give run_dir=... another folder; a new run starts inside it"
         state = f"{container} is itself a run, and not one to resume"
-        raise RunDirectoryError(Problem(state, cause, remedy))
+        raise no_such_run(container, state, criteria.record, remedy)
     return None
 
 
@@ -262,29 +253,6 @@ def no_such_run(container: Path, state: str, record: RunRecord, remedy: str) -> 
     cause = f"{directory.path} is {former.status} after {_steps_taken(directory)} steps"
     cause += f" and differs: {'; '.join(changes)}" if changes else ""
     return RunDirectoryError(Problem(state, cause, remedy))
-
-
-def _refuse_other_warm_start(criteria: ResumeCriteria) -> None:
-    """Raises if the newest unfinished run of the experiment has another warm start."""
-    unfinished = [
-        (directory, record)
-        for directory, record in runs(criteria.container)
-        if record.name == criteria.record.name and record.status not in _ENDED
-    ]
-    for directory, record in unfinished[:1]:
-        old, new = (
-            {key: settings.get(key) for key in _WARM_START}
-            for settings in (record.settings, criteria.record.settings)
-        )
-        if json.dumps(old) != json.dumps(new):
-            raise RunDirectoryError(
-                Problem(
-                    f"the warm start has changed since {directory.path} began, which is unfinished",
-                    "; ".join(differences(old, new)) or "the scaffolds are in another order",
-                    "repeat its configuration to resume it, or start a new run with resume=never "
-                    "or in another run_dir",
-                )
-            )
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:

@@ -10,10 +10,11 @@ without it 0.57 to 0.86; steps of 1 ms and more are not affected.
 
 from __future__ import annotations
 
-import itertools
+import re
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +22,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from runner.internals.tensorflow import Step, prepare_step, session_config
-from runner.session.fetches import Build, Feed, append_key, convert_all, plan_feeds, plan_fetches
+from runner.session.fetches import Build, Feed, FetchPlan, append_key, convert_all, plan_feeds
 
-# Kinds of steps in memory, each with the executor of its part of the graph. A new one replaces the
-# least recently used.
+# Kinds of steps in memory, each with the executor of its part of the graph. One more starts over.
 CAPACITY = 256
 _FEEDS = object()
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Prepared:
     """A kind of step.
 
@@ -38,14 +38,32 @@ class _Prepared:
       build: makes the result of its values.
       feeds: convert what is fed.
       elements: the elements whose identities are in its key; alive, they keep these to themselves.
-      used: grows with every use.
     """
 
     step: Step
     build: Build
     feeds: tuple[Feed, ...]
     elements: Any
-    used: int = 0
+
+
+# When several parts of a step fail, TensorFlow lists their errors in this form, and raises an error
+# of the type of the first.
+_LOST = re.compile(r"^(?:ABORTED|UNAVAILABLE): From /job:ps/", re.MULTILINE)
+
+
+@contextmanager
+def lost_servers_abort() -> Iterator[None]:
+    """Raises an `AbortedError` in place of a `CancelledError` that a lost server has caused.
+
+    Raises:
+      tf.errors.AbortedError: with the message of that error.
+    """
+    try:
+        yield
+    except tf.errors.CancelledError as error:
+        if _LOST.search(str(error.message)) is None:
+            raise
+        raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
 
 
 class CachedSession(tf.compat.v1.Session):
@@ -54,8 +72,8 @@ class CachedSession(tf.compat.v1.Session):
     A kind of step is a structure of fetches with a set of feed keys. Run options, structures other
     than lists, tuples, named tuples and dictionaries, fetches by name, composite tensors, feeds of
     anything but plain tensors, and values that need an error message are passed on to
-    `tf.compat.v1.Session.run`. So are all runs of a remote session, whose loss is then reported in
-    the way that `MonitoredSession` recovers from.
+    `tf.compat.v1.Session.run`. So are all runs of a remote session, whose step raises an
+    `AbortedError` when a parameter server is lost: a `MonitoredSession` recovers from it.
 
     Where `config.inter_op_parallelism_threads` is 0, the default, tiny steps run in the caller's
     thread if that is faster; any other number is obeyed.
@@ -80,6 +98,9 @@ class CachedSession(tf.compat.v1.Session):
         run_metadata: tf.compat.v1.RunMetadata | None = None,
     ) -> Any:
         """Runs a step with the arguments, values and errors of `tf.compat.v1.Session.run`."""
+        if self._remote:
+            with lost_servers_abort():
+                return super().run(fetches, feed_dict, options, run_metadata)
         key: list[Any] = []
         if (options is not None and options.ByteSize()) or not append_key(fetches, key):
             return super().run(fetches, feed_dict, options, run_metadata)
@@ -91,7 +112,6 @@ class CachedSession(tf.compat.v1.Session):
         prepared = self._prepared.get(tuple(key)) or self._prepare(fetches, feed_dict, tuple(key))
         if prepared is None:
             return super().run(fetches, feed_dict, options, run_metadata)
-        prepared.used = next(self._uses)
         arrays = convert_all(prepared.feeds, feed_dict.values()) if feed_dict else ()
         if arrays is None:
             return super().run(fetches, feed_dict, options, run_metadata)
@@ -109,30 +129,28 @@ class CachedSession(tf.compat.v1.Session):
 
     def _start_caching(self) -> None:
         self._prepared: dict[Hashable, _Prepared] = {}
-        self._uses = itertools.count()
         self._lock = threading.Lock()
         self._pool_needed: tuple[int, bool] | None = None
-        config = session_config(self)
-        # A cost model is part of the metadata, which prepared steps do not give.
-        self._caches = not self.sess_str and not config.graph_options.build_cost_model
-        pools = config.session_inter_op_thread_pool
-        self._choose_threads = config.inter_op_parallelism_threads == 0 and not pools
+        self._remote = bool(self.sess_str)
+        self._caches = not self._remote
+        self._choose_threads = session_config(self).inter_op_parallelism_threads == 0
 
     def _prepare(self, fetches: Any, feed_dict: Any, key: Hashable) -> _Prepared | None:
         """Returns a new kind of step, or None for what `Session.run` has to do."""
         if not self._caches:
             return None
-        plan = plan_fetches(fetches, self.graph)
+        plan = FetchPlan(fetches, self.graph)
         feeds = plan_feeds(feed_dict or (), self.graph)
-        if plan is None or feeds is None:
+        if plan.build is None or feeds is None:
             return None
         fed = [feed.tensor for feed in feeds]
         # Session.run returns what is fed where that is fetched too.
-        if {tensor.name for tensor in fed} & {tensor.name for tensor in plan.tensors}:
+        if plan.tensors.keys() & {tensor.name for tensor in fed}:
             return None
+        tensors, operations = plan.tensors.values(), plan.operations.values()
 
         def prepare(inline: bool) -> Step:
-            return prepare_step(self, fed, plan.tensors, plan.operations, inline=inline)
+            return prepare_step(self, fed, tensors, operations, inline=inline)
 
         with self._lock:
             if key in self._prepared:
@@ -146,11 +164,10 @@ class CachedSession(tf.compat.v1.Session):
             except tf.errors.OpError:
                 return None  # Session.run meets the same error, or can do what this cannot.
             if len(self._prepared) >= CAPACITY:
-                del self._prepared[min(self._prepared, key=lambda key: self._prepared[key].used)]
+                self._prepared.clear()
             elements = (plan.leaves, tuple(feed_dict or ()))
-            prepared = _Prepared(step, plan.build, feeds, elements, used=next(self._uses))
-            self._prepared[key] = prepared
-            return prepared
+            self._prepared[key] = _Prepared(step, plan.build, feeds, elements)
+            return self._prepared[key]
 
     def _needs_pool(self) -> bool:
         version = self.graph.version

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,23 +18,6 @@ Build: TypeAlias = Callable[[Sequence[Any]], Any]
 _LEAF, _SEQUENCE, _MAPPING, _UNUSUAL = "leaf", "sequence", "mapping", "unusual"
 # The kinds of the classes seen in fetches so far.
 _KINDS: dict[type, str] = {list: _SEQUENCE, tuple: _SEQUENCE, dict: _MAPPING, OrderedDict: _MAPPING}
-
-
-@dataclass(frozen=True)
-class FetchPlan:
-    """The elements of a structure of fetches.
-
-    Attributes:
-      tensors: the distinct tensors, in order of appearance.
-      operations: the distinct operations.
-      leaves: the elements whose identity is part of the key of the structure.
-      build: returns the values of `tensors` in the structure, and None for each operation.
-    """
-
-    tensors: tuple[tf.Tensor, ...]
-    operations: tuple[tf.Operation, ...]
-    leaves: tuple[Any, ...]
-    build: Build
 
 
 def append_key(structure: Any, key: list[Any]) -> bool:
@@ -70,24 +52,6 @@ def append_key(structure: Any, key: list[Any]) -> bool:
     return True
 
 
-def plan_fetches(structure: Any, graph: tf.Graph) -> FetchPlan | None:
-    """Returns the plan of a structure that `append_key` accepts.
-
-    It returns None where only `Session.run` can fetch or refuse: an element of another graph, one
-    that may not be fetched, a handle, nothing at all.
-    """
-    planner = _Planner(graph)
-    build = planner.plan(structure)
-    if build is None or not planner.leaves:
-        return None
-    return FetchPlan(
-        tuple(planner.tensors.values()),
-        tuple(planner.operations.values()),
-        tuple(planner.leaves),
-        build,
-    )
-
-
 def _classify(structure_class: type) -> str:
     if issubclass(structure_class, (tf.Tensor, tf.Operation, tf.Variable)):
         kind = _LEAF
@@ -99,22 +63,32 @@ def _classify(structure_class: type) -> str:
     return kind
 
 
-class _Planner:
-    """Collects the elements of a structure while it composes the function that builds a result."""
+class FetchPlan:
+    """The elements of a structure of fetches that `append_key` accepts.
 
-    def __init__(self, graph: tf.Graph) -> None:
+    Attributes:
+      tensors: the distinct tensors by name, in order of appearance.
+      operations: the distinct operations by name.
+      leaves: the elements whose identity is part of the key of the structure.
+      build: returns the values of `tensors` in the structure, and None for each operation. It is
+        None where only `Session.run` can fetch or refuse: an element of another graph, one that may
+        not be fetched, a handle, nothing at all.
+    """
+
+    def __init__(self, structure: Any, graph: tf.Graph) -> None:
         self._graph = graph
         self.tensors: dict[str, tf.Tensor] = {}
         self.operations: dict[str, tf.Operation] = {}
         self.leaves: list[Any] = []
+        build = self._plan(structure)
+        self.build = build if self.leaves else None
 
-    def plan(self, structure: Any) -> Build | None:
-        """Returns the function that builds the result; None if only `Session.run` can fetch it."""
+    def _plan(self, structure: Any) -> Build | None:
         kind = _KINDS[type(structure)]
         if kind is _LEAF:
             return self._plan_leaf(structure)
         parts = structure.values() if kind is _MAPPING else structure
-        builds = [self.plan(part) for part in parts]
+        builds = [self._plan(part) for part in parts]
         known = [build for build in builds if build is not None]
         if len(known) < len(builds):
             return None

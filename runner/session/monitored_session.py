@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
-from runner.internals.tensorflow import SupervisorWithManager, init_singular_session, is_coordinated
+from runner.internals.tensorflow import SupervisorWithManager, init_singular_session
 from runner.restoration.restorer import Restorer
 from runner.session.cached_session import cached
 from runner.session.pretrained import Directories, PretrainedScaffolds
@@ -65,7 +65,8 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
 
     def create_session(self) -> tf.compat.v1.Session:
         """Finalizes the scaffold and the graph, and returns a new, ready session."""
-        self._restorer.build()
+        if isinstance(self._restorer, PretrainedScaffolds):
+            self._restorer.build()
         scaffold = self.scaffold.finalize()
         manager = SessionManager(
             local_init_op=scaffold.local_init_op,
@@ -106,8 +107,7 @@ class _CachingSessionCreator(tf.compat.v1.train.SessionCreator):
 class MonitoredSession(tf.compat.v1.train.MonitoredSession):
     """`tf.compat.v1.train.MonitoredSession` over a `CachedSession`.
 
-    The default creator is `runner.ChiefSessionCreator`; under TensorFlow's distribute coordinator,
-    it is the coordinator's.
+    The default creator is `runner.ChiefSessionCreator`.
     """
 
     def __init__(
@@ -116,9 +116,7 @@ class MonitoredSession(tf.compat.v1.train.MonitoredSession):
         hooks: Sequence[_Hook] | None = None,
         stop_grace_period_secs: int = 120,
     ) -> None:
-        if session_creator is None and not is_coordinated():
-            session_creator = ChiefSessionCreator()
-        creator = _CachingSessionCreator(session_creator) if session_creator else None
+        creator = _CachingSessionCreator(session_creator or ChiefSessionCreator())
         super().__init__(creator, hooks, stop_grace_period_secs)
 
 
@@ -208,35 +206,19 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
       pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables.
 
     Raises:
-      ConfigError: when the two lists differ in length, both names of an argument are given, or a
-        warm start is asked for under TensorFlow's distribute coordinator, which makes the sessions
-        itself.
+      ConfigError: when the two lists differ in length, or both names of an argument are given.
     """
-    _refuse_two_names(
-        checkpoint_dir=(checkpoint_dir, model_checkpoint_dir), scaffold=(scaffold, model_scaffold)
-    )
+    aliases = {
+        "checkpoint_dir": (checkpoint_dir, model_checkpoint_dir),
+        "scaffold": (scaffold, model_scaffold),
+    }
+    for name, pair in aliases.items():
+        if None not in pair:
+            raise ConfigError(
+                Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
+            )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
-    if is_coordinated():
-        _refuse_warm_start(pretrained_scaffolds, pretrained_checkpoint_dirs)
-        return tf.compat.v1.train.MonitoredTrainingSession(
-            master,
-            is_chief,
-            checkpoint_dir,
-            scaffold,
-            hooks,
-            chief_only_hooks,
-            save_checkpoint_secs,
-            save_summaries_steps,
-            save_summaries_secs,
-            config,
-            stop_grace_period_secs,
-            log_step_count_steps,
-            max_wait_secs,
-            save_checkpoint_steps,
-            summary_dir,
-            save_graph_def,
-        )
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         return MonitoredSession(worker, hooks, stop_grace_period_secs)
@@ -267,27 +249,6 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
             )
         )
     return MonitoredSession(creator, [*all_hooks, *(hooks or ())], stop_grace_period_secs)
-
-
-def _refuse_warm_start(*pretrained: Any) -> None:
-    if any(pretrained):
-        raise ConfigError(
-            Problem(
-                "a warm start is asked for under TensorFlow's distribute coordinator",
-                "the coordinator makes the sessions, which restore one checkpoint or none",
-                "start from a checkpoint of the whole model, made without the coordinator",
-            )
-        )
-
-
-def _refuse_two_names(**values: tuple[Any, Any]) -> None:
-    twice = [
-        Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
-        for name, pair in values.items()
-        if None not in pair
-    ]
-    if twice:
-        raise ConfigError(*twice)
 
 
 def _interval(

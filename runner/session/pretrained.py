@@ -10,7 +10,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from runner.checkpoints.contents import LostCheckpointError, NoCheckpointError
-from runner.checkpoints.locate import is_mlflow_uri, resolve
+from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, ConfigError, Problem
@@ -45,22 +45,13 @@ class PretrainedScaffolds:
       scaffolds: the scaffolds.
 
     Raises:
-      ConfigError: when the two are not lists of directories and scaffolds, of one length.
+      ConfigError: when the two lists differ in length.
     """
 
     def __init__(
         self, checkpoint_dirs: Directories | None, scaffolds: Sequence[_Scaffold] | None
     ) -> None:
-        for name, values in (("checkpoint directories", checkpoint_dirs), ("scaffolds", scaffolds)):
-            if isinstance(values, str | os.PathLike) or not isinstance(values, Iterable | None):
-                raise ConfigError(
-                    Problem(f"the {name} are {values!r}", "they are a list", "put it in brackets")
-                )
         directories, scaffolds = list(checkpoint_dirs or ()), list(scaffolds or ())
-        for scaffold in scaffolds:
-            if not isinstance(scaffold, tf.compat.v1.train.Scaffold):
-                state = f"{scaffold!r} is not a tf.compat.v1.train.Scaffold"
-                raise ConfigError(Problem(state, remedy="wrap a saver: runner.Scaffold(saver=...)"))
         if len(directories) != len(scaffolds):
             raise ConfigError(
                 Problem(
@@ -157,10 +148,6 @@ class PretrainedScaffolds:
         for name, directory in self._directories.items():
             try:
                 with in_scaffold(name):
-                    if is_mlflow_uri(directory):
-                        copy = f"mlflow.artifacts.download_artifacts({directory!r})"
-                        state, cause = f"{directory} is in MLflow", "only files are restored"
-                        raise CheckpointError(Problem(state, cause, f"name a copy: {copy}"))
                     readers[name] = open_checkpoint(resolve(directory)[0])
             except NoCheckpointError as error:
                 if not getattr(self._scaffolds[name], "optional", False):

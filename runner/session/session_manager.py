@@ -100,11 +100,11 @@ class SessionManager(SessionManagerWithLocalInit):
           scaffolds: the scaffolds whose savers restore from these directories. They are plain
             `tf.compat.v1.train.Scaffold`s, finalized or not, or `runner.Scaffold`s.
           target: the TensorFlow master that `prepare_session` uses by default.
-          restorer: initializes and restores instead of scaffolds; built.
+          restorer: initializes and restores instead of scaffolds.
           **kwargs: as in TensorFlow.
 
         Raises:
-          ConfigError: when `checkpoint_dirs` and `scaffolds` are not lists of one length.
+          ConfigError: when `checkpoint_dirs` and `scaffolds` differ in length.
         """
         super().__init__(*args, **kwargs)
         self._restorer = restorer or PretrainedScaffolds(checkpoint_dirs, scaffolds)

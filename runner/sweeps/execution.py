@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.errors import Problem, SweepError
 from runner.sweeps.sweep_directory import DIED, FAILURES, Attempt, AttemptFile, SweepDirectory
@@ -22,21 +22,6 @@ Launch = Callable[[Sequence[Sequence[str]], int], object]
 _POLL_SECONDS = 0.1
 # Share of the grace period for what the sweep itself has to record after its trials.
 _RESERVED = 0.2
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """The next attempt at a trial.
-
-    Attributes:
-      attempt: the attempt.
-      alone: whether no other trial is launched together with it.
-      before: the trial's last attempt that was started; None for the first.
-    """
-
-    attempt: Attempt
-    alone: bool = False
-    before: Attempt | None = None
 
 
 class Execution:
@@ -78,54 +63,55 @@ class Execution:
           InterruptedRunError: after a signal.
         """
         ended: dict[int, Attempt] = {}
-        launches = [_Launch(self._numbered(attempt, 1)) for attempt in attempts]
-        while launches:
-            alone = [launch for launch in launches if launch.alone]
-            batch = [launch for launch in launches if not launch.alone] or [alone.pop(0)]
-            launches = [*self._run_batch(batch, ended), *alone]
+        together = [self._numbered(attempt, 1) for attempt in attempts]
+        alone: list[Attempt] = []
+        while together or alone:
+            batch = together or [alone.pop(0)]
+            together, suspects = self._run_batch(batch, ended)
+            alone += suspects
         return [ended[attempt.trial] for attempt in attempts]
 
-    def _run_batch(self, batch: Sequence[_Launch], ended: dict[int, Attempt]) -> list[_Launch]:
-        """Launches once, adds to `ended`, and returns what is to be launched again."""
-        self._directory.release_hold()
-        numbers = self._directory.add([launch.attempt for launch in batch])
+    def _run_batch(
+        self, batch: Sequence[Attempt], ended: dict[int, Attempt]
+    ) -> tuple[list[Attempt], list[Attempt]]:
+        """Launches once, and adds to `ended`.
+
+        Returns:
+          The attempts to launch next, and those to launch one by one, each of which may have ended
+          the others.
+        """
+        numbers = self._directory.add(batch)
         files = [self._directory.attempt(number) for number in numbers]
-        crash = self._launched([launch.attempt.overrides for launch in batch], numbers[0], files)
+        crash = self._launched([attempt.overrides for attempt in batch], numbers[0], files)
         # Some libraries append a traceback to the first line of their errors' messages.
         cause = f"{type(crash).__name__}: {crash}".partition("\n")[0] if crash is not None else ""
-        attempts = [file.finalize(cause) for file in files]
+        outcomes = [file.finalize(cause) for file in files]
         if crash is not None:
-            started = any(attempt.status is not Status.SKIPPED for attempt in attempts)
+            started = any(outcome.status is not Status.SKIPPED for outcome in outcomes)
             if not started and not self._directory.stopped():
                 remedy = "check hydra/launcher and its settings"
                 raise SweepError(Problem("the launcher started no trial", cause, remedy)) from crash
             logger.warning("The launcher failed, %s", cause)
         ended_together = self._crashes_together and crash is not None and len(batch) > 1
-        following = []
-        for launch, attempt in zip(batch, attempts, strict=True):
-            skipped = attempt.status is Status.SKIPPED
-            if self._directory.stopped():
-                retry = None
-            elif skipped and (crash is not None or self._directory.held()):
-                retry = launch
-            else:
-                retry = self._retry(launch, attempt, ended_together=ended_together)
-            if retry is not None:
-                following.append(retry)
+        following: list[Attempt] = []
+        suspects: list[Attempt] = []
+        for attempt, outcome in zip(batch, outcomes, strict=True):
+            failed = outcome.status in FAILURES
+            if outcome.status is not Status.SKIPPED:
+                ended[attempt.trial] = outcome
+            elif crash is not None and not self._directory.stopped():
+                following.append(attempt)
+            else:  # The attempt before it counts, if there is one.
+                ended.setdefault(attempt.trial, outcome)
+            if self._directory.stopped() or not failed:
                 continue
-            ended[attempt.trial] = launch.before or attempt if skipped else attempt
-            if attempt.status in FAILURES:
+            if ended_together and outcome.message.startswith(DIED):
+                suspects.append(attempt)
+            elif attempt.number <= self._retries:
+                following.append(self._numbered(attempt, attempt.number + 1))
+            else:
                 self._directory.failed()
-        return following
-
-    def _retry(self, launch: _Launch, attempt: Attempt, *, ended_together: bool) -> _Launch | None:
-        """Returns the launch after an attempt that has ended; None for no further one."""
-        if ended_together and attempt.message.startswith(DIED):
-            return replace(launch, alone=True, before=attempt)
-        if attempt.status in FAILURES and launch.attempt.number <= self._retries:
-            retry = self._numbered(launch.attempt, launch.attempt.number + 1)
-            return replace(launch, attempt=retry, before=attempt)
-        return None
+        return following, suspects
 
     def _launched(
         self, overrides: Sequence[Sequence[str]], first: int, files: Sequence[AttemptFile]

@@ -142,27 +142,6 @@ def study_of(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> optu
     return study
 
 
-def importances(
-    study: optuna.Study, objectives: Sequence[Objective]
-) -> dict[str, dict[str, float]]:
-    """Returns objective -> key -> its share of the objective's variance, the largest first.
-
-    Empty where there are too few trials, or nothing differs between them.
-    """
-    import optuna
-
-    if not _comparable(study):
-        return {}
-    with warnings.catch_warnings():
-        # It warns to mind the sign, which `_loss` does.
-        warnings.simplefilter("ignore")
-        importance = optuna.importance.get_param_importances
-        return {
-            objective.name: dict(importance(study, target=_loss(index, objective)))
-            for index, objective in enumerate(objectives)
-        }
-
-
 def study_plots(study: optuna.Study, objectives: Sequence[Objective]) -> dict[str, Plot]:
     """Returns Optuna's figures, by name; fewer where the trials do not differ."""
     from optuna.visualization import matplotlib as plots

@@ -81,7 +81,16 @@ def grid(overrides: Sequence[Override]) -> list[Point]:
     """
     swept = [override for override in overrides if override.is_sweep_override()]
     problems = [problem for override in swept for problem in _value_problems(override)]
-    problems += _repeated_keys(overrides)
+    counts = Counter(name_of(override) for override in overrides if not override.is_delete())
+    problems += [
+        Problem(
+            f"{name} is set {counts[name]} times",
+            "the last one would hold in every trial",
+            "give all its values in one override",
+        )
+        for name in dict.fromkeys(map(name_of, swept))
+        if counts[name] > 1
+    ]
     if problems:
         raise ConfigError(*problems)
     choices = [
@@ -132,22 +141,6 @@ def _values(override: Override) -> list[str]:
     if isinstance(value, RangeSweep) and value.step == 0:
         return []  # Hydra raises an error that does not name the override.
     return list(override.sweep_string_iterator())
-
-
-def _repeated_keys(overrides: Sequence[Override]) -> Iterator[Problem]:
-    """Yields a problem for each swept key that another override replaces in every trial."""
-    by_name: dict[str, list[Override]] = {}
-    for override in overrides:
-        if not override.is_delete():
-            by_name.setdefault(name_of(override), []).append(override)
-    for name, same in by_name.items():
-        if len(same) > 1 and any(override.is_sweep_override() for override in same):
-            lines = " ".join(str(override.input_line) for override in same)
-            yield Problem(
-                f"{name} is set {len(same)} times: {lines}",
-                "the last one would hold in every trial",
-                "give all its values in one override",
-            )
 
 
 def _numbers(points: Sequence[Point], attempts: Sequence[Attempt]) -> list[int]:

@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +147,13 @@ class Job:
     Attributes:
       directory: the sweep's.
       file: the attempt's.
-      storage: the study's, as the sweeper's configuration has it. It may contain a password, which
-        the attempt's file must not.
+      settings: the sweeper's, as configured. They may contain a password, which the attempt's file
+        must not.
     """
 
     directory: SweepDirectory
     file: AttemptFile
-    storage: Any = None
+    settings: Mapping[str, Any]
 
 
 def job_of(config: Any) -> Job | None:
@@ -162,24 +162,8 @@ def job_of(config: Any) -> Job | None:
     if config.mode is not RunMode.MULTIRUN or not target.startswith(PLUGINS):
         return None
     directory = SweepDirectory(Path(config.sweep.dir))
-    storage = plain_node(config.sweeper.get("storage"))
-    return Job(directory, directory.attempt(int(config.job.num)), storage)
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """How an attempt ended.
-
-    Attributes:
-      status, message, exit_code, objective: as in the attempt's file.
-      ended_by: the error of the signal that ended it; None for no signal.
-    """
-
-    status: Status
-    message: str = ""
-    exit_code: int = 0
-    objective: float | None = None
-    ended_by: InterruptedRunError | None = None
+    settings = plain_node(config.sweeper)
+    return Job(directory, directory.attempt(int(config.job.num)), settings)
 
 
 def run_attempt(job: Job, train: Train) -> float | None:
@@ -194,36 +178,48 @@ def run_attempt(job: Job, train: Train) -> float | None:
     """
     requeueing = requeue_signals(os.environ)
     interruption = Interruption(further=requeueing)
+    signalled = None
     # A signal cuts training short, but never the recording of how it ended.
     with interruption.handled(), interruption.deferred(), job.file.lock:
         attempt = job.file.read()
-        with at_work(attempt.sweeper):
-            outcome = _run(job, attempt, train, interruption)
+        starts = _starts(job, attempt, interruption)
+        if starts:
+            with at_work(attempt.sweeper):
+                attempt, signalled = _run(job, attempt, train, interruption)
     if attempt.sweeper == this_process():
-        _end_with_sweep(outcome, interruption)
-    requeueable = outcome.ended_by is not None and not job.file.cancelled()
+        _end_with_sweep(signalled, interruption)
+    if not starts:
+        return None
+    requeueable = signalled is not None and not job.file.cancelled()
     for number in filter(interruption.has_come, requeueing if requeueable else ()):
-        outcome = _requeued(job.file, outcome, number)
-    if not outcome.exit_code:
-        return outcome.objective
-    print(f"runner: {attempt} failed: {outcome.message}", file=sys.stderr)
-    if outcome.ended_by is None:
-        job.directory.failed(last=attempt.last)
+        attempt = _requeued(job.file, attempt, number)
+    if not attempt.exit_code:
+        return attempt.objective
+    print(f"runner: {attempt} failed: {attempt.message}", file=sys.stderr)
+    if signalled is None:
+        if attempt.last:
+            job.directory.failed()
     elif requeueable and may_be_requeued(os.environ):
         # Without a result of the job, its launcher waits for the one that Slurm starts again.
-        raise SystemExit(outcome.exit_code) from outcome.ended_by
-    raise SweepError(Problem(outcome.message), outcome.exit_code)
+        raise SystemExit(attempt.exit_code) from signalled
+    raise SweepError(Problem(attempt.message), attempt.exit_code)
 
 
-def _run(job: Job, attempt: Attempt, train: Train, interruption: Interruption) -> _Outcome:
-    """Trains, unless the attempt is over or the sweep has stopped, and records how it ended."""
+def _starts(job: Job, attempt: Attempt, interruption: Interruption) -> bool:
+    """Returns whether to start an attempt; records it as skipped if the sweep has stopped."""
     if attempt.over or attempt.status not in _STARTABLE:
-        return _Outcome(attempt.status)
-    stopped = job.directory.stopped() or job.directory.held()
-    if stopped or job.file.cancelled() or interruption.received():
-        if attempt.status is Status.WAITING:
-            job.file.update(status=Status.SKIPPED, message="the sweep stopped before it")
-        return _Outcome(attempt.status)
+        return False
+    if not (job.directory.stopped() or job.file.cancelled() or interruption.received()):
+        return True
+    if attempt.status is Status.WAITING:
+        job.file.update(status=Status.SKIPPED, message="the sweep stopped before it")
+    return False
+
+
+def _run(
+    job: Job, attempt: Attempt, train: Train, interruption: Interruption
+) -> tuple[Attempt, InterruptedRunError | None]:
+    """Trains, and returns the attempt as recorded and the error of the signal that ended it."""
     # A process that is killed leaves RUNNING behind, and the lock free.
     job.file.update(status=Status.RUNNING, message="", process=this_process())
     trial = Trial(
@@ -233,43 +229,39 @@ def _run(job: Job, attempt: Attempt, train: Train, interruption: Interruption) -
         on_start=lambda run_dir: job.file.update(run_dir=str(run_dir.absolute())),
     )
     with terminate_on_cancel(job.file, attempt, interruption):
-        outcome = _trained(job, attempt, trial, train, interruption)
-    job.file.update(
-        status=outcome.status,
-        objective=outcome.objective,
+        status, message, exit_code = Status.FINISHED, "", 0
+        objective, signalled = None, None
+        try:
+            with interruption.interruptible():
+                trial.report = _report(job, attempt)
+                # Without locks between hosts, an earlier process may still train it.
+                objective = when_free(lambda: train(trial), print)
+                if objective is not None:
+                    trial.fail_if_nan(objective)
+        except PrunedRunError as error:
+            status, message = Status.PRUNED, str(error)
+        except InterruptedRunError as error:
+            status, message, exit_code = Status.KILLED, error.problems[0].state, error.exit_code
+            signalled = error
+        except RunnerError as error:
+            status, message, exit_code = Status.FAILED, str(error), error.exit_code
+            if isinstance(error, UserCodeError):
+                print(error.details, file=sys.stderr)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded; the sweep continues
+            status, message, exit_code = Status.FAILED, f"{type(error).__name__}: {error}", 1
+            traceback.print_exc()
+    record = RunDirectory(trial.run_dir).read() if trial.run_dir is not None else None
+    if status is not Status.FINISHED:
+        objective = None if record is None else record.objective
+    attempt = job.file.update(
+        status=status,
+        objective=objective,
         metrics=_best_metrics(trial.run_dir),
         curve=_curve(attempt, trial),
-        message=outcome.message,
-        exit_code=outcome.exit_code,
+        message=message,
+        exit_code=exit_code,
     )
-    return outcome
-
-
-def _trained(
-    job: Job, attempt: Attempt, trial: Trial, train: Train, interruption: Interruption
-) -> _Outcome:
-    try:
-        with interruption.interruptible():
-            trial.report = _report(job, attempt)
-            # On a file system without locks between hosts, an earlier process may still train it.
-            objective = when_free(lambda: train(trial), print)
-            if objective is not None:
-                trial.fail_if_nan(objective)
-        return _Outcome(Status.FINISHED, objective=objective)
-    except PrunedRunError as error:
-        outcome = _Outcome(Status.PRUNED, str(error))
-    except InterruptedRunError as error:
-        state = error.problems[0].state
-        outcome = _Outcome(Status.KILLED, state, error.exit_code, ended_by=error)
-    except RunnerError as error:
-        outcome = _Outcome(Status.FAILED, str(error), error.exit_code)
-        if isinstance(error, UserCodeError):
-            print(error.details, file=sys.stderr)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded; the sweep continues
-        outcome = _Outcome(Status.FAILED, f"{type(error).__name__}: {error}", 1)
-        traceback.print_exc()
-    record = RunDirectory(trial.run_dir).read() if trial.run_dir is not None else None
-    return replace(outcome, objective=None if record is None else record.objective)
+    return attempt, signalled
 
 
 def _curve(attempt: Attempt, trial: Trial) -> list[tuple[int, float]]:
@@ -292,18 +284,18 @@ def _report(job: Job, attempt: Attempt) -> Report | None:
     # Optuna is an optional extra.
     from runner.sweeps.study import Reporter
 
-    return Reporter(job.directory.path, job.storage, attempt.study)
+    return Reporter(job.directory.path, job.settings, attempt)
 
 
-def _end_with_sweep(outcome: _Outcome, interruption: Interruption) -> None:
+def _end_with_sweep(signalled: InterruptedRunError | None, interruption: Interruption) -> None:
     """Ends the sweep after a signal: after an Exception, Hydra would start the next trial.
 
     Raises:
       SystemExit: a signal has come, during the trial or outside it.
     """
     try:
-        if outcome.ended_by is not None:
-            raise outcome.ended_by
+        if signalled is not None:
+            raise signalled
         interruption.check()
     except InterruptedRunError as error:
         raise SystemExit(error.exit_code) from error
@@ -339,16 +331,16 @@ def terminate_on_cancel(
         thread.join()
 
 
-def _requeued(file: AttemptFile, outcome: _Outcome, number: signal.Signals) -> _Outcome:
-    """Has submitit requeue the job; returns the outcome where it does not.
+def _requeued(file: AttemptFile, attempt: Attempt, number: signal.Signals) -> Attempt:
+    """Has submitit requeue the job; returns the attempt where it does not.
 
     Raises:
       SystemExit: submitit's; another process resumes the same attempt.
     """
+    message = attempt.message
     file.update(status=Status.WAITING, message="out of time, to be started again")
     try:
         signal.raise_signal(number)  # For submitit's handler, now that the trial is saved.
     except Exception as error:  # noqa: BLE001 - submitit's, after too many timeouts
-        outcome = replace(outcome, message=f"{outcome.message}: {error}")
-    file.update(status=outcome.status, message=outcome.message)
-    return outcome
+        message = f"{message}: {error}"
+    return file.update(status=attempt.status, message=message)

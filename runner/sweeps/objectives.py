@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from runner.config.choices import Goal
 from runner.config.instantiation import build_target
@@ -15,6 +15,7 @@ from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
 
 Constraint = Callable[[Mapping[str, float]], float]
+_Converted = TypeVar("_Converted")
 
 
 @dataclass(frozen=True)
@@ -96,15 +97,6 @@ def objectives_of(
         for name in goals or [default.name]
         if name not in metrics
     ]
-    pruner = str(settings["pruner"].get("_target_", ""))
-    if len(goals) > 1 and not pruner.endswith(".NopPruner"):
-        problems.append(
-            Problem(
-                f"hydra.sweeper.pruner is {pruner}",
-                f"there are {len(goals)} objectives, and trials are pruned by one",
-                "hydra/sweeper/pruner=none",
-            )
-        )
     if problems:
         raise ConfigError(*problems)
     return [Objective(name, Goal[goal]) for name, goal in goals.items()] or [default]
@@ -131,7 +123,9 @@ def constraints(settings: Mapping[str, Any], metrics: Sequence[str]) -> dict[str
         if not is_function and f"validation/{metric}" not in metrics:
             problems.append(_unknown_metric("constraints", name, metrics))
         try:
-            functions[name] = _function(key, node) if is_function else _bounds(key, metric, node)
+            functions[name] = (
+                user_function(key, node, float) if is_function else _bounds(key, metric, node)
+            )
         except ConfigError as error:
             problems += error.problems
     if problems:
@@ -176,19 +170,23 @@ def _bounds(key: str, metric: str, node: Any) -> Constraint:
     return violated
 
 
-def _function(key: str, node: Mapping[str, Any]) -> Constraint:
+def user_function(
+    key: str, node: Mapping[str, Any], convert: Callable[[Any], _Converted]
+) -> Callable[[Any], _Converted]:
+    """Returns the function that a node names, of one argument; `convert` checks its result.
+
+    Raises:
+      ConfigError: there is no such function. The function that is returned raises it too, for any
+        error of the user's function or of `convert`.
+    """
     function = build_target(key, {**node, "_partial_": True})
 
-    def violated(metrics: Mapping[str, float]) -> float:
+    def call(argument: Any) -> _Converted:
         try:
-            return float(function(metrics))
+            return convert(function(argument))
         except Exception as error:  # It is the user's, and may raise anything.
-            raise ConfigError(
-                Problem(
-                    f"{key}: {node['_target_']} gives no number",
-                    f"{type(error).__name__}: {error}",
-                    f"fix the function; it gets the metrics {', '.join(sorted(metrics))}",
-                )
-            ) from error
+            state = f"{key}: {node['_target_']} fails"
+            cause = f"{type(error).__name__}: {error}"
+            raise ConfigError(Problem(state, cause, "fix the function")) from error
 
-    return violated
+    return call

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from filelock import FileLock
 from hydra.core.override_parser.types import Override
 
 from runner.config.choices import Resume
+from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.config.spelling import plain_node
 from runner.errors import ConfigError, Problem, SweepError, require_all
@@ -31,8 +31,8 @@ from runner.sweeps.search import Search, try_search
 from runner.sweeps.search_space import SearchSpace, search_space
 from runner.sweeps.study import (
     DECIDED,
+    PRUNER,
     SearchStudy,
-    build_pruner,
     build_sampler,
     open_storage,
     open_study,
@@ -40,15 +40,29 @@ from runner.sweeps.study import (
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
 
-# Settings with a `_target_`: an example, and the types of other values that they may have.
-_NODES: dict[str, tuple[str, tuple[type, ...]]] = {
-    "sampler": ("hydra/sweeper/sampler=tpe", ()),
-    "pruner": ("hydra/sweeper/pruner=median", ()),
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _has_target(value: Any) -> bool:
+    return isinstance(value, Mapping) and "_target_" in value
+
+
+# Setting -> whether a value is valid, and the valid values in words.
+_SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "n_trials": (_is_count, "a whole number above 0"),
+    "n_jobs": (_is_count, "a whole number above 0"),
+    "sampler": (_has_target, "a mapping with a `_target_`"),
+    "pruner": (_has_target, "a mapping with a `_target_`"),
     "custom_search_space": (
-        "'hydra.sweeper.custom_search_space={_target_: my.space}'",
-        (NoneType,),
+        lambda value: value is None or _has_target(value),
+        "a mapping with a `_target_`, or null",
     ),
-    "storage": ("hydra.sweeper.storage=sqlite:///study.db", (str, NoneType)),
+    "storage": (
+        lambda value: value is None or isinstance(value, str) or _has_target(value),
+        "a database's URL, a mapping with a `_target_`, or null",
+    ),
 }
 
 
@@ -86,7 +100,13 @@ class OptunaSweeper(RunnerSweeper):
 
     def points(self, overrides: Sequence[Override]) -> list[Point]:
         """Returns points with every choice and every end of a range."""
-        _check_settings(self._settings)
+        problems = [
+            Problem(f"hydra.sweeper.{key} is {self._settings.get(key)!r}", f"it must be {valid}")
+            for key, (is_valid, valid) in _SETTINGS.items()
+            if not is_valid(self._settings.get(key))
+        ]
+        if problems:
+            raise ConfigError(*problems)
         params = self.parsed_params(self._settings.get("params"), overrides)
         custom = self._settings.get("custom_search_space")
         self._space = search_space([*params, *overrides], custom)
@@ -112,7 +132,7 @@ class OptunaSweeper(RunnerSweeper):
         require_all(
             lambda: objectives_of(settings, default, metrics),
             lambda: build_sampler(settings),
-            lambda: build_pruner(settings["pruner"]),
+            lambda: build_target(PRUNER, settings["pruner"]),
             lambda: constraints(settings, metrics),
             lambda: settings.get("storage") and open_storage(Path(), settings["storage"]),
         )
@@ -122,12 +142,6 @@ class OptunaSweeper(RunnerSweeper):
         if self._space.custom is not None:
             self.check_trials(compose_points(drawn, self.compose))
         return self._objectives
-
-    def swept(self, points: Sequence[Point]) -> Collection[str] | None:
-        """Returns the keys that are searched; None with a custom search space."""
-        if self._settings.get("custom_search_space") is not None:
-            return None
-        return super().swept(points)
 
     def identity(self) -> str:
         """Returns the space and the study, in which trials are numbered."""
@@ -210,28 +224,3 @@ class OptunaSweeper(RunnerSweeper):
         numbers = {trial.number for trial in self.study.best_trials} if self.study else set()
         best = [trial for trial in ranked_trials(trials, objectives) if trial.trial in numbers]
         return best if len(objectives) > 1 else best[:1]
-
-
-def _has_target(value: Any) -> bool:
-    return isinstance(value, Mapping) and "_target_" in value
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    problems = [
-        Problem(
-            f"hydra.sweeper.{key} is {settings.get(key)!r}", "it must be a whole number above 0"
-        )
-        for key in ("n_trials", "n_jobs")
-        if type(settings.get(key)) is not int or settings[key] < 1
-    ]
-    problems += [
-        Problem(
-            f"hydra.sweeper.{key} has no `_target_`",
-            "it must be a mapping that has one",
-            f"for example {example}",
-        )
-        for key, (example, types) in _NODES.items()
-        if not isinstance(settings.get(key), types) and not _has_target(settings.get(key))
-    ]
-    if problems:
-        raise ConfigError(*problems)

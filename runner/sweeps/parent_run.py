@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,13 +10,9 @@ from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.runs.provenance import environment_tags, name_tracked_run
 from runner.runs.run_directory import RunDirectory, mark_killed_runs
-from runner.sweeps.points import ComposedPoint
-from runner.sweeps.sweep_directory import FAILURES, Attempt, AttemptFile, SweepDirectory
+from runner.sweeps.sweep_directory import AttemptFile, SweepDirectory
 from runner.system.status import Status
-from runner.tracking import Tracker, is_tracked, open_store
-from runner.training.watch import SWEEP_TAG
-
-_UNOPENED = "unopened"
+from runner.tracking import Tracker, open_store
 
 
 class ParentRun:
@@ -58,18 +54,23 @@ class ParentRun:
             (name,) = names
             run_name = f"{name} sweep"
         self.tracker = store.open(self._directory.path, name, run_name, tags=tags)
-        for run_directory in (*self._run_directories(), *self.unopened()):
+        for run_directory in self._run_directories():
             store.deliver_rest(run_directory)
 
-    def close(self, status: Status, tags: Mapping[str, str], seconds: float | None = None) -> None:
+    def close(
+        self,
+        status: Status,
+        tags: Mapping[str, str],
+        remaining: Callable[[], float | None] = lambda: None,
+    ) -> None:
         """Sets the last tags and closes the run, once its trials are delivered.
 
         Adds the store's names of the trials to provenances that lack them.
 
-        The delivery may take so many `seconds`; None sets no further limit.
+        `remaining` returns how many seconds a signal leaves for that; None without a signal.
         """
         self.tracker.set_tags(tags)
-        self.tracker.close(status, seconds)
+        self.tracker.close(status, remaining)
         store = open_store(self._config.tracking, asdict(self._config))
         for run_directory in self._run_directories():
             name_tracked_run(RunDirectory(run_directory), store)
@@ -92,48 +93,6 @@ class ParentRun:
         store = open_store(self._config.tracking, asdict(self._config))
         for path in sorted({path.absolute() for path in killed}):
             store.deliver_rest(path)
-
-    def record_unopened(self, composed: Sequence[ComposedPoint]) -> None:
-        """Records a run for each trial that failed before it could open one itself.
-
-        When the sweep is resumed and the trial fails again, it continues this run.
-        """
-        configs = {trial.fingerprint: trial.config for trial in composed}
-        attempts = map(AttemptFile.read, self._directory.attempts())
-        last = {
-            attempt.trial: attempt for attempt in attempts if attempt.status is not Status.SKIPPED
-        }
-        for attempt in last.values():
-            config = configs.get(attempt.fingerprint, composed[0].config)
-            failed = attempt.status in FAILURES and attempt.run_dir is None
-            if failed and is_tracked(config.tracking):
-                self._record(attempt, config)
-
-    def unopened(self) -> list[Path]:
-        """Returns the folders of the runs that `record_unopened` has recorded."""
-        folders = (self._directory.path / _UNOPENED).glob("*")
-        return sorted(folder for folder in folders if folder.is_dir())
-
-    def _record(self, attempt: Attempt, config: RunConfig) -> None:
-        folder = self._directory.path / _UNOPENED / f"{attempt.trial:04d}"
-        settings = asdict(config)
-        mask = Mask(config.tracking.mask, settings)
-        store = open_store(config.tracking, settings)
-        tracker = store.open(
-            folder,
-            config.name,
-            f"{config.name} trial {attempt.trial}",
-            tags={"runner.overrides": " ".join(mask.overrides(attempt.overrides))},
-            parent=str(self._directory.path),
-        )
-        values = {key: str(mask.value(key, value)) for key, value in attempt.values.items()}
-        tracker.set_tags(
-            {
-                **{f"{SWEEP_TAG}.{key}": value for key, value in values.items()},
-                "runner.exception": attempt.message,
-            }
-        )
-        tracker.close(attempt.status)
 
     def _run_directories(self) -> list[Path]:
         """Returns the run directories of the trials that have ended."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
@@ -39,9 +40,12 @@ from runner.config.instantiation import check_signature
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import spelled
 from runner.config.validation import validate
-from runner.errors import CheckpointError, ConfigError, Problem, RunnerError
+from runner.errors import CheckpointError, ConfigError, Problem, RunnerError, require_all
 from runner.runs.run_directory import runs
 from runner.system.imports import import_tensorflow, without_collections
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 # How many of the trials that have a problem are named.
 _NAMED = 3
@@ -72,27 +76,28 @@ class ComposedPoint:
     fingerprint: str
 
 
-class _Problems:
-    """The problems of many points, each reported once with the points that have it.
+def _check_trials(
+    trials: Sequence[tuple[Point, _Item]], check: Callable[[_Item], _Result]
+) -> list[_Result]:
+    """Checks every trial, and returns the results of `check`.
 
-    Problems of several points are the same if all but their remedies are, which may quote a value.
+    Raises:
+      ConfigError: with every problem of every trial, each once with the trials that have it.
+        Problems are the same if all but their remedies are, which may quote a value.
     """
-
-    def __init__(self) -> None:
-        self._reported: dict[tuple[str, str], tuple[Problem, list[Point]]] = {}
-
-    def add(self, problems: Sequence[Problem], point: Point) -> None:
-        for problem in problems:
-            entry = self._reported.setdefault((problem.state, problem.cause), (problem, []))
-            entry[1].append(point)
-
-    def require_none(self, count: int) -> None:
-        """Raises ConfigError with the problems, if there are any, of `count` points."""
-        reported = self._reported.values()
-        if reported:
-            raise ConfigError(
-                *(_with_trials(problem, points, count) for problem, points in reported)
-            )
+    results: list[_Result] = []
+    reported: dict[tuple[str, str], tuple[Problem, list[Point]]] = {}
+    for point, item in trials:
+        try:
+            results.append(check(item))
+        except RunnerError as error:
+            for problem in error.problems:
+                entry = reported.setdefault((problem.state, problem.cause), (problem, []))
+                entry[1].append(point)
+    if reported:
+        problems = (_with_trials(*entry, len(trials)) for entry in reported.values())
+        raise ConfigError(*problems)
+    return results
 
 
 def _with_trials(problem: Problem, points: Sequence[Point], count: int) -> Problem:
@@ -111,17 +116,13 @@ def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPo
     Raises:
       ConfigError: with every problem of every point.
     """
-    composed: list[ComposedPoint] = []
-    problems = _Problems()
-    for point in points:
-        try:
-            with reporting_composition():
-                config = compose(point.overrides)
-            composed.append(_validated(point, config))
-        except RunnerError as error:
-            problems.add(error.problems, point)
-    problems.require_none(len(points))
-    return composed
+
+    def composed(point: Point) -> ComposedPoint:
+        with reporting_composition():
+            config = compose(point.overrides)
+        return _validated(point, config)
+
+    return _check_trials([(point, point) for point in points], composed)
 
 
 def _validated(point: Point, config: DictConfig) -> ComposedPoint:
@@ -142,25 +143,20 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
     """
     first = "tensorflow" not in sys.modules
     import_tensorflow()
-    problems = _Problems()
     with without_collections() if first else nullcontext():
-        for trial in composed:
-            for key, node in _targets(trial.config):
-                try:
-                    check_signature(key, node)
-                except ConfigError as error:
-                    problems.add(error.problems, trial.point)
-    problems.require_none(len(composed))
+        _check_trials([(trial.point, trial.config) for trial in composed], _check_targets)
+
+
+def _check_targets(config: RunConfig) -> None:
+    require_all(*(partial(check_signature, key, node) for key, node in _targets(config)))
 
 
 def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
     """Yields the key and the node of whatever has targets."""
     model = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
     yield "model", model
-    for key in ("data", "loss", "optimizer"):
+    for key in ("data", "loss", "optimizer", "metrics", "weighted_metrics", "hooks"):
         yield key, getattr(config, key)
-    for group in ("metrics", "weighted_metrics", "hooks"):
-        yield from ((f"{group}.{name}", node) for name, node in getattr(config, group).items())
     called = {"graph": config.graph, "model_fn": config.model_fn}
     called |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
     # The call passes further arguments.
@@ -182,18 +178,19 @@ def check_sources(composed: Sequence[ComposedPoint]) -> None:
         for run_dir in {trial.config.run_dir for trial in composed}
         for _, record in runs(Path(run_dir).absolute())
     }
-    checked: dict[str, Sequence[Problem]] = {}  # Trials of a large grid share their sources.
-    problems = _Problems()
-    for trial in composed:
+
+    def check(trial: ComposedPoint) -> None:
         config = trial.config
         if config.resume is not Resume.never and (config.run_dir, trial.fingerprint) in begun:
-            continue  # The run has read its sources.
-        for name, scaffold in config.scaffolds.items():
-            key = repr((name, scaffold))
-            if key not in checked:
-                checked[key] = _source_problems(name, scaffold, written)
-            problems.add(checked[key], trial.point)
-    problems.require_none(len(composed))
+            return  # The run has read its sources.
+        require_all(
+            *(
+                partial(_check_source, name, scaffold, written)
+                for name, scaffold in config.scaffolds.items()
+            )
+        )
+
+    _check_trials([(trial.point, trial) for trial in composed], check)
 
 
 def _written(config: RunConfig) -> Iterator[Path]:
@@ -205,21 +202,20 @@ def _written(config: RunConfig) -> Iterator[Path]:
             yield folder.parent / str(scaffold.checkpoint).removeprefix(EXPERIMENT)
 
 
-def _source_problems(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> Sequence[Problem]:
+def _check_source(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> None:
     averaged = scaffold.average if isinstance(scaffold.average, list) else []
     sources = [source for source in (scaffold.checkpoint, *averaged) if isinstance(source, str)]
     if scaffold.checkpoint is None or any(_is_elsewhere(source, written) for source in sources):
-        return ()
+        return
     try:
         for path in resolve(scaffold.checkpoint, scaffold.which or LATEST, scaffold.average):
             recognise(path)
-    except NoCheckpointError as error:
-        problems = () if scaffold.optional else error.or_else(OPTIONAL).problems
     except CheckpointError as error:
-        problems = error.problems
-    else:
-        return ()
-    return [in_scaffold(name, problem) for problem in problems]
+        if isinstance(error, NoCheckpointError):
+            if scaffold.optional:
+                return
+            error = error.or_else(OPTIONAL)
+        raise ConfigError(*(in_scaffold(name, problem) for problem in error.problems)) from error
 
 
 def _is_elsewhere(source: str, written: set[Path]) -> bool:

@@ -71,15 +71,15 @@ def masked_trials(trials: Sequence[Attempt], mask: Mask) -> list[Attempt]:
     figures keep their trials apart.
     """
     secrets: dict[str, list[str]] = {}
-    for trial in sorted(trials, key=lambda trial: trial.trial):
-        for key, value in trial.values.items():
-            if mask.value(key, value) != value and value not in secrets.setdefault(key, []):
-                secrets[key].append(value)
 
     def masked(key: str, value: str) -> str:
-        several = secrets.get(key, ())
-        number = several.index(value) + 1 if len(several) > 1 and value in several else ""
-        return f"{mask.value(key, value)}{number}"
+        shown = str(mask.value(key, value))
+        if shown == value:
+            return value
+        values = secrets.setdefault(key, [])
+        if value not in values:
+            values.append(value)
+        return f"{shown}{values.index(value) + 1}"
 
     return [
         replace(
@@ -128,12 +128,12 @@ class Results:
         lines = (f"{line}\n" for line in failures(self.trials))
         table = columns(rows(self.trials, self.objectives))
         tracker.log_text("".join([table, *lines]), "summary.txt")
-        trials = [asdict(replace(trial, study=None)) for trial in self.trials]
-        tracker.log_text(json.dumps(trials, indent=2), "trials.json")
+        trials = json.dumps(list(map(asdict, self.trials)), indent=2)
+        tracker.log_text(trials, "trials.json")
         for title, steps in self._steps_to_threshold():
             tracker.log_text(f"{title}\n{columns(steps)}", "steps_to_threshold.txt")
         if self.settings.figures and self.best:
-            tags |= self._draw(tracker, folder / "figures")
+            self._draw(tracker, folder / "figures")
         return tags
 
     def show(self) -> None:
@@ -189,21 +189,17 @@ class Results:
     def _bands(self) -> list[Band]:
         return bands(self.trials, self.objectives[0], self.settings.bands)
 
-    def _draw(self, tracker: Tracker, folder: Path) -> dict[str, str]:
+    def _draw(self, tracker: Tracker, folder: Path) -> None:
         # Importing Matplotlib takes time that a sweep without figures need not wait for.
         from runner.sweeps import figures
 
         plots: dict[str, figures.Plot] = {}
-        tags: dict[str, str] = {}
         try:
             study = self.study or figures.study_of(self.trials, self.objectives)
         except ImportError as error:
             self.screen.line(f'no further figures: {error}; pip install "runner[optuna]"')
         else:
             plots = figures.study_plots(study, self.objectives)
-            importances = figures.importances(study, self.objectives)
-            tags = {"runner.sweep.importances": json.dumps(importances)}
         plots |= figures.band_plots(self._bands, self.objectives[0], self.settings)
         for file in figures.draw(plots, folder):
             tracker.log_artifact(file, "figures")
-        return tags

@@ -70,7 +70,9 @@ class Search:
                     if attempt.status in DECIDED:
                         self._record(attempt)
                     else:
-                        attempts.append(_resumed(attempt))
+                        attempts.append(
+                            self._attempt(attempt.trial, attempt.overrides, attempt.values)
+                        )
                 if not claimed and not attempts:
                     missing = self._settings["n_trials"] - len(self._study.finished())
                     if missing > 0 and self._study.exhausted():
@@ -102,22 +104,22 @@ class Search:
             for trial in drawn:
                 self._study.tell(trial.number, state=TrialState.FAIL)
             raise
-        return [self._attempt(trial, point) for trial, point in zip(drawn, points, strict=True)]
+        return [
+            self._attempt(trial.number, point.overrides, point.values)
+            for trial, point in zip(drawn, points, strict=True)
+        ]
 
-    def _attempt(self, trial: optuna.Trial, point: Point) -> Attempt:
-        metric = self._study.objectives[0].name
-        reference = {
-            "name": self._study.study_name,
-            "trial": trial.number,
-            "pruner": self._settings["pruner"],
-            "metric": metric.removeprefix("validation/"),
-        }
+    def _attempt(
+        self, trial: int, overrides: tuple[str, ...], values: Mapping[str, str]
+    ) -> Attempt:
+        """Returns an attempt that starts a trial, or resumes it."""
+        objectives = self._study.objectives
         return Attempt(
-            trial.number,
-            overrides=point.overrides,
-            values=point.values,
-            metric=metric,
-            study=reference if len(self._study.objectives) == 1 else None,
+            trial,
+            overrides=overrides,
+            values=values,
+            metric=objectives[0].name,
+            study=self._study.study_name if len(objectives) == 1 else None,
         )
 
     def _counts(self, trial: FrozenTrial, living: Collection[str]) -> bool:
@@ -167,12 +169,6 @@ class Search:
         lock.parent.mkdir(exist_ok=True)
         with FileLock(lock):
             yield
-
-
-def _resumed(attempt: Attempt) -> Attempt:
-    """Returns the attempt that resumes a trial."""
-    names = ("overrides", "values", "metric", "study")
-    return Attempt(attempt.trial, **{name: getattr(attempt, name) for name in names})
 
 
 def try_search(

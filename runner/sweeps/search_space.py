@@ -16,9 +16,9 @@ from optuna.distributions import (
 )
 
 from runner.config.composition import with_plus_plus
-from runner.config.instantiation import build_target
 from runner.config.spelling import spelled
 from runner.errors import ConfigError, Problem
+from runner.sweeps.objectives import user_function
 from runner.sweeps.points import Point, name_of
 
 CustomSpace = Callable[[optuna.Trial], Mapping[str, Any] | None]
@@ -170,25 +170,11 @@ def _of_range(values: Sequence[float], log: bool) -> Distribution:
 
 
 def _custom(node: Mapping[str, Any] | None) -> CustomSpace | None:
-    """Returns the user's function; its errors become ConfigErrors that name it."""
-    if node is None:
-        return None
     key = "hydra.sweeper.custom_search_space"
-    function = build_target(key, {**node, "_partial_": True})
+    return None if node is None else user_function(key, node, _overrides)
 
-    def draw(trial: optuna.Trial) -> Mapping[str, Any] | None:
-        try:
-            more = function(trial)
-        except Exception as error:  # It is the user's, and may raise anything.
-            state = f"{key}: {node['_target_']} raises {type(error).__name__}"
-            raise ConfigError(Problem(state, str(error), "fix the function")) from error
-        if more is None or isinstance(more, Mapping):
-            return more
-        raise ConfigError(
-            Problem(
-                f"{key}: {node['_target_']} returns {more!r}",
-                "it returns further overrides, as a mapping key -> value, or None",
-            )
-        )
 
-    return draw
+def _overrides(more: Any) -> Mapping[str, Any] | None:
+    if more is None or isinstance(more, Mapping):
+        return more
+    raise TypeError(f"it returns {more!r}, and not further overrides, a mapping key -> value")

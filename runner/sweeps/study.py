@@ -20,7 +20,7 @@ import optuna
 from filelock import FileLock
 from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler, GridSampler, QMCSampler
-from optuna.storages import InMemoryStorage, RDBStorage
+from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
@@ -54,7 +54,7 @@ DECIDED = tuple(_STATES)
 
 _DATABASE = "study.db"
 _SAMPLER = "hydra.sweeper.sampler"
-_PRUNER = "hydra.sweeper.pruner"
+PRUNER = "hydra.sweeper.pruner"
 _DRAWING_ERRORS = (ValueError, TypeError, RuntimeError, ImportError)
 """What samplers raise where a space, or what is installed, does not suit them."""
 
@@ -73,7 +73,7 @@ def open_storage(directory: Path, storage: Any) -> Any:
       storage: a database's URL, a node with a `_target_`, or None for SQLite in the directory.
 
     Raises:
-      ConfigError: it cannot be opened, or not by another process.
+      ConfigError: it cannot be opened.
     """
     if storage is None:
         # Two processes that create the tables at once disturb each other.
@@ -82,19 +82,8 @@ def open_storage(directory: Path, storage: Any) -> Any:
             (directory / _DATABASE).touch(mode=0o600)
             return _database(f"sqlite:///{directory / _DATABASE}")
     if isinstance(storage, Mapping):
-        name, opened = storage["_target_"], build_target("hydra.sweeper.storage", storage)
-    else:
-        name, opened = storage, _of_url(storage)
-    if isinstance(opened, InMemoryStorage) or ":memory:" in name:
-        raise ConfigError(
-            Problem(
-                f"hydra.sweeper.storage is {name}, which is in the memory of one process",
-                "each trial opens the storage for itself, and so does the same command again",
-                "leave it out, for SQLite in the sweep's folder, or give a database's URL such as"
-                " sqlite:///study.db",
-            )
-        )
-    return opened
+        return build_target("hydra.sweeper.storage", storage)
+    return _of_url(storage)
 
 
 def _of_url(url: str) -> RDBStorage:
@@ -139,16 +128,6 @@ def build_sampler(settings: Mapping[str, Any], drawn: int = 0) -> BaseSampler:
     return sampler
 
 
-def build_pruner(node: Mapping[str, Any]) -> optuna.pruners.BasePruner:
-    """Returns the pruner that `hydra.sweeper.pruner` names.
-
-    Raises:
-      ConfigError: there is no such pruner, or its arguments do not fit.
-    """
-    pruner: optuna.pruners.BasePruner = build_target(_PRUNER, node)
-    return pruner
-
-
 class SearchStudy(optuna.Study):
     """An existing study, as one process of a search sees it."""
 
@@ -160,7 +139,7 @@ class SearchStudy(optuna.Study):
         objectives: Sequence[Objective],
         constraints: Mapping[str, Constraint],
     ) -> None:
-        sampler, pruner = build_sampler(settings), build_pruner(settings["pruner"])
+        sampler, pruner = build_sampler(settings), build_target(PRUNER, settings["pruner"])
         super().__init__(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
         self.objectives = objectives
         self._settings, self._constraints, self._database = settings, constraints, storage
@@ -324,12 +303,13 @@ class Reporter:
 
     Args:
       directory: the sweep's.
-      storage: as the sweeper's configuration has it.
-      reference: the attempt's `study`: its `name`, the `trial`, its `pruner`, and the `metric`.
+      settings: the sweeper's.
+      attempt: at the trial, with the name of its study.
     """
 
-    def __init__(self, directory: Path, storage: Any, reference: Mapping[str, Any]) -> None:
-        self._directory, self._storage, self._reference = directory, storage, reference
+    def __init__(self, directory: Path, settings: Mapping[str, Any], attempt: Attempt) -> None:
+        self._directory, self._settings, self._attempt = directory, settings, attempt
+        self._metric = attempt.metric.removeprefix("validation/")
         self._trial: optuna.Trial | None = None
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> bool:
@@ -338,17 +318,17 @@ class Reporter:
             trial = self._opened()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # A resumed trial reports some steps again.
-                trial.report(metrics[self._reference["metric"]], step)
+                trial.report(metrics[self._metric], step)
             return trial.should_prune()
         except _UNREACHABLE as error:
             message = "Trial %d continues, though step %d cannot be reported to its study: %s"
-            logger.warning(message, self._reference["trial"], step, error)
+            logger.warning(message, self._attempt.trial, step, error)
             return False
 
     def _opened(self) -> optuna.Trial:
         if self._trial is None:
-            storage, name = open_storage(self._directory, self._storage), self._reference["name"]
-            pruner = build_pruner(self._reference["pruner"])
+            storage = open_storage(self._directory, self._settings.get("storage"))
+            name, pruner = str(self._attempt.study), build_target(PRUNER, self._settings["pruner"])
             study = optuna.load_study(study_name=name, storage=storage, pruner=pruner)
-            self._trial = optuna.Trial(study, _trial_id(storage, name, self._reference["trial"]))
+            self._trial = optuna.Trial(study, _trial_id(storage, name, self._attempt.trial))
         return self._trial

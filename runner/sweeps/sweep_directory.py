@@ -59,7 +59,7 @@ class Attempt:
       run_dir: the run directory; None before there is one.
       over: recorded as killed; never relaunched.
       infeasible: whether it violates a constraint of its search.
-      study: where its evaluations are reported for pruning; None for no reports.
+      study: the name of the study that decides whether it is pruned; None for no pruning.
     """
 
     trial: int
@@ -81,7 +81,7 @@ class Attempt:
     run_dir: str | None = None
     over: bool = False
     infeasible: bool = False
-    study: Mapping[str, Any] | None = None
+    study: str | None = None
 
     def __str__(self) -> str:
         values = " ".join(f"{key}={value}" for key, value in self.values.items())
@@ -99,10 +99,10 @@ class AttemptFile:
     def read(self) -> Attempt:
         """Returns the attempt."""
         content: dict[str, Any] = json.loads(self.path.read_text())
-        way = content.get("way_to_run")
+        relative = content.get("way_to_run")
         names = {attribute.name for attribute in fields(Attempt)}
         content = {key: value for key, value in content.items() if key in names}
-        content["run_dir"] = resolve_moved(content.get("run_dir"), way, self.path.parent)
+        content["run_dir"] = resolve_moved(content.get("run_dir"), relative, self.path.parent)
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
         content["curve"] = tuple((step, value) for step, value in content["curve"])
@@ -113,8 +113,8 @@ class AttemptFile:
         """Writes the attempt atomically."""
         # As pairs: the keys of a mapping would be sorted.
         values = list(attempt.values.items())
-        way = relative_path(attempt.run_dir, self.path.parent)
-        write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": way})
+        relative = relative_path(attempt.run_dir, self.path.parent)
+        write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": relative})
 
     def update(self, **changes: Any) -> Attempt:
         """Changes some attributes and returns the attempt."""
@@ -166,7 +166,7 @@ class AttemptFile:
 
 _RECORD = "sweep.json"
 # Contents of the file `stopped`.
-_NEVER, _ON_FAILURE, _HELD, _STOPPED = "never", "on failure", "held", "stopped"
+_NEVER, _ON_FAILURE, _STOPPED = "never", "on failure", "stopped"
 
 
 def sweep_fingerprint(overrides: Sequence[str], settings: str = "") -> str:
@@ -225,23 +225,14 @@ class SweepDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self._state.write_text(_ON_FAILURE if stop else _NEVER)
 
-    def failed(self, *, last: bool = True) -> None:
-        """Where failures stop the sweep: stops it, or holds it while the trial is to be retried."""
-        if self._read_state() in (_ON_FAILURE, _HELD):
-            self._state.write_text(_STOPPED if last else _HELD)
+    def failed(self) -> None:
+        """Stops the sweep after a trial's failure, if failures stop it."""
+        if self._read_state() == _ON_FAILURE:
+            self._state.write_text(_STOPPED)
 
     def stopped(self) -> bool:
         """Whether no further trial is to be started."""
         return self._read_state() == _STOPPED
-
-    def held(self) -> bool:
-        """Whether no trial is to be started before a failed one has been retried."""
-        return self._read_state() == _HELD
-
-    def release_hold(self) -> None:
-        """Lets trials start again after they were held."""
-        if self.held():
-            self._state.write_text(_ON_FAILURE)
 
     def _read_state(self) -> str:
         return self._state.read_text() if self._state.exists() else _NEVER

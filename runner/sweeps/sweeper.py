@@ -20,14 +20,13 @@ from omegaconf import DictConfig, open_dict
 
 from runner.config.choices import Mode
 from runner.config.masking import Mask
-from runner.config.schema import RunConfig, SweepConfig
+from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import (
     ConfigError,
     InterruptedRunError,
     Problem,
     RunnerError,
-    nearest,
     require_all,
 )
 from runner.sweeps.execution import Execution
@@ -117,10 +116,6 @@ class RunnerSweeper(Sweeper):
     ) -> list[Attempt]:
         """Runs the trials and returns the last attempt of each."""
 
-    def swept(self, points: Sequence[Point]) -> Collection[str] | None:
-        """Returns the swept keys; None if they are not known beforehand."""
-        return {name for point in points for name in point.values}
-
     def objectives(self, config: RunConfig) -> list[Objective]:
         """Checks the sweeper's settings, and returns the objectives that rank the trials."""
         return [Objective(config.train.objective, config.train.goal)]
@@ -156,7 +151,7 @@ class RunnerSweeper(Sweeper):
         composed = compose_points(points, self.compose)
         config = composed[0].config
         objectives = self.objectives(config)
-        check_swept(self.swept(points), config.sweep.bands)
+        _check_swept({name for point in points for name in point.values})
         self._launcher_kind.require_installed()
         if config.mode is Mode.train:
             start_delivery(config.tracking)  # Its imports overlap the imports of targets.
@@ -231,7 +226,6 @@ class RunnerSweeper(Sweeper):
         status, tags = Status.FAILED, {}
         try:
             trials = self._run(composed, directory, interruption)
-            parent.record_unopened(composed)
             results = self._results(trials, objectives, composed)
             tags = results.record(parent.tracker, directory.path)
             # A sweep that reached its end is finished, whatever its trials' own statuses are.
@@ -243,7 +237,7 @@ class RunnerSweeper(Sweeper):
             raise
         finally:
             parent.mark_killed_trials([trial.config for trial in composed])
-            parent.close(status, tags, interruption.remaining())
+            parent.close(status, tags, interruption.remaining)
         self.screen.line(f"sweep:   {parent.tracker.location()}")
         self.screen.line(f"files:   {directory.path}")
         return results
@@ -309,15 +303,7 @@ def _mask(composed: Sequence[ComposedPoint]) -> Mask:
     return Mask(configs[0].tracking.mask, {}, (asdict(config) for config in configs))
 
 
-def check_swept(swept: Collection[str] | None, bands: Sequence[str]) -> None:
-    """Checks the keys that are swept, unless they are not known yet.
-
-    Raises:
-      ConfigError: one of them is `mode` or of `sweep`; or one of `sweep.bands`, whose default
-        suits every sweep, is not swept.
-    """
-    if swept is None:
-        return
+def _check_swept(swept: Collection[str]) -> None:
     problems = [
         Problem(
             f"{name} is swept over",
@@ -326,16 +312,6 @@ def check_swept(swept: Collection[str] | None, bands: Sequence[str]) -> None:
         )
         for name in sorted(swept)
         if name == "mode" or name.split(".")[0] == "sweep"
-    ]
-    problems += [
-        Problem(
-            f"sweep.bands names {key!r}",
-            "that is no key of this sweep",
-            "name keys that are swept, which repeat a trial",
-            nearest(key, swept),
-        )
-        for key in bands
-        if key not in {*SweepConfig().bands, *swept}
     ]
     if problems:
         raise ConfigError(*problems)

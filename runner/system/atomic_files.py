@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import Problem, RunDirectoryError, SaveError
+
+# Full, over quota, too large, read-only, failing.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -35,6 +40,30 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Reports that a folder cannot be written, because the disk is full for example.
+
+    Raises:
+      SaveError: in place of an OSError of the disk, or of a file in the folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        file = Path(error.filename) if isinstance(error.filename, str) else folder
+        in_folder = error.filename is not None and file.absolute().is_relative_to(folder.absolute())
+        if not in_folder and error.errno not in _DISK_ERRORS:
+            raise
+        raise SaveError(
+            Problem(
+                f"{file} cannot be written",
+                error.strerror or str(error),
+                "make room or restore access; the same command then continues the run, with the "
+                "same result",
+            )
+        ) from error
 
 
 def sync_to_disk(*paths: Path) -> None:

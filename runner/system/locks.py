@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -98,7 +99,10 @@ class OwnerFile:
         self._stop.set()
         owner = self.read()
         if owner is not None and owner.pid == os.getpid() and owner.is_here():
-            self._path.unlink(missing_ok=True)
+            with suppress(
+                OSError
+            ):  # In a folder that cannot be written: it names no living process.
+                self._path.unlink(missing_ok=True)
 
     def read(self) -> Owner | None:
         """Returns the owner that the file names; None if the file is absent or malformed."""

@@ -61,6 +61,9 @@ class Interruption:
       further: signals that are handled like SIGINT and SIGTERM, but never count as a second one.
     """
 
+    finished: ClassVar[bool] = False
+    """Whether the work of the command is done; signals are then ignored until the process ends."""
+
     _innermost: ClassVar[Interruption | None] = None
 
     def __init__(
@@ -97,6 +100,16 @@ class Interruption:
         if self._state.received is not None:
             raise InterruptedRunError(self._state.received)
 
+    @staticmethod
+    def check_swallowed() -> None:
+        """Raises `InterruptedRunError` again if it was raised and other code has swallowed it.
+
+        Keras and AutoGraph swallow errors as they build a graph, which then computes other values.
+        """
+        innermost = Interruption._innermost
+        if innermost is not None and innermost._state.raised:
+            innermost.check()
+
     @contextmanager
     def handled(self) -> Iterator[Interruption]:
         """Handles signals inside the block, in the main thread only."""
@@ -129,7 +142,7 @@ class Interruption:
         finally:
             Interruption._innermost = outer
             for number, handler in zip(signals, handlers, strict=True):
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if Interruption.finished else handler)
             signal.set_wakeup_fd(woken_before)
             os.close(self._writer)
             watcher.join()
@@ -173,6 +186,8 @@ class Interruption:
             self._in_loop = before
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if Interruption.finished:
+            return
         state = self._state
         first = state.received is None
         state.all.add(signal.Signals(number))
@@ -189,7 +204,7 @@ class Interruption:
         """Ends the process when its time is over; returns when the pipe is closed."""
         state = self._state
         while True:
-            ends = state.deadline
+            ends = None if Interruption.finished else state.deadline
             timeout = None if ends is None else max(0.0, ends - time.monotonic())
             if not select.select([reader], [], [], timeout)[0]:
                 end_at_once(state.last, terminal, state.cause)
@@ -228,7 +243,7 @@ def ending_at_once() -> Iterator[None]:
         yield
     finally:
         for number, handler in zip(SIGNALS, handlers, strict=True):
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if Interruption.finished else handler)
         os.close(terminal)
 
 

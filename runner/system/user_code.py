@@ -19,6 +19,9 @@ from runner.errors import Problem, RunnerError, UserCodeError
 
 FULL = "RUNNER_FULL_ERROR"
 
+ERRORS = (Exception, SystemExit)
+"""What user code may raise: its `sys.exit` is an error like any other, not the end of the run."""
+
 _BETWEEN = {"python", "runner", "tensorflow", "keras", "hydra", "omegaconf"}
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/([^/.]+)")
 _FOLDERS = {
@@ -49,6 +52,20 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 @contextmanager
+def staying() -> Iterator[None]:
+    """Goes back to the working directory after the block, if user code in it went elsewhere.
+
+    The paths of a run are relative to the directory that its command was started in.
+    """
+    folder = os.getcwd()
+    try:
+        yield
+    finally:
+        if os.getcwd() != folder:
+            os.chdir(folder)
+
+
+@contextmanager
 def calling(place: str, arguments: str = "") -> Iterator[None]:
     """Reports any error of the block as one of the experiment's own code.
 
@@ -60,10 +77,11 @@ def calling(place: str, arguments: str = "") -> Iterator[None]:
       UserCodeError: in place of any error but a `RunnerError`.
     """
     try:
-        yield
+        with staying():
+            yield
     except RunnerError:
         raise
-    except Exception as error:
+    except ERRORS as error:
         raise raised(place, error, arguments) from error
 
 

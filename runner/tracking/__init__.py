@@ -31,17 +31,12 @@ from runner.tracking.follower_process import start_follower
 from runner.tracking.run_store import RunStore
 from runner.tracking.tracker import TrackedRun, Tracker
 
-__all__ = ["RunStore", "TrackedRun", "Tracker", "is_tracked", "open_store", "start_delivery"]
-
-
-def is_tracked(config: TrackingConfig) -> bool:
-    """Returns whether the configuration names any store."""
-    return bool(configured_uris(config))
+__all__ = ["RunStore", "TrackedRun", "Tracker", "open_store", "start_delivery"]
 
 
 def start_delivery(config: TrackingConfig) -> None:
     """Starts the process that delivers what runs record, so that its imports overlap ours."""
-    if is_tracked(config):
+    if configured_uris(config):
         start_follower(mlflow_uri(config))
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from runner.config.masking import without_passwords
 from runner.config.spelling import called
-from runner.errors import Problem, TrackingUriError, nearest
+from runner.errors import Problem, TrackingUriError
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 
@@ -48,12 +49,7 @@ class Address:
     @property
     def shown(self) -> str:
         """The URI with `***` in place of a password."""
-        return self.masked(self.uri)
-
-    def masked(self, text: str) -> str:
-        """Returns `text` with `***` in place of this URI's password."""
-        password = _password(self.uri)
-        return text.replace(f":{password}@", ":***@") if password else text
+        return without_passwords(self.uri)
 
     def artifact_location(self, experiment: str) -> str | None:
         """Returns the location of a new experiment's artifacts; None for the store's default.
@@ -97,65 +93,28 @@ def resolve(uri: str, directory: Path) -> Address:
     scheme = scheme.lower().partition("+")[0]
     if scheme == "databricks":
         return Address(uri, scheme)
-    if scheme == "file" or uri.startswith("file:"):
+    if not separator or scheme == "file":
+        remedy = f"sqlite:///{uri}" if uri.endswith(".db") else DEFAULT_URI
         raise _refused(
-            uri,
-            "MLflow refuses to record runs in plain directories",
-            f"record into a database: tracking.uri={DEFAULT_URI}",
-        )
-    if not separator:
-        raise _refused(
-            uri,
-            "it has no scheme, so it is a path where a URI is needed",
-            f"tracking.uri={f'sqlite:///{uri}' if uri.endswith('.db') else DEFAULT_URI}",
+            uri, "it has no scheme, or names a plain directory", f"tracking.uri={remedy}"
         )
     if scheme in _SERVERS:
         return Address(uri.rstrip("/"), scheme)
     if scheme not in _DATABASES:
+        raise _refused(uri, f"MLflow knows no scheme {scheme!r}", f"tracking.uri={DEFAULT_URI}")
+    if scheme != "sqlite":
+        return Address(uri, scheme)
+    name, question, options = rest.removeprefix("/").partition("?")
+    if not rest.startswith("/") or name in ("", ":memory:"):
         raise _refused(
             uri,
-            f"MLflow knows no scheme {scheme!r}",
-            "give one of the schemes below",
-            choices=nearest(scheme, (*_SERVERS, *_DATABASES, "databricks"), count=7),
-        )
-    if scheme == "sqlite":
-        return _sqlite(uri, rest, directory)
-    return Address(uri, scheme)
-
-
-def _sqlite(uri: str, rest: str, directory: Path) -> Address:
-    if not rest.startswith("/"):
-        raise _refused(
-            uri,
-            "an SQLite URI has three slashes before a path, four before an absolute one",
-            f"tracking.uri=sqlite:///{rest or 'mlflow.db'}",
-        )
-    name, question, options = rest[1:].partition("?")
-    if not name or name == ":memory:":
-        raise _refused(
-            uri,
-            "a database in memory is gone when the process ends",
-            f"name a file: tracking.uri={DEFAULT_URI}",
+            "an SQLite URI names a file, after three slashes, or four before an absolute path",
+            f"tracking.uri={DEFAULT_URI}",
         )
     database = Path(os.path.abspath(directory / name))
     return Address(f"sqlite:///{database}{question}{options}", "sqlite", database)
 
 
-def _refused(
-    uri: str, cause: str, remedy: str, *, choices: tuple[str, ...] = ()
-) -> TrackingUriError:
-    return TrackingUriError(
-        Problem(
-            state=f"tracking.uri={Address(uri, '').shown!r} cannot be used",
-            cause=cause,
-            remedy=remedy,
-            choices=choices or _CHOICES,
-        )
-    )
-
-
-def _password(uri: str) -> str | None:
-    # Not urlsplit().password: malformed URIs are shown as well.
-    scheme, _, rest = uri.partition("://")
-    user, at, _ = rest.rpartition("@")
-    return user.partition(":")[2] or None if at and not scheme.startswith("sqlite") else None
+def _refused(uri: str, cause: str, remedy: str) -> TrackingUriError:
+    state = f"tracking.uri={Address(uri, '').shown!r} cannot be used"
+    return TrackingUriError(Problem(state, cause, remedy, _CHOICES))

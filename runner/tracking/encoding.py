@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import posixpath
 import re
 from collections import Counter
@@ -23,7 +22,6 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_\-. :/]|_(?=x[0-9A-F]{4})")
 _ESCAPED = re.compile(r"_x(10[0-9A-F]{4}|[0-9A-F]{4,5})_")
 
 PARAMETERS_CHANGED_TAG = "runner.parameters_changed"
-INFINITE_METRICS_TAG = "runner.infinite_metrics"
 
 # Enough of a changed value to recognise it; the whole of the new one is in the config.
 _MAX_CHANGED_VALUE = 200
@@ -162,19 +160,19 @@ class Encoder:
     - A parameter or tag whose value is too long ends in a marker with its length and digest.
     - A parameter that the run already has is not sent again. If it differs, the tag
       `runner.parameters_changed` names it, with both values.
-    - NaN is a metric value like any other. Databases hold no infinity, so MLflow stores
-      1.797e308 in its place: the tag `runner.infinite_metrics` names the metrics that had one.
+    - NaN is a metric value like any other. Databases hold no infinity: MLflow stores 1.797e308 in
+      its place.
 
     Args:
       parameters: encoded names and values of the parameters that the run already has.
-      tags: the tags that the run already has; its notes are continued.
+      tags: the tags that the run already has; the tag of changed parameters is continued.
     """
 
     def __init__(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         self._parameters = dict(parameters)
-        self._tags = tags
-        # Tag -> the lines it lists, in order of appearance.
-        self._notes: dict[str, dict[str, None]] = {}
+        lines = tags.get(PARAMETERS_CHANGED_TAG, "").split("\n")
+        # The lines of that tag, in order of appearance.
+        self._changes = dict.fromkeys(filter(None, lines))
 
     def encode(self, records: Iterable[Record]) -> Iterator[Entry]:
         """Yields the entries of `records`, in their order."""
@@ -193,8 +191,6 @@ class Encoder:
 
     def _metrics(self, record: Metrics) -> Iterator[Entry]:
         for name, value in record.values.items():
-            if math.isinf(value):
-                yield from self._note(INFINITE_METRICS_TAG, name)
             key = shorten_key(encode_key(name))
             yield MetricPoint(key, value, record.time, record.step)
 
@@ -210,13 +206,6 @@ class Encoder:
             elif known != value:
                 old = shorten(known, _MAX_CHANGED_VALUE)
                 new = shorten(text, _MAX_CHANGED_VALUE)
-                yield from self._note(PARAMETERS_CHANGED_TAG, f"{name}: {old} -> {new}")
-
-    def _note(self, tag: str, line: str) -> Iterator[Tag]:
-        if tag not in self._notes:
-            self._notes[tag] = dict.fromkeys(filter(None, self._tags.get(tag, "").split("\n")))
-        lines = self._notes[tag]
-        line = line.replace("\n", " ")
-        if line not in lines:
-            lines[line] = None
-            yield Tag(tag, shorten(clean("\n".join(lines)), MAX_TAG_LENGTH))
+                self._changes[f"{name}: {old} -> {new}".replace("\n", " ")] = None
+                changes = shorten(clean("\n".join(self._changes)), MAX_TAG_LENGTH)
+                yield Tag(PARAMETERS_CHANGED_TAG, changes)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import RunnerError, TrackingError
+from runner.errors import InterruptedRunError, RunnerError, TrackingError
 from runner.system.imports import without_collections
 from runner.tracking.delivery import sync
 from runner.tracking.tracking_directory import TrackingDirectory
@@ -34,6 +34,9 @@ ANSWER = "\x06"
 """Begins an answer; then 1 where all is delivered, otherwise 0, and the run directory."""
 
 _NICENESS = 5
+# How often a wait for a delivery checks whether a signal has come, and what it leaves for the rest.
+_POLL_SECONDS = 0.1
+_RESERVED_SECONDS = 1.0
 # How many runs are delivered at once.
 _MAX_RUNS = 1000
 _writing = threading.Lock()
@@ -70,6 +73,7 @@ class FollowerProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._uri: str | None = None
         self._changed = threading.Condition()
         self._relaying = False
         self._runs: dict[Path, _FollowedRun] = {}
@@ -95,6 +99,7 @@ class FollowerProcess:
         if self.is_alive:
             return
         self.close()
+        self._uri = uri
         root = str(Path(__file__).resolve().parents[2])
         path = os.environ.get("PYTHONPATH")
         try:
@@ -132,30 +137,41 @@ class FollowerProcess:
         self._send(str(run_directory))
 
     def finish(
-        self, run_directory: Path, timeout: float, *, longest: float = math.inf
+        self,
+        run_directory: Path,
+        timeout: float,
+        *,
+        remaining: Callable[[], float | None] = lambda: None,
     ) -> list[Path]:
         """Waits until all of a run and its children is delivered.
 
-        A run whose parent is followed does not wait.
+        A run whose parent is followed does not wait. A process that has died is started again.
 
         Args:
           run_directory: the run directory of a run that has ended.
           timeout: how many seconds to wait without the delivery of any of them.
-          longest: how many seconds to wait in all.
+          remaining: returns how many seconds a signal leaves for the end of the run, of which the
+            last is for the caller; None without a signal.
 
         Returns:
           The run directories, among those waited for, that are not delivered completely.
         """
+        if self._process is not None and not self.is_alive:
+            self.start(self._uri)
         unfinished = {path: run for path, run in self._runs.items() if not run.finished}
         if run_directory in unfinished and unfinished[run_directory].parent in unfinished:
             return []
         undelivered = []
-        end = time.monotonic() + longest
+
+        def is_over() -> bool:
+            left = remaining()
+            return time.monotonic() >= deadline or (left is not None and left <= _RESERVED_SECONDS)
+
         deadline = time.monotonic() + timeout
         for path, run in unfinished.items():
             if run_directory not in (path, run.parent):
                 continue
-            if self._is_delivered(run, min(deadline, end) - time.monotonic()):
+            if self._is_delivered(run, is_over):
                 deadline = time.monotonic() + timeout
             else:
                 undelivered.append(path)
@@ -177,10 +193,12 @@ class FollowerProcess:
         except OSError as error:
             logger.warning(_NOT_DELIVERED, error)
 
-    def _is_delivered(self, run: _FollowedRun, timeout: float) -> bool:
+    def _is_delivered(self, run: _FollowedRun, is_over: Callable[[], bool]) -> bool:
         """Waits for all answers of a run."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._relaying and run.pending), timeout)
+            with suppress(InterruptedRunError):  # A second signal ends the wait.
+                while self._relaying and run.pending and not is_over():
+                    self._changed.wait(_POLL_SECONDS)
             return not run.pending and run.delivered
 
     def _relay(self, process: subprocess.Popen[str]) -> None:

@@ -20,6 +20,7 @@ from mlflow.entities import (
 )
 from mlflow.exceptions import MlflowException
 
+from runner.config.masking import without_passwords
 from runner.system.status import Status
 from runner.tracking.address import Address
 from runner.tracking.destination import Destination
@@ -116,7 +117,7 @@ class MlflowRun(Destination):
 
     def describe(self, error: Exception) -> str:
         """Returns the type and the first line of an error, with passwords masked."""
-        return described(error, self._address)
+        return described(error)
 
     def _send(self, delivery: Delivery) -> None:
         match delivery:
@@ -157,10 +158,11 @@ class MlflowRun(Destination):
         return bool(run.info.lifecycle_stage == "active")
 
 
-def described(error: Exception, address: Address) -> str:
+def described(error: Exception) -> str:
     """Returns the type and the first line of an error, with passwords masked."""
     words = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-    return address.masked(words if len(words) <= _MAX_CAUSE else f"{words[:_MAX_CAUSE]} ...")
+    words = without_passwords(words)
+    return words if len(words) <= _MAX_CAUSE else f"{words[:_MAX_CAUSE]} ..."
 
 
 def _dataset_input(dataset: Dataset) -> DatasetInput:

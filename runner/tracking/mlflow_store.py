@@ -249,7 +249,7 @@ class MlflowStore:
                     f" mlflow db upgrade {shlex.quote(self.address.shown)}"
                 )
             raise TrackingError(
-                Problem(state=state, cause=described(error, self.address), remedy=remedy)
+                Problem(state=state, cause=described(error), remedy=remedy)
             ) from error
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import shlex
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,18 @@ from runner.system.status import Status
 from runner.tracking.address import Address, resolve
 from runner.tracking.backends import backend_of, configured_uris, mlflow_uri
 from runner.tracking.follower_process import FollowerProcess, start_follower
-from runner.tracking.journal import Artifact, Dataset, End, Journal, Metrics, Parameters, Tags, Text
+from runner.tracking.journal import (
+    Artifact,
+    Dataset,
+    End,
+    Journal,
+    Metrics,
+    Parameters,
+    Tags,
+    Text,
+    read_lines,
+    segments,
+)
 from runner.tracking.tracker import COMMAND_TAG, ExportedModel, TrackedRun, Tracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 
@@ -68,8 +78,22 @@ class JournalTracker(Tracker):
         self._journal.append(Parameters(masked))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Appends metrics with the present time."""
-        self._journal.append(Metrics(metrics, step, now()))
+        """Appends metrics with the present time; to a run that has ended, only new values."""
+        if self._adds:
+            known = self._recorded(step)
+            metrics = {name: value for name, value in metrics.items() if known.get(name) != value}
+        if metrics:
+            self._journal.append(Metrics(metrics, step, now()))
+
+    def _recorded(self, step: int) -> dict[str, float]:
+        """Returns the last metrics in the journal of a step, such as a killed evaluation's."""
+        return {
+            name: value
+            for segment in segments(self._directory.journal)
+            for record, _ in read_lines(segment.path)
+            if isinstance(record, Metrics) and record.step == step
+            for name, value in record.values.items()
+        }
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Appends tags, with secrets masked."""
@@ -93,7 +117,7 @@ class JournalTracker(Tracker):
         """Begins another segment of the journal if the run had got beyond `step`."""
         self._journal.rewind(step)
 
-    def close(self, status: Status, seconds: float | None = None) -> None:
+    def close(self, status: Status, remaining: Callable[[], float | None] = lambda: None) -> None:
         """Appends the status, and waits for the follower; see `FollowerProcess.finish`."""
         if self._closed:
             return
@@ -102,15 +126,15 @@ class JournalTracker(Tracker):
         self._journal.append(End(status, self._journal.lost, end_time))
         self._journal.close()
         self._directory.release()
-        longest = math.inf if seconds is None else seconds
-        timeout = self._store.config.close_seconds
-        for path in self._follower.finish(self._directory.run_directory, timeout, longest=longest):
+        run_directory, timeout = self._directory.run_directory, self._store.config.close_seconds
+        for path in self._follower.finish(run_directory, timeout, remaining=remaining):
             undelivered = TrackingDirectory(path)
+            state = "continues for a time and logs" if self._follower.is_alive else "has logged"
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
-                " delivers on for a time and logs to %s. When the store is back:"
-                " python -m runner.sync %s",
+                " %s to %s. When the store is back: python -m runner.sync %s",
                 undelivered.journal,
+                state,
                 undelivered.log,
                 shlex.quote(str(path)),
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,14 +123,14 @@ class Tracker:
         """
         logger.info("run %s: resumes from step %d", self._name, step)
 
-    def close(self, status: Status, seconds: float | None = None) -> None:
+    def close(self, status: Status, remaining: Callable[[], float | None] = lambda: None) -> None:
         """Delivers the rest, within a bounded time, and records how the run ended.
 
         A second call does nothing.
 
         Args:
           status: how the run ended; `Status.RUNNING` leaves it open, to be resumed.
-          seconds: how long the call may take at most; by default the configured time.
+          remaining: returns how many seconds a signal leaves for the call; None without a signal.
         """
         if not self._closed:
             logger.info("run %s: %s", self._name, status)

@@ -120,15 +120,15 @@ class TrackingDirectory:
         content = _read(self.path / "opening.json")
         if content is None:
             return None
-        way = content.pop("way_to_parent", None)
-        parent = resolve_moved(content["parent"], way, self.run_directory)
+        relative = content.pop("way_to_parent", None)
+        parent = resolve_moved(content["parent"], relative, self.run_directory)
         return Opening(**{**content, "parent": parent, "stores": tuple(content["stores"])})
 
     def write_opening(self, opening: Opening) -> None:
         """Replaces the opening; only the user may read it, because URIs hold passwords."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        way = relative_path(opening.parent, self.run_directory)
-        write_json(self.path / "opening.json", asdict(opening) | {"way_to_parent": way})
+        relative = relative_path(opening.parent, self.run_directory)
+        write_json(self.path / "opening.json", asdict(opening) | {"way_to_parent": relative})
 
     def position(self, uri: str) -> Position:
         """Returns how far the journal has been delivered to a store."""

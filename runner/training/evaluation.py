@@ -15,7 +15,7 @@ from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import resolve
 from runner.config.choices import SCAFFOLDS, EvaluatedSplit
 from runner.config.schema import RunConfig
-from runner.errors import CheckpointError, Problem, RunDirectoryError
+from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
 from runner.graph.variables import saved_as
 from runner.restoration.json_report import provenance_document
@@ -102,6 +102,15 @@ def evaluate_run(experiment: Experiment) -> float:
             built.saver.restore(session, weights.prefix)
             with built.calls.explaining():
                 metrics = built.evaluation.evaluate(session)
+    Interruption.check_swallowed()
+    if not metrics:
+        raise ConfigError(
+            Problem(
+                f"mode=evaluate: {config.model['_target_']} returns a model that evaluates nothing",
+                "it has neither a test_step nor a loss",
+                "give it a test_step that returns metrics",
+            )
+        )
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     experiment.screen.line(f"{weights}: {split.value}  {shown}")
     if weights.directory is not None and split is EvaluatedSplit.test:
@@ -125,7 +134,7 @@ def _record(
         name = f"{config.name} {directory.path.name}"
         tracker = store.open(directory.path, config.name, name, tags={}, ended=ended)
         tracker.log_metrics({f"test/{name}": value for name, value in metrics.items()}, step)
-        tracker.close(ended)
+        tracker.close(ended, interruption.remaining)
     interruption.check()
     screen.line(f"results: {tracker.location()}")
 
@@ -146,7 +155,7 @@ def _save_initial_values(experiment: Experiment, folder: Path) -> str:
     (folder / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         restorer = experiment.restorer(plan)
-        session.run(restorer.build())
+        session.run(restorer.init_op)
         scaffold = built.scaffold
         if scaffold.init_op is not None:
             session.run(scaffold.init_op, scaffold.init_feed_dict)

@@ -12,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
-from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
 from runner.graph.build import graph_maker
 from runner.graph.built_graph import ServingGraph
 from runner.graph.serving import SIGNATURE, numbered
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
+from runner.system.signals import Interruption
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.run import Experiment
@@ -34,18 +34,19 @@ def export_run(experiment: Experiment) -> None:
     Where these are dictionaries, it takes and gives their keys, see `runner.graph.serving.named`.
     The provenance that is beside the checkpoint is in its folder too.
 
-    The model is logged where the run is recorded, and registered under `export.register`; an
-    existing export is registered as it is.
+    The model is logged where the run is recorded, and registered under `export.register`. An
+    existing export is logged and registered as it is: an earlier command may have been killed.
 
     Raises:
-      RunnerError: as `chosen_weights`; RunDirectoryError also when the export exists already, and
-        has another step or is not to be registered.
+      RunnerError: as `chosen_weights`; RunDirectoryError also when the export of another step
+        exists already.
       TrackingError: when the model cannot be registered.
     """
     with chosen_weights(experiment, experiment.config.export.which) as weights:
         folder = _folder(experiment, weights)
         if folder.exists():
-            _refuse_again(experiment.config, folder, weights)
+            _require_same(folder, weights)
+            experiment.screen.line(f"{weights}: is exported already, to {folder}")
         else:
             folder.parent.mkdir(parents=True, exist_ok=True)
             _export(weights, folder)
@@ -62,14 +63,12 @@ def _folder(experiment: Experiment, weights: Weights) -> Path:
     return weights.directory.path / f"export-{weights.step}"
 
 
-def _refuse_again(config: RunConfig, folder: Path, weights: Weights) -> None:
-    """Raises if an existing export is not the one to register."""
+def _require_same(folder: Path, weights: Weights) -> None:
+    """Raises if an existing export is of another step, or of no run and so of unknown values."""
     # Former versions did not note the step.
     step = int((folder / _STEP).read_text()) if (folder / _STEP).is_file() else weights.step
-    if config.export.register is None or step != weights.step:
+    if weights.directory is None or step != weights.step:
         remedy = f"move it away to export step {weights.step}"
-        if step == weights.step:
-            remedy += "; export.register=NAME registers it as it is"
         cause = f"nothing is overwritten, and it is of step {step}"
         raise RunDirectoryError(Problem(f"{folder} exists", cause, remedy))
 
@@ -84,6 +83,7 @@ def _keep(experiment: Experiment, directory: RunDirectory, folder: Path, step: i
     try:
         uri = store.keep_model(directory.path, model, register, alias=config.export.alias)
     except TrackingError as error:
+        Interruption.check_swallowed()
         if register is not None:
             raise
         screen.line(f"the model is not kept with the run: {error}")
@@ -106,6 +106,7 @@ def _export(weights: Weights, target: Path) -> None:
             shutil.copyfile(provenance, unfinished / PROVENANCE)
         (unfinished / _STEP).parent.mkdir(exist_ok=True)
         (unfinished / _STEP).write_text(f"{weights.step}\n")
+        Interruption.check_swallowed()
         unfinished.rename(target)
 
 

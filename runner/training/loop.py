@@ -29,7 +29,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
       configured: the hooks of its configuration.
 
     Raises:
-      InterruptedRunError: after a signal; the last step is saved.
+      InterruptedRunError: after a signal during the training; the last step is saved.
       PrunedRunError: when the trial is pruned; the last step is saved.
       SweepError: when the trial's objective is NaN.
       NonFiniteLossError: when the loss is NaN or infinite.
@@ -48,7 +48,6 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
         raise
     for line in result_lines(run):
         run.screen.line(line)
-    run.interruption.check()  # A signal while the run was closed still ends a sweep.
     return best
 
 
@@ -110,8 +109,8 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
     if run.plan is None:
         initializers.append(tf.compat.v1.global_variables_initializer())
     else:
-        restorer = run.experiment.restorer(run.plan)
-        restorer.build([training.input_initializer])  # The session manager has it initialise.
+        # The session manager has it initialise.
+        restorer = run.experiment.restorer(run.plan, [training.input_initializer])
     if built.scaffold.init_op is not None:
         initializers.append(built.scaffold.init_op)
     # Local initialisers run in every new session, the others only where nothing is resumed.

@@ -30,7 +30,7 @@ from runner.hooks import (
     StopWhenHook,
 )
 from runner.hooks.checkpoint import another_saver, raise_error, warned
-from runner.system.user_code import raised
+from runner.system.user_code import ERRORS, raised, staying
 from runner.training.run import OpenedRun
 
 
@@ -42,7 +42,7 @@ class _NamedHook(tf.compat.v1.train.SessionRunHook):
 
     def __init__(self, key: str, hook: tf.compat.v1.train.SessionRunHook) -> None:
         self.key, self._hook = key, hook
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def begin(self) -> None:
         self._call(self._hook.begin)
@@ -63,8 +63,9 @@ class _NamedHook(tf.compat.v1.train.SessionRunHook):
 
     def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return method(*arguments)
-        except Exception as error:
+            with staying():
+                return method(*arguments)
+        except ERRORS as error:
             self.error = error
             raise
 
@@ -96,13 +97,13 @@ class ConfiguredHooks:
             yield
         except RunnerError:
             raise
-        except Exception as error:
+        except ERRORS as error:
             place = self.place_of(error)
             if place is None:
                 raise
             raise raised(place, error) from error
 
-    def place_of(self, error: Exception) -> str | None:
+    def place_of(self, error: BaseException) -> str | None:
         """Returns the key of the hook that raised an error, e.g. `hooks.log`; None for no hook."""
         return next((hook.key for hook in self.named if hook.error is error), None)
 
@@ -153,7 +154,7 @@ def loop_hooks(
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
-        configured.evaluation,
+        *([configured.evaluation] if run.built.evaluation.metrics else []),
         progress,
         *configured.named,
         *_of_the_graph(run),
@@ -205,7 +206,7 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
     if training.learning_rate is not None:
         remedy += f", for example with half of it: optimizer.learning_rate={half}"
     return NanLossHook(
-        training.values["loss"],
+        training.loss,
         training.step,
         run.directory.checkpoints,
         remedy,

@@ -31,6 +31,7 @@ from runner.runs.provenance import (
 )
 from runner.runs.run_directory import PROVENANCE
 from runner.system.atomic_files import write_text
+from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import Tracker
 from runner.tracking.journal import Dataset
@@ -41,6 +42,8 @@ from runner.training.run import OpenedRun, process_tags
 @contextmanager
 def recorded(run: OpenedRun) -> Iterator[None]:
     """Records the start of a run and, at the end of the block, how it ended; then closes it.
+
+    A run that is trained to its end is FINISHED: a signal only shortens the wait for its delivery.
 
     Args:
       run: the opened run; its directory is released at the end. Signals interrupt neither the
@@ -75,11 +78,13 @@ def recorded(run: OpenedRun) -> Iterator[None]:
                 if tracker is not None:
                     name_tracked_run(directory, run.experiment.store)
                     _record_end(run)
-                    tracker.close(status.in_mlflow, interruption.remaining())
+                    tracker.close(status.in_mlflow, interruption.remaining)
                     name_tracked_run(directory, run.experiment.store)
                 # Last: a run whose end was cut short is still RUNNING, and the next one of its
                 # experiment marks it KILLED, in the store too.
                 directory.update(status=status)
+                ends_command = run.experiment.context.ends_command
+                Interruption.finished = ends_command and status is Status.FINISHED
             finally:
                 directory.release()
 

@@ -93,10 +93,10 @@ class RunContext:
 
     Attributes:
       overrides: the command line's overrides, recorded with the run.
-      run_dir_is_explicit: whether the user named `run_dir` for this run; training then refuses an
-        interrupted run in it with another warm start, instead of starting a run beside it.
       from_run_dir: whether `run_dir` is itself the run to evaluate or export, and `config` its
         recorded configuration.
+      ends_command: whether the command has nothing to do after this run, so that signals are
+        ignored from then on.
       print_next_commands: whether the run's last lines suggest commands that evaluate, export or
         resume it; False for sources and trials.
       screen: where to print; by default standard output.
@@ -105,8 +105,8 @@ class RunContext:
     """
 
     overrides: Sequence[str] = ()
-    run_dir_is_explicit: bool = False
     from_run_dir: bool = False
+    ends_command: bool = False
     print_next_commands: bool = False
     screen: Screen = field(default_factory=Screen)
     watch: TrialWatch = field(default_factory=TrialWatch)
@@ -136,7 +136,7 @@ class Experiment:
     @cached_property
     def settings(self) -> dict[str, object]:
         """The settings that decide the result, including settings of the sources' experiments."""
-        return self.sources.settings()
+        return self.sources.identity.settings()
 
     @cached_property
     def record(self) -> RunRecord:
@@ -173,10 +173,8 @@ class Experiment:
     @property
     def resume_criteria(self) -> ResumeCriteria:
         """The criteria by which a run in `container` is resumed."""
-        resume, explicit = self.config.resume.value, self.context.run_dir_is_explicit
-        return ResumeCriteria(
-            self.container, self.record, resume, self.settings, run_dir_is_explicit=explicit
-        )
+        resume = self.config.resume.value
+        return ResumeCriteria(self.container, self.record, resume, self.settings)
 
     def make_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start, with all problems.
@@ -197,7 +195,7 @@ class Experiment:
         plan.require_sound()
         return plan
 
-    def restorer(self, plan: RestorationPlan) -> Restorer:
+    def restorer(self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = ()) -> Restorer:
         """Returns the restorer that initialises and restores the variables of `built`."""
         settings = self.config.restoration
         return Restorer(
@@ -206,6 +204,7 @@ class Experiment:
             self.sources.open,
             initialize=settings.initialize,
             verify=settings.verify,
+            other_inits=other_inits,
         )
 
     def finished_run(self) -> RunDirectory:

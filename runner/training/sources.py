@@ -41,20 +41,15 @@ class Sources:
     Args:
       config: the run's configuration.
       store: where its predecessors are recorded.
+
+    Attributes:
+      identity: the run's settings, and the experiments that it starts from.
     """
 
     def __init__(self, config: RunConfig, store: RunStore) -> None:
         self._config, self._store = config, store
-        self._identity = Identity(config)
+        self.identity = Identity(config)
         self._origins: dict[str, tuple[Origin, ...]] = {}
-
-    def settings(self) -> dict[str, object]:
-        """Returns the settings that identify the run, including its sources' experiments.
-
-        Raises:
-          ConfigError: when the configuration of a source is not valid.
-        """
-        return self._identity.settings()
 
     def expected(self) -> LocatedSources:
         """Locates the checkpoints of all scaffolds and pins them for `open`.
@@ -92,7 +87,7 @@ class Sources:
         for name, scaffold in self._config.scaffolds.items():
             if _is_experiment(scaffold) and name not in self._origins:
                 more = True
-                self._train_once(self._identity.experiment(name), train, say)
+                self._train_once(self.identity.experiment(name), train, say)
         return more
 
     def _train_once(
@@ -104,7 +99,7 @@ class Sources:
         folder = Path(experiment.run_dir)
         folder.mkdir(parents=True, exist_ok=True)
         # Two trials that need the same source come here at once.
-        lock = folder / f".source-{self._identity.of(experiment)}.lock"
+        lock = folder / f".source-{self.identity.of(experiment)}.lock"
         if is_held(lock):
             say(f"{experiment.name}: waiting for another process that trains it")
         with FileLock(lock):
@@ -141,7 +136,7 @@ class Sources:
             return None
         place, which = scaffold.checkpoint, scaffold.which
         if _is_experiment(scaffold):
-            experiment = self._identity.experiment(name)
+            experiment = self.identity.experiment(name)
             run = self._finished(experiment)
             if run is None:
                 return self._to_be_trained(experiment)
@@ -171,7 +166,7 @@ class Sources:
 
     def _finished(self, experiment: RunConfig) -> RunDirectory | None:
         """Returns the newest finished run of the experiment that has a checkpoint, if any."""
-        wanted = self._identity.of(experiment)
+        wanted = self.identity.of(experiment)
         # The run directories answer at once; the store is asked for runs that are elsewhere.
         for directory, _ in runs(Path(experiment.run_dir).absolute()):
             if _has_finished(directory, wanted):

@@ -7,7 +7,8 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -130,6 +131,49 @@ def kill_often(
         kill(case, moment, generator.uniform(0.0, longest[moment]), number)
 
 
+def end_anywhere(case: Case, *arguments: str, seconds: float, number: signal.Signals) -> int:
+    """Runs the command and signals it after so many seconds; returns the exit code.
+
+    SIGTERM does not end a command that is about to end by itself.
+    """
+    process = case.start(*arguments)
+    with suppress(subprocess.TimeoutExpired):
+        code = process.wait(seconds)
+        assert code == 0, case.output()
+        return code
+    process.send_signal(number)
+    code = process.wait()
+    allowed = {0, -number} if number is signal.SIGKILL else {0, -number, 128 + number}
+    assert code in allowed, case.output()
+    return code
+
+
+def kill_anywhere(
+    case: Case, lives: Mapping[str, float], kills: list[signal.Signals], generator: random.Random
+) -> None:
+    """Trains, evaluates and exports a run, each killed at random moments until it is done.
+
+    Args:
+      case: the command that trains.
+      lives: mode -> how long it takes, in seconds.
+      kills: the signals to send, which are removed; without any left, commands end by themselves.
+      generator: chooses the moments.
+    """
+    run = case.directory("tiny/001")
+    for mode, seconds in lives.items():
+        code = -1
+        while code != 0:
+            if kills:
+                moment = generator.uniform(0.0, seconds)
+                code = end_anywhere(case, f"mode={mode}", seconds=moment, number=kills.pop())
+            else:
+                code = case.start(f"mode={mode}").wait()
+                assert code == 0, case.output()
+            record = run.read()
+            if mode == "train" and record is not None and record.status == "FINISHED":
+                break  # Killed after its end: the same command would start another run.
+
+
 def history(directory: RunDirectory) -> dict[tuple[str, int], float]:
     """Returns the metrics in the journal, without those that were taken back."""
     found: dict[tuple[str, int], float] = {}
@@ -160,6 +204,17 @@ def tensors(checkpoint: Path) -> dict[str, tuple[str, bytes]]:
     types = reader.get_variable_to_dtype_map()
     names = [name for name, dtype in types.items() if dtype != tf.variant]
     return {n: (types[n].name, np.asarray(reader.get_tensor(n)).tobytes()) for n in names}
+
+
+def assert_same_model(one: Case, other: Case, experiment: str) -> None:
+    """Compares the exports of two runs, each of which is in MLflow once."""
+    folders = [case.directory(f"{experiment}/001").export for case in (one, other)]
+    first, second = (tensors(folder / "variables" / "variables") for folder in folders)
+    assert first == second
+    for case in (one, other):
+        (run,) = case.tracked(experiment)
+        assert run.outputs is not None
+        assert len(run.outputs.model_outputs) == 1, case.output()
 
 
 def assert_same(one: Case, other: Case, experiment: str, run: str = "001") -> None:

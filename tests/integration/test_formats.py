@@ -52,9 +52,9 @@ def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
     located = sources.expected()
     plan = make_plan(built.specs, config.scaffolds, located)
     plan.require_sound()
-    restorer = Restorer(plan, built.variables, sources.open, verify=True)
     with built.graph.as_default(), tf.compat.v1.Session() as session:
-        session.run(restorer.build())
+        restorer = Restorer(plan, built.variables, sources.open, verify=True)
+        session.run(restorer.init_op)
         restorer.restore(session)
         values: dict[str, Any] = session.run(
             {name: built.variables[f"body/norm/{name}"] for name in NORM}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from collections.abc import Sequence
+from itertools import cycle
 
 import psutil
 import pytest
@@ -13,7 +15,18 @@ from runner.runs.saved_checkpoints import by_step, state
 from tests.tiny.privileges import mounted
 from tests.tiny.runs import wait_for
 
-from .cases import SAVING, STEPPING, MakeCase, assert_same, delivered, kill, kill_often, signalled
+from .cases import (
+    SAVING,
+    STEPPING,
+    MakeCase,
+    assert_same,
+    assert_same_model,
+    delivered,
+    kill,
+    kill_anywhere,
+    kill_often,
+    signalled,
+)
 from .conftest import Command, finish, said
 
 # Early stopping keeps a state of its own.
@@ -65,6 +78,27 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
     assert case.output().count("own checkpoint: pretrained sources not read") == 2
     assert not run.evaluation_due.exists()
     assert_same(twin, case, "tiny")
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGINT,) * 2], ids=str)
+def test_a_run_that_only_waits_for_its_delivery_is_finished(
+    make_case: MakeCase, numbers: tuple[signal.Signals, ...]
+) -> None:
+    """No server answers: a signal shortens the wait, a second one ends it."""
+    case = make_case(
+        "case", "+experiment=tiny", "tracking.uri=http://127.0.0.1:9", "session.grace_seconds=3"
+    )
+    run = case.directory("tiny/001")
+    process = case.start()
+    wait_for(lambda: (record := run.read()) is not None and record.trained)
+    for number in numbers:
+        time.sleep(0.5)
+        process.send_signal(number)
+    assert process.wait() == 0, case.output()
+    assert "could not be saved" not in case.output()
+    assert f"python -m runner.sync {run.path}" in case.output()
+    assert "\nbest: " in case.output()
+    assert run.load_record().status == "FINISHED"
 
 
 def test_at_start_up_nothing_is_made(fresh_command: Command) -> None:
@@ -151,6 +185,26 @@ def test_a_full_disk_costs_saves_and_nothing_else(make_case: MakeCase) -> None:
         assert_same(twin, case, "tiny")
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("step", [1, 21])
+def test_after_a_disk_that_stays_full_the_same_command_continues_the_run(
+    make_case: MakeCase, step: int
+) -> None:
+    filling = (*FILLING, f"hooks.fill.step={step}", "hooks.fill.until=0")
+    twin, case = make_case("twin", *filling), make_case("case", *filling)
+    assert twin.code() == 0, twin.output()
+    case.marker("small").touch()
+    with mounted(case.folder / "runs", "16m"):
+        assert case.start("tracking.close_seconds=2").wait() == 1, case.output()
+        assert "Traceback" not in case.output()
+        assert "Logging error" not in case.output()
+        assert case.output().splitlines()[-3].endswith("cannot be written")
+        case.marker("small").unlink()
+        (case.folder / "runs" / "filler").unlink()
+        assert case.code() == 0, case.output()
+        assert_same(twin, case, "tiny")
+
+
 # Checkpoints of 16 MB.
 LARGE = (
     *TINY,
@@ -181,6 +235,38 @@ def test_twenty_kills_at_random(
     kill_often(victim, starting, 0.1 * kills, kills, seed, numbers)
     assert victim.code() == 0, victim.output()
     assert_same(twin, victim, "tiny")
+
+
+BRIEF = (*TINY, "train.steps=30")
+
+
+def assert_kills_change_nothing(make_case: MakeCase, kills: int, seed: int) -> None:
+    """Kills commands at random moments from their start to their end, and compares what is left."""
+    twin, lives = make_case("twin", *BRIEF), {}
+    for mode in ("train", "evaluate", "export"):
+        began = time.monotonic()
+        assert twin.start(f"mode={mode}").wait() == 0, twin.output()
+        lives[mode] = time.monotonic() - began
+    generator = random.Random(seed)
+    signals = [number for _, number in zip(range(kills), cycle((signal.SIGKILL, signal.SIGTERM)))]
+    index = 0
+    while signals:
+        victim = make_case(f"victim {index}", *BRIEF)
+        index += 1
+        kill_anywhere(victim, lives, signals, generator)
+        assert_same(twin, victim, "tiny")
+        assert_same_model(twin, victim, "tiny")
+
+
+def test_a_few_kills_anywhere_change_nothing(make_case: MakeCase) -> None:
+    assert_kills_change_nothing(make_case, kills=5, seed=3)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_hundred_kills_anywhere_change_nothing(make_case: MakeCase, seed: int) -> None:
+    assert_kills_change_nothing(make_case, kills=100, seed=seed)
 
 
 # Steps of each shipped experiment; those of its sources are as few.

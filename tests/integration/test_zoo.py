@@ -169,7 +169,7 @@ def test_a_saved_model_in_a_graph(name: str, suffix: str, tmp_path: Path) -> Non
     with built.graph.as_default(), tf.compat.v1.Session() as session:
         computed = tf.function(lambda: model(tf.constant(inputs)))()
         restorer = Restorer(plan, built.variables, sources.open)
-        session.run(restorer.build())
+        session.run(restorer.init_op)
         restorer.restore(session)
         found = session.run([each.value for each in model.variables])
         for variable, one, other in zip(saved.variables, found, values, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,6 +95,27 @@ class Drift(tf.compat.v1.train.SessionRunHook):
 
     def _check(self) -> None:
         raise ValueError("the drift is 3.5")
+
+
+class QuittingData(Blobs):
+    """Ends the process in place of data."""
+
+    def train(self) -> tf.data.Dataset:
+        sys.exit(0)
+
+
+class QuittingModel(keras.Model):
+    """Ends the process as it is made."""
+
+    def __init__(self) -> None:
+        sys.exit(5)
+
+
+class QuittingHook(tf.compat.v1.train.SessionRunHook):
+    """Ends the process after a step."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        sys.exit("enough")
 
 
 class Momentum(keras.optimizers.SGD):

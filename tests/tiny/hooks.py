@@ -113,6 +113,32 @@ class FillDisk(tf.train.SessionRunHook):
             self.filler.unlink(missing_ok=True)
 
 
+class LockFolder(AtStep):
+    """Makes a folder and all in it unwritable; the super-user becomes another user."""
+
+    def __init__(self, step: int, marker: str, folder: str) -> None:
+        super().__init__(step, marker)
+        self.folder = Path(folder)
+
+    def act(self) -> None:
+        for path in (self.folder, *self.folder.rglob("*")):
+            path.chmod(0o555)
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+
+
+class Leave(AtStep):
+    """Goes to another working directory, when it is made too."""
+
+    def __init__(self, step: int, marker: str, folder: str) -> None:
+        super().__init__(step, marker)
+        self.folder = folder
+        self.act()
+
+    def act(self) -> None:
+        os.chdir(self.folder)
+
+
 class Overwrite(AtStep):
     """Makes a file unreadable."""
 

@@ -317,10 +317,6 @@ def no_increment(features: Any, labels: Any, mode: str) -> Any:
     return estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def wrong_predictions(features: Any, labels: Any, mode: str) -> Any:
-    return estimator.EstimatorSpec(mode, predictions=1, loss=constant(labels))
-
-
 def metric_named_loss(features: Any, labels: Any, mode: str) -> Any:
     loss = constant(labels)
     metrics = {"loss": tf.metrics.mean(loss)}
@@ -331,14 +327,6 @@ def without_labels(features: Any, mode: str) -> Any:
     return no_train_op(features, features, mode)
 
 
-_KEPT: list[tf.Tensor] = []
-
-
-def of_another_graph(features: Any, labels: Any, mode: str) -> Any:
-    _KEPT.append(constant(labels))
-    return estimator.EstimatorSpec(mode, loss=_KEPT[-1], train_op=_KEPT[0])
-
-
 def wrong_graph(mode: str, kind: str) -> Any:
     """A graph whose return is wrong in one way, in mode `train` where it can be."""
     loss = constant(tf.constant([1]))
@@ -347,12 +335,10 @@ def wrong_graph(mode: str, kind: str) -> Any:
     if kind == "no spec":
         return loss
     if mode != "train":
-        _KEPT[:] = [loss]  # Nothing ends this evaluation: it takes place once.
-        return spec
+        return spec  # Nothing ends this evaluation: it takes place once.
     changes: dict[str, Any] = {
         "no loss": {"loss": None},
         "no train_op": {"train_op": None},
-        "another graph": {"metrics": {"kept": _KEPT[0]}},
         "no increment": {"train_op": tf.assign_add(tf.get_local_variable("n", initializer=0), 1)},
         "list": {"train_op": [spec.train_op]},
         "dataset": {"input": counting()},

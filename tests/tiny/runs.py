@@ -38,14 +38,12 @@ class Runs:
         config: RunConfig,
         watch: TrialWatch | None = None,
         *,
-        run_dir_is_explicit: bool = False,
         from_run_dir: bool = False,
     ) -> float | None:
         """Runs a configuration and returns the objective; `lines` are those on the screen."""
         self._file = io.StringIO()
         screen = Screen(Console(file=self._file, width=300, highlight=False))
         context = RunContext(
-            run_dir_is_explicit=run_dir_is_explicit,
             from_run_dir=from_run_dir,
             screen=screen,
             watch=watch or TrialWatch(),

@@ -58,15 +58,21 @@ class FakeLauncher:
     those of all trials that were started, in order.
     """
 
-    def __init__(self, directory: SweepDirectory, work: Work = easy, storage: Any = None) -> None:
-        self.directory, self.work, self.storage = directory, work, storage
+    def __init__(
+        self,
+        directory: SweepDirectory,
+        work: Work = easy,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.directory, self.work = directory, work
+        self.settings = {} if settings is None else settings
         self.launched: list[list[str]] = []
         self.started: list[str] = []
 
     def __call__(self, overrides: Sequence[Sequence[str]], first: int) -> None:
         self.launched.append([" ".join(trial_overrides) for trial_overrides in overrides])
         for number, trial_overrides in enumerate(overrides, first):
-            job = Job(self.directory, self.directory.attempt(number), self.storage)
+            job = Job(self.directory, self.directory.attempt(number), self.settings)
             try:
                 with contextlib.suppress(SweepError):
                     run_attempt(job, partial(self._train, trial_overrides))

@@ -79,21 +79,6 @@ def test_a_signal_before_the_run_handles_them(
     GlobalHydra.instance().clear()
 
 
-@pytest.mark.parametrize(("given", "run_dir_is_explicit"), [((), False), (("run_dir=mine",), True)])
-def test_a_folder_given_for_the_run_is_dedicated_to_it(
-    command: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    given: tuple[str, ...],
-    run_dir_is_explicit: bool,
-) -> None:
-    seen: list[bool] = []
-    monkeypatch.setattr(
-        "runner.run.run_experiment", lambda config, around: seen.append(around.run_dir_is_explicit)
-    )
-    outcome = command(*CONF, "+experiment=tiny", "tracking=none", *given)
-    assert (outcome.code, seen) == (0, [run_dir_is_explicit])
-
-
 @pytest.mark.parametrize("kind", [ValueError, AttributeError])
 def test_an_error_of_the_run_itself_is_not_explained_away(
     command: Command, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,13 @@ from runner.errors import (
     ConfigError,
     PlanError,
     RunDirectoryError,
+    SaveError,
     TrackingUriError,
     UserCodeError,
 )
 from runner.runs.resumption import ClaimedDirectory, open_run
 from tests.tiny.configs import LINEAR
+from tests.tiny.privileges import folder_for_all
 from tests.tiny.runs import Runs, disturbed, evaluations, short
 
 
@@ -96,6 +100,59 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(cheap: Runs, tmp_
     assert evaluations(lines) == cheap.steps() == [10, 20]
 
 
+def test_a_folder_that_can_no_longer_be_written_is_reported_and_the_run_continues_later(
+    cheap: Runs, undisturbed: Runs
+) -> None:
+    user = os.geteuid()
+    with folder_for_all() as folder:
+        runs = Runs(folder / "runs", **cheap.changes)
+        lock = {"step": 13, "marker": str(folder / "marker"), "folder": str(runs.folder)}
+        runs.changes["hooks"] = disturbed("LockFolder", **lock)
+        try:
+            with pytest.raises(
+                SaveError, match=r"cannot be written\n  cause: Permission denied"
+            ) as error:
+                runs.run()
+        finally:
+            os.seteuid(user)
+        assert "the same command then continues the run, with the same result" in str(error.value)
+        for path in (runs.folder, *runs.folder.rglob("*")):
+            path.chmod(0o755)
+        _, lines = runs.run()
+        assert lines[0] == f"tiny: resumes in {runs.directory().path}"
+        assert_same_result(undisturbed, runs)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_at_the_end_is_reported_and_the_run_continues_later(
+    code: int, cheap: Runs, undisturbed: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.training.recording.name_tracked_run", fail)
+        with pytest.raises(SaveError, match=f"cannot be written\n  cause: {os.strerror(code)}"):
+            cheap.run()
+    cheap.run()
+    assert cheap.count() == 1
+    assert_same_result(undisturbed, cheap)
+
+
+def test_a_run_stays_where_its_command_was_started(
+    cheap: Runs, undisturbed: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    runs = Runs(Path("mine"), **cheap.changes)
+    leave = {"step": 3, "marker": "left", "folder": str(tmp_path / "elsewhere")}
+    runs.run(hooks=disturbed("Leave", **leave))
+    assert Path("left").exists()
+    assert Path.cwd() == tmp_path
+    assert not any((tmp_path / "elsewhere").iterdir())
+    assert_same_result(undisturbed, runs)
+
+
 def test_a_checkpoint_whose_files_are_lost_is_not_replaced_by_random_weights(failed: Runs) -> None:
     for file in failed.directory().checkpoints.glob("model.ckpt-10.*"):
         file.unlink()
@@ -139,20 +196,20 @@ def test_beside_a_finished_run_the_same_command_makes_another_with_the_same_resu
     assert_same_result(undisturbed, finished, 2)
 
 
-def test_a_changed_warm_start_is_refused_in_a_folder_of_its_own(
-    failed: Runs, undisturbed: Runs
-) -> None:
+def test_a_changed_warm_start_is_refused_in_a_run(failed: Runs, undisturbed: Runs) -> None:
     (first, *_) = failed.shown(mode=Mode.plan)
     assert first.startswith(f"mode=train would resume {failed.directory().path}")
-    changed = failed.config(scaffolds=from_source(undisturbed.directory().checkpoints))
+    changed = failed.config(
+        scaffolds=from_source(undisturbed.directory().checkpoints),
+        run_dir=str(failed.directory().path),
+    )
     for mode in (Mode.train, Mode.plan):
         changed.mode = mode
         with pytest.raises(RunDirectoryError) as caught:
-            failed.start(changed, run_dir_is_explicit=True)
+            failed.start(changed)
         message = str(caught.value)
-        assert f"the warm start has changed since {failed.directory().path} began" in message
+        assert f"{failed.directory().path} is itself a run" in message
         assert "scaffolds.all: (absent) -> " in message
-        assert "resume=never" in message
         shown = any(line.split()[:3] == ["weight", "scalar", "all"] for line in failed.lines())
         assert shown is (mode is Mode.plan)
     assert failed.count() == 1

@@ -103,7 +103,27 @@ OF_BUILDING = {
         f"  {HERE}.graph was called for mode validation",
     ),
 }
+OF_BUILDING |= {
+    "quitting data": Case(
+        {"data": _target("QuittingData")},
+        "data.train() raised SystemExit: 0",
+        ("train",),
+        "SystemExit: 0",
+    ),
+    "quitting model": Case(
+        {"model": _target("QuittingModel")},
+        "model raised SystemExit: 5",
+        ("__init__",),
+        "SystemExit: 5",
+    ),
+}
 OF_RUNNING = {
+    "quitting hook": Case(
+        {"hooks": {"quits": _target("QuittingHook")}},
+        "hooks.quits raised SystemExit: enough",
+        ("after_run",),
+        "SystemExit: enough",
+    ),
     "model": Case(
         {"model": _target("Failing", when="run"), "metrics": {}},
         "model raised InvalidArgumentError: Shape of tensor ",
@@ -163,6 +183,17 @@ def test_what_is_printed(
     assert (outcome.code, first) == (1, "runner: hooks.drift raised ValueError: the drift is 3.5")
     assert [each.rpartition(" ")[2] for each in lines if "File " in each] == ["after_run", "_check"]
     assert lines[-1] == "ValueError: the drift is 3.5"
+
+
+@pytest.mark.parametrize("mode", ["plan", "train"])
+def test_a_module_that_ends_the_process_is_an_error(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = in_process(tmp_path, monkeypatch, capfd, *CONF, *LINEAR, "tracking=none")
+    outcome = command("+hooks.quits._target_=tests.tiny.quitting.Hook", f"mode={mode}")
+    assert outcome.code == 1
+    assert "runner: hooks.quits._target_ raised SystemExit: 0\n" in outcome.err
+    assert 'quitting.py", line 7' in outcome.err
 
 
 def test_a_hook_of_the_run_that_refuses_its_arguments_leaves_no_run(cheap: Runs) -> None:

@@ -246,7 +246,7 @@ def served(flag: Callable[[int], Announcement]) -> list[str]:
     def disturb() -> None:
         wait_for(lambda: "serves" in lines())
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_for(lambda: "serves on after a signal, until the chief has left" in lines())
+        wait_for(lambda: "continues to serve after a signal, until the chief has left" in lines())
         release(0, server, flag)
 
     thread = threading.Thread(target=disturb)

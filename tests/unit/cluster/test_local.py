@@ -6,6 +6,7 @@ import copy
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +22,9 @@ from hydra.conf import ConfigSourceInfo
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from runner.cluster.local import LocalCluster, task_command
+from runner.cluster.local import LocalCluster, public_addresses, task_command
 from runner.config.schema import ClusterConfig
-from runner.errors import ClusterError, InterruptedRunError, PrunedRunError
+from runner.errors import ClusterError, ConfigError, InterruptedRunError, PrunedRunError
 from runner.sweeps.job import Trial
 from tests.tiny.composing import composing
 from tests.tiny.runs import wait_for
@@ -80,6 +82,32 @@ def test_the_chief_ends_it_and_its_objective_is_returned(
         "[evaluator] line of evaluator",
     }
     assert alive(pids(output)) == []
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2001:4860:4860::8888"])
+def test_a_machine_with_a_public_address_is_not_exposed_unasked(
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    private = ["127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.0.1"]
+    private += ["::1", "fe80::1%eth0", "fd00::1"]
+
+    def interface(address: str) -> list[SimpleNamespace]:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return [SimpleNamespace(family=family, address=address)]
+
+    interfaces = {name: interface(name) for name in private}
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: interfaces)
+    assert public_addresses() == []
+    start(tmp_path, "").run()
+    assert "servers listen on all interfaces, without a password" in capsys.readouterr().out
+    interfaces["eth1"] = interface(address)
+    with pytest.raises(ConfigError, match=f"would listen at {address}, which is public"):
+        start(tmp_path, "").run()
+    exposed = ClusterConfig(local=True, exposed=True, grace_secs=5)
+    start(tmp_path, "", exposed).run()
 
 
 def test_a_task_that_fails_is_started_again_so_often(

@@ -16,10 +16,8 @@ from runner.cluster.local import free_addresses
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterChiefSessionCreator,
-    ClusterSession,
     ClusterTask,
     ClusterWorkerSessionCreator,
-    cluster_session,
     is_over,
     naming_missing_tasks,
     session_config,
@@ -28,6 +26,7 @@ from runner.cluster.worker import missing_of_model
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.errors import ClusterError, InterruptedRunError, LostServerError
 from runner.graph.build import build_graph
+from runner.session.cached_session import CachedSession
 from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
 from tests.unit.cluster.conftest import InProcess, Lines, Signalling
@@ -94,7 +93,7 @@ def test_the_first_session_of_fresh_servers_is_no_restart(
         creator = ClusterChiefSessionCreator(task, "001")
         channel = creator.channel
         with creator.create_session() as session:
-            assert isinstance(session, ClusterSession)
+            assert isinstance(session, CachedSession)
             assert channel.run.text(session) == "001"
             assert channel.settings.text(session) == shared_settings(task.config)
             for step in (0, 1):
@@ -224,10 +223,11 @@ Session handle is not found: ca2d1c. Possibly this worker just restarted.
 def test_a_step_that_a_lost_server_cancels_is_aborted(
     message: str, raised: type[tf.errors.OpError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(self: Any, fetches: Any) -> None:
+    def lose(self: Any, *arguments: Any) -> None:
         raise tf.errors.CancelledError(None, None, message)
 
-    with tf.Graph().as_default(), cluster_session(v1.Session()) as session:
+    server = v1.train.Server.create_local_server()
+    with tf.Graph().as_default(), CachedSession(server.target) as session:
         two = tf.constant(1) + 1
         assert session.run(two) == 2
         monkeypatch.setattr(v1.Session, "run", lose)

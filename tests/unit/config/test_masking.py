@@ -8,7 +8,7 @@ from enum import Enum
 import pytest
 
 from runner.config.keys import flatten
-from runner.config.masking import Mask
+from runner.config.masking import Mask, remember_typed
 from runner.config.schema import MaskConfig
 
 SETTINGS = {
@@ -41,6 +41,10 @@ def test_a_secret_is_found_wherever_its_value_occurs(mask: Mask) -> None:
     ("text", "masked"),
     [
         ("postgresql://me:pw@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:p@ss/wo:rd@host/db", "postgresql://me:***@host/db"),
+        ("git+https://t0kentoken@host/x, http://host", "git+https://***@host/x, http://host"),
+        ('{"Authorization": "Bearer abcdefg"}', '{"Authorization": "***"}'),
+        ("+data.passphrase=abc pwd=def auth=gh", "+data.passphrase=*** pwd=*** auth=***"),
         ("+data.password=abc x=1", "+data.password=*** x=1"),
         ("AWS AKIAABCDEFGHIJKLMNOP!", "AWS ***!"),
         ("ghp_abcdefghijklmnopqrst", "***"),
@@ -50,6 +54,50 @@ def test_a_secret_is_found_wherever_its_value_occurs(mask: Mask) -> None:
 )
 def test_what_looks_like_a_secret_is_masked_in_any_text(mask: Mask, text: str, masked: str) -> None:
     assert mask.text(text) == masked
+
+
+@pytest.mark.parametrize(
+    "key", ["tokens", "passphrase", "ftp_pwd", "pwd", "auth", "http_auth", "Authorization"]
+)
+@pytest.mark.parametrize(
+    ("value", "masked"),
+    [
+        ("SECRET", "***"),
+        (["SECRET", 8], ["***", "***"]),
+        ({"value": ["SECRET"], "on": True}, {"value": ["***"], "on": True}),
+        ({"_target_": "my.Auth", "user": "SECRET"}, {"_target_": "my.Auth", "user": "***"}),
+    ],
+)
+def test_all_below_a_secret_key_is_masked(key: str, value: object, masked: object) -> None:
+    settings = {"data": {key: value, "path": "/SECRET", "max_tokens": 12}}
+    mask = Mask(MaskConfig(), settings)
+    assert mask.settings(settings)["data"] == {key: masked, "path": "/***", "max_tokens": 12}
+    assert mask.overrides([f"+data={{x: 1, {key}: SECRET}}"]) == ["+data=***"]
+
+
+def test_values_from_the_environment_are_recorded_as_typed() -> None:
+    typed = {
+        "data": {
+            "dsn": "${oc.env:TEST_DSN}",
+            "password": "${oc.env:TEST_DSN}",
+            "token": "${oc.env:TEST_NONE,default-token}",
+            "files": ["${data.dsn}/x", "${name}/x", "plain"],
+        },
+        "name": "mine",
+    }
+    resolved = {
+        "data": {
+            "dsn": "warehouse",
+            "password": "warehouse",
+            "token": "default-token",
+            "files": ["warehouse/x", "mine/x", "plain"],
+        },
+        "name": "mine",
+    }
+    remember_typed(typed, resolved)
+    data = {**typed["data"], "token": "***", "files": ["${data.dsn}/x", "mine/x", "plain"]}  # type: ignore[dict-item]
+    mask = Mask(MaskConfig(), resolved)
+    assert mask.settings({"sources": resolved})["sources"] == {"data": data, "name": "mine"}
 
 
 def test_the_patterns_are_the_users(mask: Mask) -> None:

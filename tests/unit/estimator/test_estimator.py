@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -12,6 +15,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner import estimator
+from runner.cluster.local import free_addresses
+from runner.estimator.results import write_summaries
 from tests.tiny.programs import classified, counting, dense
 from tests.tiny.runs import written
 
@@ -71,6 +76,14 @@ def test_evaluations_and_predictions(folder: Path) -> None:
     assert one["global_step"] == 10
     with pytest.raises(ValueError, match="Expected to run at least one output from"):
         next(trained.predict(held_out, "clas"))
+
+
+def test_every_evaluation_is_written_however_quickly_they_follow(tmp_path: Path) -> None:
+    for step in range(8):
+        write_summaries(
+            str(tmp_path), {"loss": np.float32(step), "global_step": np.int64(step)}, None
+        )
+    assert written(tmp_path)["loss"] == [(step, float(step)) for step in range(8)]
 
 
 def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
@@ -177,7 +190,7 @@ def test_what_tensorflow_allowed_a_model_fn(folder: Path, tmp_path: Path) -> Non
         )
 
     config = estimator.RunConfig()
-    config.mine = "kept"  # type: ignore[attr-defined]
+    config.mine = "kept"
     trained = estimator.Estimator(model_fn, tmp_path, config, warm_start_from=str(folder))
     assert trained.config.mine == "kept"  # type: ignore[attr-defined]
     receiver = estimator.export.build_raw_serving_input_receiver_fn({"x": tf.zeros([1])})
@@ -226,8 +239,6 @@ def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         trained.train(counting, steps=1, max_steps=1)
     with pytest.raises(ValueError, match="Must specify steps > 0, given: 0"):
         trained.evaluate(counting, steps=0)
-    with pytest.raises(TypeError, match="must be `CheckpointSaverListener` instances, given: a"):
-        trained.train(counting, steps=1, saving_listeners=["a"])
     with pytest.raises(ValueError, match="An input_receiver_fn must be defined"):
         trained.export_saved_model(folder, None)
     with pytest.raises(ValueError, match="Could not find trained model in model_dir"):
@@ -236,8 +247,145 @@ def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         estimator.Estimator(lambda features: None, params={"a": 1})
     with pytest.raises(ValueError, match="`model_dir` are set both in constructor"):
         estimator.Estimator(model_fn, "a", estimator.RunConfig("b"), {})
-    with pytest.raises(ValueError, match="warm_start_from must be a string or a WarmStartSettings"):
+    with pytest.raises(TypeError, match="Expected binary or unicode string, got 1"):
         estimator_in(folder, warm_start_from=1)
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
-    with pytest.raises(ValueError, match="TF_CONFIG names a cluster"):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker"}}')
+    with pytest.raises(ValueError, match='must have one "chief" node'):
         estimator_in(folder)
+    monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "evaluator"}}')
+    with pytest.raises(ValueError, match="Train has been called wrong configuration"):
+        estimator_in(folder).train(counting, steps=1)
+
+
+def test_paths_are_strings_or_bytes(folder: Path, tmp_path: Path) -> None:
+    receiver = estimator.export.build_raw_serving_input_receiver_fn(
+        {"tokens": tf.TensorSpec([None, 4], tf.int32)}
+    )
+
+    def by_name(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+        return model_fn(features["tokens"], labels, mode, params)
+
+    trained = estimator.Estimator(by_name, os.fsencode(folder), params={"units": 4})
+    path = trained.export_savedmodel(os.fsencode(tmp_path), receiver, strip_default_attrs=True)
+    assert path.startswith(os.fsencode(tmp_path))
+    assert (Path(os.fsdecode(path)) / "saved_model.pb").is_file()
+
+
+def test_metrics_may_be_strings(folder: Path) -> None:
+    def named(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+        spec = model_fn(features, labels, mode, params)
+        label = (tf.constant("not a summary"), tf.no_op())
+        return spec._replace(eval_metric_ops={**spec.eval_metric_ops, "label": label})
+
+    trained = estimator.Estimator(named, str(folder), params={"units": 4})
+    assert trained.evaluate(held_out, name="strings")["label"] == b"not a summary"
+    assert list((folder / "eval_strings").glob("events.*"))
+
+
+def test_sparse_features_and_labels(tmp_path: Path) -> None:
+    def sparse_fn(features: Any, labels: Any, mode: str) -> estimator.EstimatorSpec:
+        summed = tf.reshape(tf.sparse.reduce_sum(features["x"], 1), [2, 1])
+        predictions = dense(summed, 1, "sum")
+        loss = tf.reduce_mean((predictions - tf.sparse.to_dense(labels)) ** 2)
+        train = tf.train.GradientDescentOptimizer(0.0).minimize(loss, tf.train.get_global_step())
+        return estimator.EstimatorSpec(mode, predictions, loss, train)
+
+    def inputs() -> tf.data.Dataset:
+        sparse = tf.sparse.from_dense([[1.0, 0.0], [0.0, 2.0]])
+        return tf.data.Dataset.from_tensors(({"x": sparse}, sparse)).repeat(3)
+
+    trained = estimator.Estimator(sparse_fn, str(tmp_path)).train(inputs, steps=2)
+    assert trained.evaluate(inputs)["global_step"] == 2
+
+
+class Steps(tf.train.SessionRunHook):
+    """Counts the steps of one task, and waits after the first one for another task's first."""
+
+    def __init__(self, other: Steps | None = None) -> None:
+        self.count, self.begun, self.other = 0, threading.Event(), other
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.count += 1
+        self.begun.set()
+        if self.other is not None:
+            self.other.begun.wait(60)
+
+
+def test_train_and_evaluate_in_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chief, worker, ps = free_addresses(3)
+    cluster = {"chief": [chief], "worker": [worker], "ps": [ps]}
+    server = tf.distribute.Server(cluster, job_name="ps", task_index=0)
+    workers = Steps()
+    everywhere = {"chief": Steps(workers), "worker": workers}
+    chief_only = {kind: Steps() for kind in ("chief", "worker")}
+    results: dict[str, Any] = {}
+
+    def in_task(kind: str) -> threading.Thread:
+        task = {"cluster": cluster, "task": {"type": kind, "index": 0}, "model_dir": str(tmp_path)}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+
+        def hooked(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
+            spec = model_fn(features, labels, mode, params)
+            return spec._replace(training_chief_hooks=[chief_only[kind]] if mode == "train" else ())
+
+        config = estimator.RunConfig(
+            save_checkpoints_steps=20, experimental_max_worker_delay_secs=0, tf_random_seed=1
+        )
+        trained = estimator.Estimator(hooked, config=config, params={"units": 2})
+        hooks = [everywhere[kind]] if kind in everywhere else []
+        train = estimator.TrainSpec(counting, max_steps=40, hooks=hooks)
+        evaluate = estimator.EvalSpec(held_out, start_delay_secs=0, throttle_secs=0)
+
+        def run() -> None:
+            results[kind] = estimator.train_and_evaluate(trained, train, evaluate)
+
+        thread = threading.Thread(target=run, name=kind)
+        thread.start()
+        return thread
+
+    threads = [in_task("chief"), in_task("evaluator")]
+    everywhere["chief"].begun.wait(60)  # A worker that comes too early waits for 30 seconds.
+    for thread in [*threads, in_task("worker")]:
+        thread.join(60)
+    assert server.target
+    metrics, _ = results["evaluator"]
+    assert metrics["global_step"] >= 40
+    assert results["chief"] == results["worker"] == (None, [])
+    assert everywhere["worker"].count > 0
+    assert everywhere["chief"].count == chief_only["chief"].count > 0
+    assert chief_only["worker"].count == 0
+
+
+def test_a_parameter_server_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"chief": ["a:1"], "ps": ["b:1"]}
+    task = {"cluster": cluster, "task": {"type": "ps", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+
+    class Joined(Exception):  # noqa: N818
+        """Raised where a server would serve for ever."""
+
+    class Server:
+        def __init__(self, spec: Any, **task: Any) -> None:
+            assert (task["job_name"], task["task_index"]) == ("ps", 0)
+
+        def join(self) -> None:
+            raise Joined
+
+    monkeypatch.setattr("tensorflow.distribute.Server", Server)
+    serving = estimator.Estimator(model_fn, params={"units": 2})
+    with pytest.raises(Joined):
+        estimator.train_and_evaluate(
+            serving, estimator.TrainSpec(counting), estimator.EvalSpec(held_out)
+        )
+
+
+def test_a_cluster_of_one_node_trains_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"cluster": {"master": ["a:1"]}, "task": {"type": "master", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+    metrics, _ = estimator.train_and_evaluate(
+        estimator_in(tmp_path),
+        estimator.TrainSpec(counting, max_steps=10),
+        estimator.EvalSpec(held_out, throttle_secs=0),
+    )
+    assert metrics is not None
+    assert metrics["global_step"] == 10

@@ -268,8 +268,6 @@ MISTAKES: list[tuple[str, str]] = [
     ("misspelt_mode", "returns an EstimatorSpec with mode 'evaluate'"),
     ("no_train_op", "Missing train_op"),
     ("no_increment", "train_op does not increment the global step"),
-    ("of_another_graph", 'train_op with "Mean:0" must be from the default graph'),
-    ("wrong_predictions", "predictions must be Tensor, given: 1"),
     ("metric_named_loss", 'Metric with name "loss" is not allowed'),
     ("without_labels", "model_fn does not take labels, but input_fn returns labels"),
 ]
@@ -301,7 +299,6 @@ WRONG_GRAPHS: list[tuple[str, str]] = [
     ("no spec", "graph: tests.tiny.programs.wrong_graph returns "),
     ("no loss", "graph: loss is missing for mode train"),
     ("no train_op", "graph: train_op is missing for mode train"),
-    ("another graph", "graph: kept belongs to another graph"),
     ("no increment", "graph: train_op does not increment the global step"),
     ("list", "TypeError: train_op must be one operation: tf.group(*["),
     ("dataset", "TypeError: input must be a runner.TrainingInput"),

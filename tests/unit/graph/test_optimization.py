@@ -273,7 +273,13 @@ def test_a_shipped_schedule(name: str, overrides: list[str], expected: dict[int,
 
 @pytest.mark.parametrize(
     ("node", "message"),
-    [("fast", r"learning_rate is 'fast'"), ({"_target_": "builtins.str"}, "neither a number nor")],
+    [
+        ("fast", r"learning_rate is 'fast'"),
+        (True, "learning_rate is True"),
+        ([0.1], r"learning_rate is \[0.1\]"),
+        ({"decay_steps": 3}, r"learning_rate is \{'decay_steps': 3\}"),
+        ({"_target_": "builtins.str"}, "neither a number nor"),
+    ],
 )
 def test_what_is_no_rate_is_refused(node: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:

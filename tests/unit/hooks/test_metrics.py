@@ -47,7 +47,7 @@ SCHEDULES: list[tuple[Any, bool, list[int]]] = [
     ("3 steps", True, [3, 6, 7]),
     ("3 steps, end", False, [3, 6, 7]),
     ("7 steps", True, [7]),
-    ({"at_steps": [2]}, False, [2]),
+    ("at 2", False, [2]),
     ("at 2, at 5", True, [2, 5, 7]),
     ("20 seconds", False, [2, 4, 6]),
 ]

@@ -256,11 +256,13 @@ def convert(
     """Converts as a plan does; the shapes are those foretold, and the tensors stay as they are."""
     before = [each.copy() for each in values]
     shapes = [each.shape for each in values]
-    layout = NAMED_CONVERSIONS[name].build(Target(leaf, shape, linear), shapes)
+    conversion = NAMED_CONVERSIONS[name]
+    steps = conversion.build(Target(leaf, shape, linear), shapes)
     value, foretold = values[0], shapes[0]
-    if layout.combination is not None:
-        value, foretold = layout.combination.apply(values), layout.combination.shape(shapes)
-    for step in layout.conversions:
+    if len(values) > 1:
+        assert conversion.combination is not None
+        value, foretold = conversion.combination.apply(values), conversion.combination.shape(shapes)
+    for step in steps:
         value, foretold = step.apply(value), step.shape(foretold)
     assert value.shape == foretold == shape
     for each, unchanged in zip(values, before, strict=True):

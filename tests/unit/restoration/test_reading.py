@@ -129,9 +129,9 @@ def test_a_value_never_is_the_memory_of_something_else(tmp_path: Path) -> None:
     ("value", "message"),
     [
         (None, r"scaffolds\.cnn: no tensor x"),
-        (np.zeros(3, np.float32), r"scaffolds\.cnn: x has changed .* a float32 of shape \[3\]"),
-        (np.zeros(2, np.float64), r"scaffolds\.cnn: x has changed .* a float64 of shape \[2\]"),
-        (np.array([b"a", b"b"], object), r"x has changed .* a string of shape \[2\]"),
+        (np.zeros(3, np.float32), r"scaffolds\.cnn: v cannot .* from x\n.* a float32 \[3\] for"),
+        (np.zeros(2, np.float64), r"scaffolds\.cnn: v cannot .* from x\n.* a float64 \[2\] for"),
+        (np.array([b"a", b"b"], object), r"v cannot be made from x\n.* a string \[2\] for"),
     ],
 )
 def test_a_value_that_does_not_fit_its_variable_is_refused(value: Any, message: str) -> None:
@@ -169,10 +169,10 @@ def test_chunks_of_a_source_are_bounded_and_read_one_after_the_other(
 
 
 def test_floating_point_values_are_looked_at_and_a_block_is_what_is_read(tmp_path: Path) -> None:
-    seen: dict[tuple[str, str, Any], Any] = {}
+    seen: list[tuple[str, str, Any]] = []
 
-    def on_tensor(source: str, name: str, value: Any, offset: Any) -> None:
-        seen[source, name, offset] = value.tolist()
+    def on_tensor(source: str, name: str, value: Any) -> None:
+        seen.append((source, name, value.tolist()))
 
     values: dict[str, Any] = {"x": np.arange(6, dtype=np.float32), "s": np.array("text", object)}
     bundle = Bundle(save_bundle(tmp_path, values), {name: name for name in values})
@@ -193,7 +193,7 @@ def test_floating_point_values_are_looked_at_and_a_block_is_what_is_read(tmp_pat
     assert found["v"].tolist() == [4, 5]
     assert found["w"].tolist() == [0, 1, 2, 3, 4, 5]
     assert found["s"] == b"text"
-    assert seen == {("a", "x", (4,)): [4, 5], ("a", "x", None): [0, 1, 2, 3, 4, 5]}
+    assert sorted(seen) == [("a", "x", [0, 1, 2, 3, 4, 5]), ("a", "x", [4, 5])]
 
 
 def test_what_is_on_a_parameter_server_is_read_by_the_chief() -> None:
@@ -217,50 +217,39 @@ def finite(*scaffolds: str) -> RestorationPlan:
 
 
 @pytest.mark.parametrize(
-    ("value", "count"),
+    ("value", "warns"),
     [
         *(
-            (np.array([1, np.nan, -np.inf]).astype(dtype), 2)
+            (np.array([1, np.nan, -np.inf]).astype(dtype), True)
             for dtype in (np.float32, np.float16, ml_dtypes.bfloat16, np.complex64)
         ),
         # Finite, though their sum is not; other types; nothing at all.
-        (np.array([3e38, 3e38], np.float32), 0),
-        (np.array([6e4, 6e4], np.float16), 0),
-        (np.array([1, 2]), 0),
-        (np.array([b"nan"], object), 0),
-        (np.zeros((0,), np.float32), 0),
+        (np.array([3e38, 3e38], np.float32), False),
+        (np.array([6e4, 6e4], np.float16), False),
+        (np.array([1, 2]), False),
+        (np.array([b"nan"], object), False),
+        (np.zeros((0,), np.float32), False),
     ],
 )
 def test_nan_and_infinity_are_warned_of_once(
-    value: Any, count: int, caplog: pytest.LogCaptureFixture
+    value: Any, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = NonFinite()
-    found.on_tensor("cnn", "x", value)
+    non_finite = NonFinite()
+    non_finite.on_tensor("cnn", "x", value)
     with caplog.at_level(logging.WARNING):
-        found.report(finite("lstm"))
-        found.report(finite("cnn"))
+        non_finite.report(finite("lstm"))
+        non_finite.report(finite("cnn"))
     assert [record.message for record in caplog.records] == [
-        f"scaffolds.cnn: x in a/model holds {count} NaN or infinite values; "
+        "scaffolds.cnn: x in a/model holds NaN or infinite values; "
         "scaffolds.cnn.finite=true refuses them"
-    ] * bool(count)
+    ] * warns
 
 
 def test_all_findings_of_sources_that_must_be_finite_are_one_error() -> None:
-    found = NonFinite()
+    non_finite = NonFinite()
     for source in ("cnn", "lstm"):
         for tensor in ("x", "y"):
-            found.on_tensor(source, tensor, np.array([np.nan]))
-    with pytest.raises(CheckpointError, match=r"scaffolds\.lstm: x in b/model holds 1") as caught:
-        found.report(finite("lstm"))
+            non_finite.on_tensor(source, tensor, np.array([np.nan]))
+    with pytest.raises(CheckpointError, match=r"scaffolds\.lstm: x in b/model holds NaN") as caught:
+        non_finite.report(finite("lstm"))
     assert len(caught.value.problems) == 2
-
-
-@pytest.mark.parametrize(("offsets", "count"), [([(0, 0), (1, 0), (1, 0)], 2), ([(0, 0), None], 1)])
-def test_what_is_found_in_blocks_of_a_tensor_is_added(
-    offsets: list[tuple[int, ...] | None], count: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = NonFinite()
-    for offset in offsets:
-        found.on_tensor("cnn", "x", np.array([[np.nan, 1.0]]), offset)
-    found.report(finite())
-    assert f"x in a/model holds {count} NaN" in caplog.text

@@ -9,11 +9,11 @@ from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.restoration.variables import (
     EMA_SUFFIX,
-    MovingAverages,
     Ownership,
     StateClass,
     assign_owners,
     classify,
+    moving_average,
     owners_of,
 )
 from tests.tiny.plans import scaffold
@@ -76,8 +76,7 @@ def test_averages_as_tensorflow_and_keras_name_them() -> None:
         "bias": None,  # Two might be meant.
         "other": None,
     }
-    averages = MovingAverages(tensors)
-    assert {name: averages.find(name) for name in expected} == expected
+    assert {name: moving_average(name, tensors) for name in expected} == expected
 
 
 STATES = {
@@ -206,6 +205,24 @@ def test_a_collision_of_three_is_one_problem() -> None:
     assert only(owned({name: scaffold("*") for name in "abc"})).state == (
         "scaffolds a and b and c claim the same variables: cnn/kernel, cnn/moving_mean, head/kernel"
     )
+
+
+def test_a_mean_needs_scaffolds_that_train_its_variables_in_one_way() -> None:
+    mean = Collision.mean
+    frozen = {"a": scaffold("cnn/*"), "b": scaffold("*/kernel", trainable=False)}
+    problem = only(owned(frozen, mean))
+    assert problem.state == (
+        "scaffolds a and b claim the same variables: cnn/kernel, but not their `trainable`: "
+        "a has True, b has False"
+    )
+    assert problem.choices == ("restoration.collision=first", "restoration.collision=last")
+    later = {"a": scaffold("*"), "b": scaffold("cnn/*", freeze_until_step=3)}
+    assert "but not their `freeze_until_step`: a has 0, b has 3" in only(owned(later, mean)).state
+    assert not owned(later, Collision.first).problems
+    apart = {"a": scaffold("head/*"), "b": scaffold("cnn/*", trainable=False)}
+    assert not owned(apart, mean).problems
+    alike = {"a": scaffold("*"), "b": scaffold("cnn/*")}
+    assert set(owned(alike, mean).claims["cnn/kernel"]) == {"a", "b"}
 
 
 def test_disjoint_classes_do_not_collide() -> None:

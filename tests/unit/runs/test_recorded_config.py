@@ -25,7 +25,12 @@ from tests.tiny.configs import tiny
 
 STORE = "mysql://me:secret@host/db"
 CONFIG = tiny(
-    data={"_target_": "tests.tiny.experiment.Blobs", "token": "abcdefgh", "seed": 7},
+    data={
+        "_target_": "tests.tiny.experiment.Blobs",
+        "token": "abcdefgh",
+        "auth": ["u", "pw"],
+        "seed": 7,
+    },
     hooks={"log": {"_target_": "x", "tensors": ["${graph:loss}"], "api_key": "hidden-key"}},
     scaffolds={
         name: ScaffoldConfig(VariablesConfig([f"{name}/*"]), "experiment:tiny")
@@ -58,7 +63,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
 
 
 FOLDER = ("mode=evaluate", "run_dir=runs/001")
-SECRET = "+data={token: abcdefgh}"
+SECRET = "+data={token: abcdefgh, auth: [u, pw]}"
 
 
 def test_it_is_the_recorded_configuration_with_what_the_command_may_change(
@@ -84,6 +89,10 @@ def test_it_is_the_recorded_configuration_with_what_the_command_may_change(
     ("overrides", "message"),
     [
         ((), r"data\.token is a secret, which .* does not hold(.|\n)*'\+data=\{token: \.\.\.\}'"),
+        (
+            ("+data={token: abcdefgh}",),
+            r"data\.auth\.1 is a secret(.|\n)*'\+data=\{auth: \.\.\.\}'",
+        ),
         ((SECRET, "seed=3"), r"^seed is given, and runs/001 has a recorded value"),
         (("+data={token: abcdefgh, seed: 1}",), r"^data\.seed is given"),
         ((SECRET, "optimizer=sgd"), "^optimizer is given"),

@@ -36,18 +36,13 @@ def make_run(container: Path, name: str, record: RunRecord) -> Path:
     return path
 
 
-def _criteria(container: Path, record: RunRecord, resume: str, explicit: bool) -> ResumeCriteria:
-    return ResumeCriteria(container, record, resume, record.settings, run_dir_is_explicit=explicit)
-
-
-def interrupted_run(
-    container: Path, record: RunRecord, resume: str, *, run_dir_is_explicit: bool = False
-) -> RunDirectory | None:
-    return resumption.interrupted_run(_criteria(container, record, resume, run_dir_is_explicit))
+def interrupted_run(container: Path, record: RunRecord, resume: str) -> RunDirectory | None:
+    criteria = ResumeCriteria(container, record, resume, record.settings)
+    return resumption.interrupted_run(criteria)
 
 
 def open_run(container: Path, record: RunRecord, resume: str) -> ClaimedDirectory:
-    return resumption.open_run(_criteria(container, record, resume, False))
+    return resumption.open_run(ResumeCriteria(container, record, resume, record.settings))
 
 
 @pytest.fixture
@@ -209,27 +204,17 @@ def _warm(name: str, **scaffolds: str) -> RunRecord:
     return RunRecord("e", name, Status.RUNNING, settings)
 
 
-def test_another_warm_start_is_refused_in_a_dedicated_folder(tmp_path: Path) -> None:
+def test_a_changed_warm_start_makes_a_new_run_and_is_refused_in_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path, "001", _warm("f1", head="b", body="a"))
     changed, reordered = _warm("f2", head="b", body="c"), _warm("f2", body="a", head="b")
-    assert (
-        interrupted_run(tmp_path, _warm("f2", head="b", body="a"), "auto", run_dir_is_explicit=True)
-        is None
-    )
-    with pytest.raises(RunDirectoryError, match="the warm start has changed since") as caught:
-        interrupted_run(tmp_path, changed, "auto", run_dir_is_explicit=True)
-    assert caught.value.problems[0].cause == "scaffolds.body: a -> c"
-    assert "resume=never" in caught.value.problems[0].remedy
-    with pytest.raises(RunDirectoryError, match="the scaffolds are in another order"):
-        interrupted_run(tmp_path, reordered, "auto", run_dir_is_explicit=True)
-    with pytest.raises(RunDirectoryError, match="the warm start has changed since"):
-        interrupted_run(run, changed, "auto")
     assert interrupted_run(tmp_path, changed, "auto") is None
-    assert interrupted_run(tmp_path, changed, "never", run_dir_is_explicit=True) is None
-    # A finished run and one with the same warm start do not stand in the way.
-    RunDirectory(run).update(status=Status.FINISHED)
-    make_run(tmp_path, "002", _warm("f3", head="b", body="c"))
-    assert interrupted_run(tmp_path, changed, "auto", run_dir_is_explicit=True) is None
+    for record, difference in (
+        (changed, "differs: scaffolds.body: a -> c; train: f1 -> f2"),
+        (replace(reordered, settings=_warm("f1", body="a", head="b").settings), "another order"),
+    ):
+        with pytest.raises(RunDirectoryError, match="is itself a run") as caught:
+            interrupted_run(run, record, "auto")
+        assert difference in caught.value.problems[0].cause
 
 
 def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> None:

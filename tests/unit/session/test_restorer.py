@@ -40,7 +40,7 @@ def restorer_of(paths: dict[str, str], variables: dict[str, tf.Variable]) -> Res
 def test_a_restorer_restores_after_every_init(source: Callable[[str, float], str]) -> None:
     variables = {name: tf.get_variable(name, initializer=-1.0) for name in ("cnn", "npz", "head")}
     restorer = restorer_of({"cnn": source("cnn", 1.0), "npz": source("npz", 2.0)}, variables)
-    init = restorer.build()
+    init = restorer.init_op
     manager = SessionManager(ready_op=tf.report_uninitialized_variables(), restorer=restorer)
     initializers = [variable.initializer for variable in variables.values()]
     with manager.prepare_session(
@@ -56,7 +56,7 @@ def test_a_checkpoint_of_the_models_own_beats_the_restorer(
     variable = tf.get_variable("cnn", initializer=-1.0)
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
     creator = ChiefSessionCreator(
-        tf.train.Scaffold(init_op=restorer.build()),
+        tf.train.Scaffold(init_op=restorer.init_op),
         checkpoint_dir=str(tmp_path / "own"),
         restorer=restorer,
     )
@@ -75,7 +75,7 @@ def test_no_half_restored_session_is_left_behind(
     variable = tf.get_variable("cnn", initializer=-1.0)
     path = source("cnn", 1.0)
     restorer = restorer_of({"cnn": path}, {"cnn": variable})
-    init = restorer.build()
+    init = restorer.init_op
     data = Path(f"{path}.data-00000-of-00001")
     content = bytearray(data.read_bytes())
     content[content.find(np.float32(1.0).tobytes())] ^= 1
@@ -108,7 +108,7 @@ def test_the_restorer_initialises_once(source: Callable[[str, float], str], give
         "head": tf.get_variable("head", initializer=tf.cast(tf.reshape(initial, ()), tf.float32)),
     }
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, variables)
-    own = restorer.build()
+    own = restorer.init_op
     init = {"its own": own, "another": tf.no_op(), "none": None}[given]
     with SessionManager(restorer=restorer).prepare_session(init_op=init) as session:
         assert session.run(variables) == {"cnn": 1.0, "head": -1.0}
@@ -122,13 +122,7 @@ def test_an_init_op_of_the_restorer_that_is_fed_is_run(source: Callable[[str, fl
         "head": tf.get_variable("head", initializer=fed),
     }
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, variables)
-    init = restorer.build()
+    init = restorer.init_op
     manager = SessionManager(restorer=restorer)
     with manager.prepare_session(init_op=init, init_feed_dict={fed: 5.0}) as session:
         assert session.run(variables) == {"cnn": 1.0, "head": 5.0}
-
-
-def test_a_restorer_that_was_not_built_is_refused(source: Callable[[str, float], str]) -> None:
-    restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": tf.get_variable("cnn", ())})
-    with pytest.raises(RuntimeError, match="build must be called first"):
-        SessionManager(restorer=restorer).prepare_session()

@@ -307,7 +307,7 @@ def test_a_reshape_that_cannot_be_and_damage_are_named(save: Save) -> None:
 
 def test_mlflow_is_not_a_source_of_a_session() -> None:
     (cnn,) = _variables("cnn")
-    with pytest.raises(CheckpointError, match=r"name a copy: mlflow\.artifacts\.download_"):
+    with pytest.raises(CheckpointError, match="is in MLflow, and no tracking store is given"):
         _manager(["models:/cnn@champion"], [_scaffold(cnn)]).prepare_session()
 
 
@@ -405,16 +405,6 @@ def test_a_saver_may_have_the_keys_of_an_object_based_checkpoint(tmp_path: Path)
         assert session.run(cnn).tolist() == VALUE.tolist()
 
 
-@pytest.mark.parametrize(
-    ("directories", "scaffolds", "message"),
-    [
-        ("features", [], r"checkpoint directories are 'features'\n.*list"),
-        (Path("features"), [], r"checkpoint directories are PosixPath\('features'\)\n.*list"),
-        ([], 3, r"the scaffolds are 3\n.*list"),
-        (["a", "b"], [tf.train.Scaffold()], "1 scaffolds and 2 checkpoint directories"),
-        (["features"], ["saver"], r"'saver' is not a tf\.compat\.v1\.train\.Scaffold\n.*wrap"),
-    ],
-)
-def test_sources_that_are_not_lists(directories: Any, scaffolds: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        _manager(directories, scaffolds, graph=tf.Graph())
+def test_lists_that_differ_in_length_are_refused() -> None:
+    with pytest.raises(ConfigError, match="1 scaffolds and 2 checkpoint directories"):
+        _manager(["a", "b"], [tf.train.Scaffold()], graph=tf.Graph())

@@ -16,7 +16,6 @@ from runner.sweeps.figures import (
     MOST,
     band_plots,
     draw,
-    importances,
     plot_bands,
     study_of,
     study_plots,
@@ -38,16 +37,12 @@ TRIALS = [
 ]
 
 
-def test_a_grid_becomes_a_study_of_which_it_is_known_what_matters() -> None:
+def test_a_grid_becomes_a_study() -> None:
     study = study_of(TRIALS, [LOSS])
     assert [trial.state for trial in study.trials][5:] == [TrialState.COMPLETE, TrialState.FAIL]
     assert study.trials[1].params == {"rate": 0.1, "optimizer": "adam"}
     assert study.trials[1].intermediate_values == {1: 1.0, 2: pytest.approx(0.6)}
     assert study.best_trial.number == 0
-    (shares,) = importances(study, [LOSS]).values()
-    assert sum(shares.values()) == pytest.approx(1)
-    assert next(iter(shares)) == "rate"
-    assert importances(study_of(TRIALS[:1], [LOSS]), [LOSS]) == {}
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ MISTAKES: dict[tuple[str, ...], str] = {
     ("seed=range(1.0,9.0,0.0)",): "seed=range(1.0,9.0,0.0) has no values",
     ("seed=1,2,1", "train.steps=1,2"): "seed=1,2,1 lists '1' 2 times",
     ("optimizer=adam,'adam'",): "optimizer=adam,'adam' lists 'adam' 2 times",
-    ("seed=1,2", "seed=3"): "seed is set 2 times: seed=1,2 seed=3",
-    ("++seed=3", "seed=1,2", "seed=4,5"): "seed is set 3 times: ++seed=3 seed=1,2 seed=4,5",
+    ("seed=1,2", "seed=3"): "seed is set 2 times",
+    ("++seed=3", "seed=1,2", "seed=4,5"): "seed is set 3 times",
 }
 
 

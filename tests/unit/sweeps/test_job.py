@@ -37,7 +37,7 @@ def sweep(tmp_path: Path) -> SweepDirectory:
 
 
 def _run_attempt(sweep: SweepDirectory, train: Callable[[Trial], float | None]) -> float | None:
-    return run_attempt(Job(sweep, sweep.attempt(0)), train)
+    return run_attempt(Job(sweep, sweep.attempt(0), {}), train)
 
 
 def _raising(error: BaseException) -> Callable[[Trial], float | None]:
@@ -149,7 +149,6 @@ def test_a_signal_to_the_sweeping_process_ends_the_sweep(
 # What has happened to an attempt before a launcher starts it -> its status afterwards.
 BEFORE: dict[str, tuple[Callable[[SweepDirectory], object], Status]] = {
     "stopped": (lambda sweep: sweep.failed(), Status.SKIPPED),
-    "held": (lambda sweep: sweep.failed(last=False), Status.SKIPPED),
     "cancelled": (lambda sweep: sweep.attempt(0).cancel(), Status.SKIPPED),
     "finalized": (lambda sweep: sweep.attempt(0).finalize(), Status.SKIPPED),
     "over": (lambda sweep: sweep.attempt(0).update(status=KILLED, over=True), Status.KILLED),

@@ -46,7 +46,7 @@ def test_the_best_comes_first_and_failures_last(objective: Objective) -> None:
 OBJECTIVES: list[tuple[Any, list[str]]] = [
     (
         {"validation/loss": "minimise", "validation/accuracy": "maximize"},
-        ["loss is 'minimise'", "it must be a goal", "there are 2 objectives, and trials are"],
+        ["loss is 'minimise'", "it must be a goal"],
     ),
     ({"validation/los": "minimize"}, ["names 'validation/los'", "choices: validation/loss"]),
 ]
@@ -120,13 +120,12 @@ def test_what_is_unknown_is_violated() -> None:
     assert violation(functions["accurate"], {}) == math.inf
 
 
-def test_a_function_that_gives_no_number_is_named_with_the_metrics() -> None:
+def test_a_function_that_gives_no_number_is_named() -> None:
     given = {name: f"tests.tiny.spaces.{name}" for name in ("forgetful", "divided")}
     nodes = {name: {"_target_": target} for name, target in given.items()}
     causes = ("TypeError: float() argument must be", "ZeroDivisionError")
     functions = constraints({"constraints": nodes}, METRICS)
     for function, cause in zip(functions.values(), causes, strict=True):
-        with pytest.raises(ConfigError, match="gives no number") as raised:
+        with pytest.raises(ConfigError, match="fails") as raised:
             function({"loss": 0.5, "error": 0.5})
         assert f"cause: {cause}" in str(raised.value)
-        assert "it gets the metrics error, loss" in str(raised.value)

@@ -1,4 +1,4 @@
-"""The parent run of a sweep in the tracking store, and the runs of trials that opened none."""
+"""The parent run of a sweep in the tracking store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.sweeps.parent_run import ParentRun
-from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
 from runner.tracking import RunStore
@@ -41,57 +40,18 @@ def _runs(uri: str, experiment: str) -> Mapping[str, Any]:
     return {run.info.run_name: run for run in runs}
 
 
-DATA = {"_target_": "tests.tiny.experiment.Blobs", "api_key": "secret"}
-
-
-def _failed(trial: int, number: int = 1, message: str = "there is no data") -> Attempt:
-    values = {"data.api_key": "secret", "n": str(trial)}
-    return Attempt(
-        trial,
-        number=number,
-        overrides=("n=1",),
-        values=values,
-        fingerprint=f"f{trial}",
-        status=Status.FAILED,
-        message=message,
-    )
-
-
-def test_a_sweep_that_is_resumed_has_one_run_and_so_has_a_trial_that_failed_without(
-    uri: str, directory: SweepDirectory
-) -> None:
-    config = tiny(tracking=TrackingConfig(uri=uri), data=DATA)
-    composed = [ComposedPoint(Point((), {}), config, "f1")]
-    run_dir = str(directory.path / "run")
-    directory.add(
-        [
-            Attempt(0, status=Status.FAILED, run_dir=run_dir),
-            _failed(1),
-            _failed(2),
-            Attempt(2, number=2, status=Status.FINISHED, run_dir=run_dir),
-            Attempt(3, status=Status.SKIPPED),
-        ]
-    )
-    for message, status in (("no secret", Status.KILLED), ("nor this secret", Status.FINISHED)):
+def test_a_sweep_that_is_resumed_has_one_run(uri: str, directory: SweepDirectory) -> None:
+    config = tiny(tracking=TrackingConfig(uri=uri))
+    for status in (Status.KILLED, Status.FINISHED):
         parent = ParentRun(directory, config)
         parent.open(["tiny"], ["+experiment=tiny", "seed=1,2"])
-        skipped = Attempt(1, number=3, status=Status.SKIPPED)
-        directory.add([_failed(1, 2, message), skipped])
-        parent.record_unopened(composed)
-        parent.record_unopened(composed)  # Again: the same run.
         parent.close(status, {"runner.sweep.trials": "2"})
     runs = _runs(uri, "tiny")
-    assert set(runs) == {"tiny sweep", "tiny trial 1"}
-    sweep, child = runs["tiny sweep"], runs["tiny trial 1"]
-    assert (sweep.info.status, child.info.status) == ("FINISHED", "FAILED")
+    assert set(runs) == {"tiny sweep"}
+    sweep = runs["tiny sweep"]
+    assert sweep.info.status == "FINISHED"
     assert sweep.data.tags["runner.overrides"] == "+experiment=tiny seed=1,2"
     assert sweep.data.tags["runner.sweep.trials"] == "2"
-    tags = child.data.tags
-    assert tags["mlflow.parentRunId"] == sweep.info.run_id
-    assert tags["runner.exception"] == "nor this ***"
-    assert (tags["runner.sweep.n"], tags["runner.sweep.data.api_key"]) == ("1", "***")
-    assert tags["runner.overrides"] == "n=1"
-    assert [folder.name for folder in parent.unopened()] == ["0001"]
 
 
 def test_the_parent_run_has_no_trials_secrets_and_a_name(directory: SweepDirectory) -> None:
@@ -164,6 +124,3 @@ def test_runs_that_could_not_record_that_they_were_killed_are_marked(
     parent.mark_killed_trials(configs)
     assert store.paths == [died.path, tmp_path / "saved"]
     assert died.load_record().status == Status.KILLED
-    # Where tracking is off, no run is recorded for those that failed before they had one.
-    parent.record_unopened([ComposedPoint(Point((), {}), configs[0], "f0")])
-    assert parent.unopened() == []

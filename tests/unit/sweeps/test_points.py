@@ -120,10 +120,6 @@ def test_every_problem_of_every_point_is_reported_once_with_its_place(compose: C
 
 # Override(s) -> the states of what is reported.
 COMPOSED: dict[tuple[str, ...], list[str]] = {
-    ("optimizer.learning_rate=fast,slow",): [
-        "optimizer.learning_rate is 'fast'",
-        "optimizer.learning_rate is 'slow'",
-    ],
     ("train.stepz=3,4",): ["train.stepz is not a key of the configuration"],
     ("+sesion=1", "seed=-1,-2"): [
         "sesion is not a key of the configuration",

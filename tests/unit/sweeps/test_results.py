@@ -225,7 +225,7 @@ def test_failures_are_an_error_and_skipped_and_pruned_trials_are_not(
     assert all(f"{trial.status.value}: {trial.message}" in screen.getvalue() for trial in failed)
 
 
-def test_several_secrets_of_a_key_stay_apart_and_one_needs_no_number() -> None:
+def test_several_secrets_of_a_key_stay_apart() -> None:
     trials = [
         Attempt(
             number,
@@ -236,8 +236,8 @@ def test_several_secrets_of_a_key_stay_apart_and_one_needs_no_number() -> None:
     ]
     shown = masked_trials([trials[2], trials[1], trials[0]], Mask(MaskConfig(), {}))
     assert [dict(trial.values) for trial in shown] == [
-        {"data.token": "***1", "data.pin_token": "***", "seed": "2"},
-        {"data.token": "***2", "data.pin_token": "***", "seed": "1"},
-        {"data.token": "***1", "data.pin_token": "***", "seed": "0"},
+        {"data.token": "***1", "data.pin_token": "***1", "seed": "2"},
+        {"data.token": "***2", "data.pin_token": "***1", "seed": "1"},
+        {"data.token": "***1", "data.pin_token": "***1", "seed": "0"},
     ]
     assert shown[1].overrides == ("data.token=***", "+data.pin_token=***", "seed=1")

@@ -59,19 +59,6 @@ def test_a_study_is_kept_in_the_sweeps_folder_or_another_storage(tmp_path: Path)
     assert open_storage(tmp_path, node).get_all_studies() == []
 
 
-@pytest.mark.parametrize(
-    ("storage", "state"),
-    [
-        ("sqlite:///:memory:", "is sqlite:///:memory:, which is in the memory of one process"),
-        ({"_target_": "optuna.storages.InMemoryStorage"}, "is optuna.storages.InMemoryStorage, wh"),
-    ],
-)
-def test_a_storage_that_no_other_process_can_open(tmp_path: Path, storage: Any, state: str) -> None:
-    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.storage ") as raised:
-        open_storage(tmp_path, storage)
-    assert state in str(raised.value)
-
-
 def test_a_study_with_other_objectives_is_refused(folder: Path) -> None:
     _study(folder)
     for other in (ACCURACY, Objective("validation/other", Goal.minimize)):
@@ -174,8 +161,8 @@ def test_a_sampler_that_cannot_draw_is_found_before(
 
 
 def _reporter(folder: Path, number: int, storage: Any = None) -> Reporter:
-    reference = {"name": "s", "trial": number, "metric": "loss", "pruner": PRUNER}
-    return Reporter(folder, storage, reference)
+    attempt = Attempt(number, metric="validation/loss", study="s")
+    return Reporter(folder, {"storage": storage, "pruner": PRUNER}, attempt)
 
 
 def test_reports_reach_the_study_and_its_pruner_decides(folder: Path) -> None:

@@ -151,22 +151,12 @@ def test_one_process_works_at_a_grid_and_several_at_a_search(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_a_failure_stops_the_sweep_and_holds_it_before_a_retry(
-    directory: SweepDirectory, stops: bool
-) -> None:
-    def is_held_and_stopped() -> tuple[bool, bool]:
-        return directory.held(), directory.stopped()
-
+def test_a_failure_stops_the_sweep_on_request(directory: SweepDirectory, stops: bool) -> None:
     for _ in range(2):  # Also by the next command.
         directory.stop_on_failure(stops)
-        assert is_held_and_stopped() == (False, False)
-        directory.failed(last=False)
-        assert is_held_and_stopped() == (stops, False)
-        directory.release_hold()
-        assert is_held_and_stopped() == (False, False)
-        directory.failed(last=False)
+        assert not directory.stopped()
         directory.failed()
-        assert is_held_and_stopped() == (False, stops)
+        assert directory.stopped() == stops
 
 
 def test_a_sweep_that_is_not_recorded_leaves_nothing(

@@ -112,6 +112,20 @@ def test_a_signal_that_other_code_takes_for_an_error_of_its_own_still_ends_the_r
         raise TypeError("Failed to convert elements of (None,) to Tensor")
 
 
+def test_a_signal_that_other_code_swallows_is_raised_again() -> None:
+    Interruption.check_swallowed()
+    with raises(signal.SIGTERM), Interruption().handled() as interruption:
+        with interruption.deferred():
+            signal.raise_signal(signal.SIGTERM)
+            Interruption.check_swallowed()  # It waits to be asked for.
+        with contextlib.suppress(InterruptedRunError), interruption.interruptible():
+            pass
+        with contextlib.suppress(InterruptedRunError):
+            signal.raise_signal(signal.SIGTERM)
+        Interruption.check_swallowed()
+        raise AssertionError
+
+
 def test_another_thread_than_the_main_one_handles_no_signals() -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
     during: list[object] = []

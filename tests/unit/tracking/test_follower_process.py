@@ -66,7 +66,7 @@ def test_one_that_takes_long_is_left_to_itself(
     follower.follow(trial.run_directory, sweep.run_directory)
     assert follower.finish(alone.run_directory, 0.0) == [alone.run_directory]
     assert follower.finish(trial.run_directory, 60.0) == []
-    left = follower.finish(sweep.run_directory, 60.0, longest=0.0)
+    left = follower.finish(sweep.run_directory, 60.0, remaining=lambda: 0.5)
     assert left == [sweep.run_directory, trial.run_directory]
     for run in runs:
         run.release()
@@ -140,6 +140,19 @@ def test_one_process_delivers_all_runs_and_a_sweep_waits_for_its_trials(
     assert {run.tags["mlflow.runName"] for run in found} == {"alone", "sweep", "first", "second"}
     assert f"as run {sweep.position(uri).run_id}." in sweep.log.read_text()
     assert f"as run {sweep.position(uri).run_id}." not in second.log.read_text()
+
+
+def test_one_that_was_killed_is_started_again_at_the_end(
+    follower: FollowerProcess, tmp_path: Path, database: Path
+) -> None:
+    uri = f"sqlite:///{database}"
+    run = open_run(tmp_path / "run", uri)
+    follower.start(uri)
+    follower.follow(run.run_directory)
+    kill(follower)
+    end_run(run)
+    assert follower.finish(run.run_directory, 60.0) == []
+    assert run.position(uri).status == "FINISHED"
 
 
 LEAVING = """

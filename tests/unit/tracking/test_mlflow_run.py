@@ -132,9 +132,8 @@ def test_names_and_values_of_any_kind_arrive(store: MlflowStore, client: MlflowC
     for held in (run.data.params, run.data.metrics, run.data.tags):
         assert set(names[:-1]) <= {decode_key(key) for key in held}
         assert any(key.startswith("kkk") and len(key) == 250 for key in held)
-    # What MLflow makes of infinity; the tag says that it was one.
+    # What MLflow makes of infinity.
     assert run.data.metrics["inf"] == sys.float_info.max
-    assert run.data.tags["runner.infinite_metrics"] == "inf"
     assert math.isnan(run.data.metrics["nan"])
     assert {len(value) for value in run.data.params.values()} == {6000}
     assert {len(run.data.tags[encode_key(name)]) for name in names[:-1]} == {8000}
@@ -169,7 +168,6 @@ def test_a_resumed_run_continues_where_it_was(store: MlflowStore, client: Mlflow
     assert run.data.params["steps"] == "10"
     assert run.data.params["new"] == "1"
     assert run.data.tags["runner.parameters_changed"] == "steps: 10 -> 20"
-    assert run.data.tags["runner.infinite_metrics"] == "loss\ngain"
 
 
 # Deliveries that fail

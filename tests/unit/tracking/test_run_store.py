@@ -11,7 +11,8 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.system.status import Status
-from runner.tracking import RunStore, Tracker, is_tracked, open_store
+from runner.tracking import RunStore, Tracker, open_store
+from runner.tracking.backends import configured_uris
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal import (
     Artifact,
@@ -111,9 +112,10 @@ def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
         assert caplog.text.count("python -m runner.sync") == 1, "what is not delivered is reported"
         caplog.clear()
         clock[0] += 9000
-    added = open_run(Status.FINISHED)
-    added.log_metrics({"test/loss": 1.0}, 1)
-    added.close(Status.FINISHED)
+    for _ in range(2):  # An evaluation that is repeated, because it was killed for example.
+        added = open_run(Status.FINISHED)
+        added.log_metrics({"test/loss": 1.0}, 1)
+        added.close(Status.FINISHED)
     opening = TrackingDirectory(tmp_path).opening()
     assert opening is not None
     assert opening.start_time == 1000
@@ -121,6 +123,7 @@ def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
         End(Status.KILLED, 0, 1500),
         End(Status.FINISHED, 0, 11000),
         Metrics({"test/loss": 1.0}, 1, 20000),
+        End(Status.FINISHED, 0, None),
         End(Status.FINISHED, 0, None),
     ]
 
@@ -198,7 +201,8 @@ def test_a_uri_or_tensorboard_turns_tracking_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = TrackingConfig(uri=uri, tensorboard=tensorboard)
-    assert is_tracked(config) == (tensorboard or uri == "http://host:1")
+    uris = ("http://host:1",) if uri == "http://host:1" else ()
+    assert configured_uris(config) == (*uris, *["tensorboard:"] * tensorboard)
     open_store(config, {})
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(TrackingError, match="knows no scheme 'sqlit'"):

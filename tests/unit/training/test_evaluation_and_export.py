@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,12 @@ from runner.config.schema import (
     TrainConfig,
     VariablesConfig,
 )
-from runner.errors import CheckpointError, PlanError, RunDirectoryError
-from runner.graph.keras_graph import first_example
-from runner.graph.serving import named
+from runner.errors import CheckpointError, InterruptedRunError, PlanError, RunDirectoryError
+from runner.graph import keras_graph
+from runner.graph.serving import first_example, named
 from runner.runs.provenance import provenance_of
 from runner.runs.run_directory import RunDirectory
+from runner.system.signals import Interruption
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 from runner.training.export import exported_model
@@ -53,6 +56,12 @@ def _examples(dataset: tf.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
     batches = zip(*dataset.as_numpy_iterator(), strict=True)
     features, labels = (np.concatenate(each) for each in batches)
     return features, labels
+
+
+def _example(data: Any) -> dict[str, Any]:
+    with tf.Graph().as_default():
+        batches = tf.compat.v1.data.make_initializable_iterator(data.test())
+        return first_example(batches.get_next()[0], batches.initializer)
 
 
 def _losses(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -99,7 +108,7 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     for count in (1, 20):
         outputs = served(features=tf.constant(features[:count]))["outputs"].numpy()
         np.testing.assert_allclose(outputs, _outputs(directory, features[:count]), rtol=1e-4)
-    model = exported_model(directory.export, 20, first_example(Blobs()))
+    model = exported_model(directory.export, 20, _example(Blobs()))
     assert (model.folder, model.step) == (directory.export, 20)
     fields = [(each.name, each.dtype.name, each.shape) for each in (*model.inputs, *model.outputs)]
     assert fields == [("features", "float32", (-1, 8)), ("outputs", "float32", (-1, 2))]
@@ -117,8 +126,11 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     assert found is not None
     assert found["run"]["run_dir"] == str(whole.directory().path)
 
-    with pytest.raises(RunDirectoryError, match="export exists"):
-        finished.shown(mode=Mode.export)
+    files = finished.files()
+    screen = "\n".join(finished.shown(mode=Mode.export, tracking=tracking))
+    assert f"is exported already, to {directory.export}" in screen
+    assert "the model is not kept with the run: the model of" in screen, "it is tried again"
+    assert finished.files() == files
 
 
 def test_structures_are_exported_under_their_keys_by_which_mlflow_predicts(
@@ -132,7 +144,7 @@ def test_structures_are_exported_under_their_keys_by_which_mlflow_predicts(
     served = tf.saved_model.load(str(runs.directory().export)).signatures["serving_default"]
     one = np.ones([3, 1], np.float32)
     assert set(served.structured_input_signature[1]) == {"left", "right"}
-    model = exported_model(runs.directory().export, 2, first_example(Structured()))
+    model = exported_model(runs.directory().export, 2, _example(Structured()))
     assert model.example.keys() == {"left", "right"}
     uri = f"sqlite:///{database}"
     client = MlflowClient(uri)
@@ -190,6 +202,23 @@ def test_any_checkpoint_is_evaluated_on_the_split_that_is_chosen(finished: Runs)
         finished.shown(mode=Mode.evaluate, evaluate=chosen, run_dir=run_dir, from_run_dir=True)
 
 
+def test_what_was_built_while_a_signal_was_swallowed_is_not_used(
+    finished: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AutoGraph and Keras swallow errors, and the graph they go on to build is another one."""
+    make = keras_graph.KerasGraph.serving
+
+    def interrupted(*arguments: Any) -> Any:
+        with suppress(InterruptedRunError):
+            signal.raise_signal(signal.SIGTERM)
+        return make(*arguments)
+
+    monkeypatch.setattr(keras_graph.KerasGraph, "serving", interrupted)
+    with pytest.raises(InterruptedRunError), Interruption().handled():
+        finished.shown(mode=Mode.export)
+    assert not finished.directory().export.exists()
+
+
 def test_an_export_of_another_step_is_neither_replaced_nor_registered_as_this_one(
     finished: Runs,
 ) -> None:
@@ -226,6 +255,8 @@ def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(
 
     plain.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
     served = tf.saved_model.load(str(plain.folder / "export-scaffolds"))
+    with pytest.raises(RunDirectoryError, match="export-scaffolds exists"):
+        plain.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
     values = {each.name.partition(":")[0]: each.numpy() for each in served.variables}
     reader = tf.train.load_checkpoint(str(source.checkpoints))
     kernel = next(value for value in values.values() if value.shape == (4, 2))

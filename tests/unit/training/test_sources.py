@@ -191,7 +191,7 @@ def test_overrides_make_it_another_run_and_the_mode_does_not(
     for config in configs:
         config.mode = Mode.plan
     first, second = (_sources(config) for config in configs)
-    assert fingerprint(first.settings()) != fingerprint(second.settings())
+    assert fingerprint(first.identity.settings()) != fingerprint(second.identity.settings())
     shutil.copytree(trained.path, tmp_path / "runs" / "tiny" / "001")
     first.train_missing(_nothing)
     tried: list[RunConfig] = []
@@ -232,7 +232,7 @@ def test_an_error_in_the_code_of_a_source_names_its_experiment(conf: Path, tmp_p
 
 def test_an_experiment_may_start_from_itself_in_another_configuration(tmp_path: Path) -> None:
     config = tiny(run_dir=str(tmp_path / "tiny"), scaffolds={"b": _scaffold("experiment:tiny")})
-    assert "@" in str(_sources(config).settings())
+    assert "@" in str(_sources(config).identity.settings())
 
 
 def test_a_source_that_another_process_trains_is_waited_for(
