@@ -256,7 +256,11 @@ def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
     else:
         value = np.asarray(dataset[()])
     # Keras writes bfloat16 as two opaque bytes with an attribute.
-    if _dtype(dataset) == "bfloat16" and value.dtype != ml_dtypes.bfloat16:
+    if (
+        value.dtype.kind == "V"
+        and value.dtype != ml_dtypes.bfloat16
+        and _dtype(dataset) == "bfloat16"
+    ):
         return value.view(ml_dtypes.bfloat16)
     return value
 
