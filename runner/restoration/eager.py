@@ -140,8 +140,9 @@ def warm_start(
     """Gives a model's variables their values from several checkpoints, all of them or none.
 
     Every replica of `tf.distribute.MirroredStrategy` gets them. Variables of a scaffold with
-    `trainable: false` become untrainable, so call it before `compile`. The values are in memory
-    once besides the model. It takes the arguments of `plan`.
+    `trainable: false` become untrainable, so call it before `compile`. Every value is read and
+    checked before the first is assigned, most of them twice, so that memory does not grow with the
+    model. It takes the arguments of `plan`.
 
     Returns:
       The plan that was restored.

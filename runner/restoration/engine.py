@@ -23,8 +23,8 @@ from runner.restoration.reading import (
     value_hash,
 )
 
-# Values of a first reading that need no second. A warm start of ResNet-50, 98 MB, takes 43 MB beside
-# the model in 0.12 s of processor time; if all values are kept, 117 MB in the same time.
+# Values of a first reading that need no second. A warm start of ResNet-50, 98 MB, takes 36 MB
+# beside the model; if all values were kept, it would take as much processor time and 117 MB.
 KEPT_BYTES = 24 << 20
 
 _Batch: TypeAlias = Sequence[Assignment]
