@@ -19,7 +19,7 @@ BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "monitored_step": (1.0, ("--repeats", "25")),
     "start_up": (1.5, THREE),
     "restoration": (6.5, (*THREE, "--only", "bundles", "variable", "many", "planning")),
-    "eager": (0.2, ()),
+    "warm_start": (3.0, ()),
     "scale": (0.1, ()),
     "tracking": (1.5, ("--repeats", "2", "--points", "10000")),
     "real_model": (1.7, ("--repeats", "2")),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
@@ -16,6 +17,8 @@ from runner.checkpoints import files
 from runner.checkpoints.reader import (
     FileReader,
     TensorSpec,
+    parse_dtype,
+    read_array,
 )
 from runner.errors import CheckpointError, Problem
 
@@ -127,7 +130,7 @@ _DTYPES = {
 
 
 class SafetensorsReader(FileReader):
-    """Reads the file at `path`, one tensor at a time from a memory map.
+    """Reads the file at `path`, whose header the library checks, one tensor at a time.
 
     The format has no checksums: only the digest of a pinned file detects a flipped byte.
     """
@@ -136,17 +139,29 @@ class SafetensorsReader(FileReader):
     errors = (safetensors.SafetensorError,)
 
     @contextlib.contextmanager
-    def tensors(self) -> Iterator[Mapping[str, Any]]:
-        """Opens the file and yields it for each of its tensors."""
-        with safetensors.safe_open(self.path, framework="np") as file:
-            yield dict.fromkeys(file.keys(), file)
+    def tensors(self) -> Iterator[Mapping[str, tuple[BinaryIO, Mapping[str, Any]]]]:
+        """Opens the file and yields tensor name -> the file and the tensor's entry in its header.
+
+        An entry's `data_offsets` count from the end of the header.
+        """
+        with safetensors.safe_open(self.path, framework="np"):
+            pass
+        with open(self.path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+            header.pop("__metadata__", None)
+            for entry in header.values():
+                entry["start"] = 8 + length + entry["data_offsets"][0]
+            yield {name: (file, entry) for name, entry in header.items()}
 
     def tensor_spec(self, name: str, entry: Any) -> TensorSpec:
         """See `FileReader.tensor_spec`."""
-        tensor = entry.get_slice(name)
-        dtype = str(tensor.get_dtype())
-        return TensorSpec(name, tuple(tensor.get_shape()), _DTYPES.get(dtype, dtype.lower()))
+        tensor = entry[1]
+        dtype = tensor["dtype"]
+        return TensorSpec(name, tuple(tensor["shape"]), _DTYPES.get(dtype, dtype.lower()))
 
     def value(self, name: str, entry: Any) -> NDArray[np.generic]:
         """See `FileReader.value`."""
-        return np.asarray(entry.get_tensor(name))
+        file, tensor = entry
+        spec = self.tensor_spec(name, entry)
+        return read_array(file, spec.shape, parse_dtype(spec.dtype), start=tensor["start"])

@@ -85,7 +85,7 @@ class KerasWeightsReader(FileReader):
 
     def datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
         """Returns tensor name -> dataset, without following links."""
-        return {path: entry for path, entry in _entries(file) if isinstance(entry, h5py.Dataset)}
+        return {path: file[path] for path, is_dataset in _paths(file) if is_dataset}
 
     def aliases(
         self, file: h5py.File, tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]
@@ -216,19 +216,27 @@ def open_hdf5(path: str) -> CheckpointReader:
     return KerasH5Reader(path) if lists else KerasWeightsReader(path)
 
 
-def _entries(group: h5py.Group) -> list[tuple[str, h5py.Group | h5py.Dataset]]:
-    """Returns (path, entry) of everything in the group, without following links."""
-    entries: list[tuple[str, h5py.Group | h5py.Dataset]] = []
-    group.visititems(lambda path, entry: entries.append((path, entry)))
-    return entries
+def _paths(group: h5py.Group) -> list[tuple[str, bool]]:
+    """Returns (path, whether it is a dataset) of all in the group, without following links.
+
+    `visititems` opens every object: 20 ms for ResNet-50, against 8.
+    """
+    paths: list[tuple[str, bool]] = []
+    h5py.h5o.visit(
+        group.id,
+        lambda path, info: paths.append((path.decode(), info.type == h5py.h5o.TYPE_DATASET)),
+        info=True,
+    )
+    return paths
 
 
 def _layers(file: h5py.File) -> dict[str, str]:
     """Returns group -> name of the layer, of the groups of a weights file that are layers."""
     return {
         path.removesuffix("vars").rstrip("/"): name
-        for path, entry in _entries(file)
-        if path.rpartition("/")[2] == "vars" and isinstance(name := entry.attrs.get("name"), str)
+        for path, _ in _paths(file)
+        if path.rpartition("/")[2] == "vars"
+        and isinstance(name := file[path].attrs.get("name"), str)
     }
 
 
@@ -248,7 +256,11 @@ def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
     else:
         value = np.asarray(dataset[()])
     # Keras writes bfloat16 as two opaque bytes with an attribute.
-    if _dtype(dataset) == "bfloat16" and value.dtype != ml_dtypes.bfloat16:
+    if (
+        value.dtype.kind == "V"
+        and value.dtype != ml_dtypes.bfloat16
+        and _dtype(dataset) == "bfloat16"
+    ):
         return value.view(ml_dtypes.bfloat16)
     return value
 

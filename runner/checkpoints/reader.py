@@ -5,9 +5,11 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 import ml_dtypes  # also registers bfloat16 and similar types with NumPy
 import numpy as np
@@ -218,6 +220,34 @@ class FileReader(CheckpointReader):
             require_names(self.path, names, entries)
             for name in names:
                 yield name, self.value(name, entries[name])
+
+
+def read_array(
+    file: BinaryIO,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    *,
+    start: int,
+    byteorder: Literal["little", "big"] = "little",
+) -> NDArray[Any]:
+    """Reads an array that a local file stores in C order from `start`.
+
+    It is read, as the pages of a memory map count as memory of the process until the file is
+    closed: 98 MB for a ResNet-50.
+
+    Raises:
+      ValueError: when the file ends before the array.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    ends_early = ValueError("the file is shorter than its tensors")
+    if start + size > os.fstat(file.fileno()).st_size:
+        raise ends_early
+    value: NDArray[Any] = np.empty(shape, dtype)
+    if size:
+        file.seek(start)
+        if file.readinto(value.reshape(-1).view(np.uint8).data) < size:  # type: ignore[attr-defined]
+            raise ends_early
+    return value if byteorder == sys.byteorder else value.byteswap()
 
 
 def is_count(spec: TensorSpec | None) -> bool:

@@ -2,7 +2,7 @@
 
 Two layouts exist: a zip archive since PyTorch 1.6, and before a sequence of pickles with the bytes
 of all storages after them (`torch/serialization.py`). In both, a pickle describes tensors as views
-of storages. It is read as data (`pickle_nodes`), and values come from a memory map of the file.
+of storages. It is read as data (`pickle_nodes`), and a value when it is asked for.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import io
 import math
 import mmap
 import os
-import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,7 @@ from runner.checkpoints.reader import (
     explained,
     is_number,
     parse_dtype,
+    read_array,
     require_names,
 )
 from runner.checkpoints.torch_objects import StateDict, StorageView, state_dict, storage_dtype
@@ -206,13 +206,14 @@ class TorchReader(CheckpointReader):
         return CheckpointSpec(path, held.step, tensors, self.format, content, aliases=held.aliases)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`; a contiguous tensor is a view of the file."""
+        """See `CheckpointReader.read`."""
         tensors = self._state_dict.tensors
         require_names(self.path, names, tensors)
-        for name in names:
-            with explained(self.path, self.what, of=name):
-                value = self._value(tensors[name])
-            yield name, value
+        with explained(self.path, self.what), open(self.path, "rb") as file:
+            for name in names:
+                with explained(self.path, self.what, of=name):
+                    value = self._value(file, tensors[name])
+                yield name, value
 
     @functools.cached_property
     def _file(self) -> TorchFile:
@@ -228,29 +229,22 @@ class TorchReader(CheckpointReader):
                     _check_bounds(name, tensor, self._file.storages)
         return held
 
-    @functools.cached_property
-    def _bytes(self) -> NDArray[np.uint8]:
-        return np.memmap(self.path, np.uint8, mode="r")
-
-    def _value(self, tensor: StorageView) -> NDArray[Any]:
+    def _value(self, file: BinaryIO, tensor: StorageView) -> NDArray[Any]:
         dtype = parse_dtype(tensor.dtype)
         if 0 in tensor.shape:
             return np.zeros(tensor.shape, dtype)
-        span = self._file.storages[tensor.key]
-        value: NDArray[Any] = np.ndarray(
-            tensor.shape,
-            dtype,
-            self._bytes.data,
-            span.start + tensor.offset * dtype.itemsize,
-            tuple(stride * dtype.itemsize for stride in tensor.strides),
-        )
-        if self._file.byteorder != sys.byteorder:
-            value = value.byteswap()
+        start = self._file.storages[tensor.key].start + tensor.offset * dtype.itemsize
+        is_whole = tensor.strides == _c_strides(tensor.shape)
+        shape = tensor.shape if is_whole else (_extent(tensor),)
+        value = read_array(file, shape, dtype, start=start, byteorder=self._file.byteorder)
+        if not is_whole:
+            strides = tuple(stride * dtype.itemsize for stride in tensor.strides)
+            value = np.lib.stride_tricks.as_strided(value, tensor.shape, strides).copy()
         if tensor.is_conjugate:
             value = value.conj()
         if tensor.is_negative:
             value = -value
-        return value if value.flags.c_contiguous else value.copy()
+        return value
 
 
 def _check_bounds(name: str, tensor: StorageView, storages: Mapping[str, Span]) -> None:
@@ -265,11 +259,18 @@ def _check_bounds(name: str, tensor: StorageView, storages: Mapping[str, Span]) 
     span = storages.get(tensor.key)
     if span is None:
         raise PickleError(f"{name} is in storage {tensor.key!r}, which the file does not hold")
-    last = tensor.offset + sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)
-    )
-    if (last + 1) * itemsize > span.size:
+    if (tensor.offset + _extent(tensor)) * itemsize > span.size:
         raise PickleError(f"{name} goes beyond its storage of {span.size:,} bytes")
     size = itemsize * math.prod(tensor.shape)
     if size > max(span.size, _MAX_EXPANDED_BYTES):
         raise PickleError(f"{name} repeats its storage of {span.size:,} bytes to {size:,}")
+
+
+def _extent(tensor: StorageView) -> int:
+    """Returns the number of elements of the storage from a tensor's first to its last."""
+    sizes = zip(tensor.shape, tensor.strides, strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in sizes)
+
+
+def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

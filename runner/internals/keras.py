@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib
 
 from runner.errors import RunnerError
@@ -41,6 +42,11 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     Returns:
       Group, e.g. `layers/conv2d_1` -> the layer's name, and `0`, `1`, ... -> its variables.
     """
+    for kind in ("Operation", "Layer", "Functional", "Sequential"):
+        # Keras looks for these under one name and keeps them under another, so that it builds them
+        # for every layer: 0.08 s for ResNet-50, against 0.02.
+        skipset = saving_lib.get_attr_skipset(kind)
+        global_state.set_global_attribute(f"saving_attr_skiplist_{kind}", skipset)
     store = _Groups()
     optimizer = getattr(model, "optimizer", None)
     saving_lib._save_state(

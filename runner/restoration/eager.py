@@ -38,7 +38,7 @@ from runner.restoration.model_variables import (
     tensorflow_variable,
     which_train,
 )
-from runner.restoration.plan import RestorationPlan, make_plan
+from runner.restoration.plan import Assignment, RestorationPlan, make_plan
 from runner.restoration.reading import NonFinite
 from runner.restoration.sources import Source, open_sources, read_warm_start
 from runner.restoration.variables import (
@@ -140,8 +140,9 @@ def warm_start(
     """Gives a model's variables their values from several checkpoints, all of them or none.
 
     Every replica of `tf.distribute.MirroredStrategy` gets them. Variables of a scaffold with
-    `trainable: false` become untrainable, so call it before `compile`. The values are in memory
-    once besides the model. It takes the arguments of `plan`.
+    `trainable: false` become untrainable, so call it before `compile`. Every value is read and
+    checked before the first is assigned, most of them twice, so that memory does not grow with the
+    model. It takes the arguments of `plan`.
 
     Returns:
       The plan that was restored.
@@ -220,12 +221,18 @@ class _WarmStart:
 
 
 class _EagerBackend(Backend):
-    """Restores eager variables, all in one batch: either every variable changes or none."""
+    """Restores eager variables."""
+
+    all_or_none = True
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
         self._variables = {
             name: tensorflow_variable(variable) for name, variable in variables.items()
         }
+
+    def batches(self, assignments: Sequence[Assignment]) -> list[list[Assignment]]:
+        """See `Backend.batches`; nothing is gained by assigning several at once."""
+        return [[assignment] for assignment in assignments]
 
     def read(self, names: Sequence[str]) -> dict[str, list[NDArray[Any]]]:
         """See `Backend.read`."""

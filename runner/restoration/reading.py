@@ -50,13 +50,18 @@ def converted_values(
         for source, names in needed.items()
     }
     for assignment in assignments:
-        values = [
-            _convert(
-                assignment, piece, streams[piece.source], initial.get(assignment.variable.name)
-            )
-            for piece in assignment.pieces
-        ]
-        yield assignment, values[0] if len(values) == 1 else mean(values)
+        yield assignment, _value(assignment, streams, initial.get(assignment.variable.name))
+
+
+def _value(
+    assignment: Assignment,
+    streams: Mapping[str, Iterator[NDArray[Any]]],
+    initial: NDArray[Any] | None,
+) -> NDArray[Any]:
+    values = [
+        _convert(assignment, piece, streams[piece.source], initial) for piece in assignment.pieces
+    ]
+    return values[0] if len(values) == 1 else mean(values)
 
 
 def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -177,11 +182,11 @@ def value_hash(value: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def require_hashes(
+def hash_problems(
     assignments: Iterable[Assignment],
     hashes: Mapping[str, str],
     replicas: Mapping[str, Sequence[NDArray[Any]]],
-) -> None:
+) -> list[Problem]:
     """Compares values that were read back with the hashes of their sources.
 
     Args:
@@ -189,8 +194,8 @@ def require_hashes(
       hashes: variable name -> `value_hash` of its source's value.
       replicas: variable name -> its value in each replica.
 
-    Raises:
-      CheckpointError: with every variable that differs.
+    Returns:
+      A problem for every variable that differs.
     """
     problems = []
     for assignment in assignments:
@@ -210,5 +215,4 @@ def require_hashes(
                     "copy",
                 )
             )
-    if problems:
-        raise CheckpointError(*problems)
+    return problems

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.saving import saving_lib
 
 from runner.errors import InterruptedRunError
 from runner.internals.keras import (
@@ -40,6 +41,8 @@ def test_where_keras_saves_variables() -> None:
     }
     assert [*groups["layers/dense"][1]] == ["0", "1"]
     assert {"inner", "two", "one"} <= {layer.name for layer in layers_of(model)}
+    # Keras finds what `saved_groups` keeps for it.
+    assert saving_lib.get_attr_skipset("Layer") is saving_lib.get_attr_skipset("Layer")
 
 
 def test_the_metrics_that_compile_makes() -> None:
