@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints import files
 from runner.checkpoints.formats import NUMBER, VECTORS_HEADER
 from runner.checkpoints.reader import FileReader, TensorSpec
 
@@ -93,7 +94,7 @@ def tokens(path: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _mapped(path: str) -> Iterator[mmap.mmap]:
     with (
-        open(path, "rb") as file,
+        files.reading(path) as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):
         yield data
