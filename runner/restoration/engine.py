@@ -33,7 +33,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def read(self, names: Sequence[str]) -> Mapping[str, Sequence[NDArray[Any]]]:
-        """Returns the value of each variable, one for each of its replicas."""
+        """Returns the values of variables, with one value for each replica."""
 
     @abc.abstractmethod
     def assign(self, values: Mapping[str, NDArray[Any]]) -> None:

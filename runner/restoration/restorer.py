@@ -320,6 +320,6 @@ def remaining(
 
 
 def _inputs(op: tf.Operation, *, initializes: bool) -> list[tf.Operation]:
-    """Returns what runs before the operation; an initializer does not read what it assigns."""
+    """Returns the operations that run before one; an initializer does not read its variable."""
     inputs = op.inputs[1:] if initializes else op.inputs
     return [*(tensor.op for tensor in inputs), *op.control_inputs]

@@ -97,7 +97,7 @@ class CachedSession(tf.compat.v1.Session):
             return super().run(fetches, feed_dict, options, run_metadata)
         values = prepared.step(*arrays)
         if run_metadata is not None:
-            run_metadata.Clear()  # Without options there is none.
+            run_metadata.Clear()  # Without options, TensorFlow collects no metadata.
         return prepared.build(values)
 
     def close(self) -> None:

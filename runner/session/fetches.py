@@ -17,7 +17,7 @@ Build: TypeAlias = Callable[[Sequence[Any]], Any]
 
 
 _LEAF, _SEQUENCE, _MAPPING, _UNUSUAL = "leaf", "sequence", "mapping", "unusual"
-# The kinds of the classes that fetches were made of so far.
+# The kinds of the classes seen in fetches so far.
 _KINDS: dict[type, str] = {list: _SEQUENCE, tuple: _SEQUENCE, dict: _MAPPING, OrderedDict: _MAPPING}
 
 
@@ -41,7 +41,7 @@ class FetchPlan:
 def append_key(structure: Any, key: list[Any]) -> bool:
     """Appends to `key` the parts that distinguish the structure; equal keys fetch the same.
 
-    Graph elements count by identity, so a key is valid for as long as they are kept alive. If False
+    Graph elements count by identity, so a key is valid for as long as they are alive. If False
     is returned, the key is of no use.
 
     Returns:

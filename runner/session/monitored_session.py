@@ -293,7 +293,7 @@ def _refuse_two_names(**values: tuple[Any, Any]) -> None:
 def _interval(
     steps: int | None, secs: int | None, default: tuple[int | None, int | None]
 ) -> tuple[int | None, int | None]:
-    """Returns (steps, seconds) as TensorFlow reads them: the default holds if neither is given."""
+    """Returns (steps, seconds) as TensorFlow reads them: the default without either argument."""
     if steps is _USE_DEFAULT and secs is _USE_DEFAULT:
         return default
     return None if steps is _USE_DEFAULT else steps, None if secs is _USE_DEFAULT else secs

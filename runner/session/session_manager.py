@@ -126,7 +126,7 @@ class SessionManager(SessionManagerWithLocalInit):
     ) -> _Session:
         """Returns a new session whose model is initialized or restored.
 
-        The arguments are those of `tf.compat.v1.train.SessionManager.prepare_session`; `master`
+        It takes the arguments of `tf.compat.v1.train.SessionManager.prepare_session`; `master`
         defaults to the manager's `target`.
 
         Raises:
