@@ -136,6 +136,7 @@ class BundleReader(CheckpointReader):
             if key:  # The first entry describes the shards.
                 entry = BundleEntryProto.FromString(value)
                 require_possible(key, entry.shape, entry.slices)
+                _require_value_type(key, entry.dtype)
                 # No type takes less than a byte an element.
                 if not entry.slices and _elements(entry.shape) > entry.size:
                     raise ValueError(f"{_shown(key)} has too few bytes for its shape")
@@ -177,6 +178,7 @@ class V1Reader(BundleReader):
         for shard in self._shards():
             for tensor in SavedTensorSlices.FromString(first_value(shard)).meta.tensor:
                 require_possible(tensor.name.encode(), tensor.shape, tensor.slice)
+                _require_value_type(tensor.name.encode(), tensor.type)
 
     def _content(self) -> Callable[[], str]:
         shards = self._shards()
@@ -300,6 +302,16 @@ def require_possible(
         )
         if len(extents) != len(sizes) or not inside:
             raise ValueError(f"{_shown(key)} has a slice outside its shape")
+
+
+def _require_value_type(key: bytes, dtype: int) -> None:
+    """Raises ValueError for a type of no values, at which TensorFlow ends the process."""
+    try:
+        known = tf.as_dtype(dtype)
+    except TypeError:
+        known = None
+    if known is None or known != known.base_dtype:
+        raise ValueError(f"{_shown(key)} has the unknown type {dtype}")
 
 
 def _elements(shape: TensorShapeProto) -> int:

@@ -65,6 +65,8 @@ class KerasWeightsReader(FileReader):
         with self.file() as file:
             datasets = self.datasets(file)
             declared = sum(dataset.nbytes for dataset in datasets.values())
+            if not datasets:
+                raise ValueError("it holds no datasets; links to other files are not followed")
             if excess := files.implausible(declared, files.size(self.path)):
                 raise ValueError(excess)
             yield datasets

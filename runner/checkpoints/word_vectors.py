@@ -134,9 +134,11 @@ def _binary_rows(data: mmap.mmap, layout: Layout) -> Iterator[tuple[bytes, int]]
 
 
 def _lines(data: mmap.mmap, layout: Layout) -> Iterator[bytes]:
-    position = layout.start
+    position, longest = layout.start, _HEAD + 64 * layout.columns
     for row in range(layout.rows):
-        end = data.find(b"\n", position)
+        end = data.find(b"\n", position, position + longest)
+        if end < 0 and len(data) - position > longest:
+            raise ValueError(f"vector {row:,} of {layout.rows:,} takes more than {longest:,} bytes")
         line = data[position : end if end >= 0 else len(data)].rstrip(b"\r ")
         if line.count(b" ") < layout.columns:
             raise ValueError(f"vector {row:,} of {layout.rows:,} has too few numbers")
