@@ -15,7 +15,7 @@ from rich.text import Text
 # Nothing is folded in plain text.
 WIDEST = 1_000_000
 # Rows above which a table is plain lines.
-_MANY = 5_000
+_MANY = 1_000
 
 
 def as_text(renderable: RenderableType) -> str:
