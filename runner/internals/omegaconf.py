@@ -68,5 +68,5 @@ def _children(node: Any) -> list[yaml.Node]:
     return list(node.value)
 
 
-def _refused(event: yaml.Event, problem: str) -> yaml.composer.ComposerError:
+def _refused(event: Any, problem: str) -> yaml.composer.ComposerError:
     return yaml.composer.ComposerError(None, None, problem, event.start_mark)
