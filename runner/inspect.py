@@ -167,9 +167,10 @@ _COLUMNS = ("tensor", "shape", "bytes", "class", "min", "max", "mean", "NaN", "s
 _NUMBERS = ("bytes", "min", "max", "mean", "NaN")
 
 
-def _with_nan_in_red(row: Sequence[str]) -> list[Text]:
-    style = "red" if row[_COLUMNS.index("NaN")] not in ("", "0") else ""
-    return [Text(cell, style=style) for cell in row]
+def _with_nan_in_red(row: Sequence[str]) -> Sequence[str | Text]:
+    if row[_COLUMNS.index("NaN")] in ("", "0"):
+        return row
+    return [Text(cell, style="red") for cell in row]
 
 
 def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:

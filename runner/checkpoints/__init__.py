@@ -12,7 +12,7 @@ The interface:
 The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
   tables: checks the tables in V1 checkpoints and in the indices of bundles for damage.
-  keras_files: `.keras`, `.h5` and other HDF5 files, and Keras's names of variables.
+  keras_files: `.keras`, `.h5` and other HDF5 files; `keras_names`: the names of the variables.
   array_files: `.npy`, `.npz`, `.safetensors`.
   torch_files: files of `torch.save`; `torch_objects`: the tensors in them; `pickle_nodes`: pickles
     as data, without executing anything.

@@ -90,7 +90,7 @@ class NpzReader(FileReader):
     @contextlib.contextmanager
     def tensors(self) -> Iterator[Mapping[str, zipfile.ZipFile]]:
         """Opens the archive and yields it for each of its arrays."""
-        with zipfile.ZipFile(self.path) as archive:
+        with files.opened_archive(self.path) as archive:
             members = [name for name in archive.namelist() if name.endswith(SUFFIX)]
             yield {name.removesuffix(SUFFIX): archive for name in members}
 

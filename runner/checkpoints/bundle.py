@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import glob
+import math
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,15 @@ from runner.checkpoints.reader import (
     explained,
     require_names,
 )
-from runner.checkpoints.tables import require_index_block, require_intact
+from runner.checkpoints.tables import entries, first_value, require_intact
 from runner.errors import CheckpointError, Problem
-from runner.internals.tensorflow import TrackableObjectGraph
+from runner.internals.tensorflow import (
+    BundleEntryProto,
+    SavedTensorSlices,
+    TensorShapeProto,
+    TensorSliceProto,
+    TrackableObjectGraph,
+)
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
@@ -46,6 +53,8 @@ _UNNAMED = re.compile(r"(.*/)?Variable(_\d+)?")
 # `keras.Model.export` saves a copy of every variable under this attribute.
 _KERAS_COPIES = "_all_variables/"
 _VARIABLES = "variables/variables"
+# TensorFlow's limits; elements of up to 16 bytes stay countable.
+_MAX_RANK, _MAX_ELEMENTS = 254, (1 << 63) // 16
 
 
 class BundleReader(CheckpointReader):
@@ -90,7 +99,7 @@ class BundleReader(CheckpointReader):
     @functools.cached_property
     def stored(self) -> Mapping[str, TensorSpec]:
         """The tensors under the keys of the index."""
-        with explained(self.prefix, self.what, tf.errors.OpError):
+        with explained(self.prefix, self.what, tf.errors.OpError, DecodeError):
             self._require_intact()
             reader = self._reader
             dtypes, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
@@ -123,12 +132,24 @@ class BundleReader(CheckpointReader):
                     "rename the directory or the checkpoint",
                 )
             )
-        require_intact(f"{self.prefix}.index")
+        for key, value in entries(f"{self.prefix}.index"):
+            if key:  # The first entry describes the shards.
+                entry = BundleEntryProto.FromString(value)
+                require_possible(key, entry.shape, entry.slices)
+                _require_value_type(key, entry.dtype)
+                # No type takes less than a byte an element.
+                if not entry.slices and _elements(entry.shape) > entry.size:
+                    raise ValueError(f"{_shown(key)} has too few bytes for its shape")
 
     def _content(self) -> Callable[[], str]:
         """Checks that the files are complete, and returns the function for the digest."""
-        require_shards(self.prefix, sum(tensor.bytes for tensor in self.stored.values()))
+        require_shards(self.prefix, self._least_bytes())
         return files.digest_later(f"{self.prefix}.index")
+
+    def _least_bytes(self) -> int:
+        """Returns how many bytes the tensors take at least; a string takes one or more."""
+        tensors = self.stored.values()
+        return sum(tensor.bytes or math.prod(tensor.shape) for tensor in tensors)
 
     def _step(self, tensors: Mapping[str, TensorSpec], aliases: Mapping[str, str]) -> int | None:
         for name in self.step_names:
@@ -155,10 +176,15 @@ class V1Reader(BundleReader):
 
     def _require_intact(self) -> None:
         for shard in self._shards():
-            require_index_block(shard)
+            for tensor in SavedTensorSlices.FromString(first_value(shard)).meta.tensor:
+                require_possible(tensor.name.encode(), tensor.shape, tensor.slice)
+                _require_value_type(tensor.name.encode(), tensor.type)
 
     def _content(self) -> Callable[[], str]:
-        parts = [files.digest_later(shard) for shard in self._shards()]
+        shards = self._shards()
+        if excess := files.implausible(self._least_bytes(), sum(map(files.size, shards))):
+            raise ValueError(excess)
+        parts = [files.digest_later(shard) for shard in shards]
         return parts[0] if len(parts) == 1 else lambda: files.digest_of_parts(p() for p in parts)
 
     def _tensor(self, key: str) -> NDArray[np.generic]:
@@ -166,6 +192,10 @@ class V1Reader(BundleReader):
             return super()._tensor(key)
         except CheckpointError as error:
             if not isinstance(error.__cause__, tf.errors.UnimplementedError):
+                # TensorFlow calls a tensor in a damaged block not found.
+                with explained(self.prefix, self.what, of=f"tensor {key}"):
+                    for shard in self._shards():
+                        require_intact(shard)
                 raise
         # Only the restore operation joins the slices of a partitioned variable.
         dtype = tf.as_dtype(self.stored[key].dtype)
@@ -249,6 +279,49 @@ def open_saved_model(directory: str) -> CheckpointReader:
     return RenamedReader(reader, path=directory, format="SavedModel")
 
 
+def require_possible(
+    key: bytes, shape: TensorShapeProto, slices: Iterable[TensorSliceProto]
+) -> None:
+    """Checks a shape in an index, and the slices of a partitioned variable.
+
+    TensorFlow ends the process at a negative size and at more elements than it can count.
+
+    Raises:
+      ValueError: when there can be no such tensor.
+    """
+    sizes = [dim.size for dim in shape.dim]
+    if shape.unknown_rank or len(sizes) > _MAX_RANK or min(sizes, default=0) < 0:
+        raise ValueError(f"{_shown(key)} has an impossible shape")
+    if math.prod(size or 1 for size in sizes) > _MAX_ELEMENTS:
+        raise ValueError(f"{_shown(key)} has an impossible number of elements")
+    for part in slices:
+        extents = [(extent.start, extent.length) for extent in part.extent]
+        bounded = zip(extents, sizes, strict=False)
+        inside = all(
+            start >= 0 and 0 <= length <= size - start for (start, length), size in bounded
+        )
+        if len(extents) != len(sizes) or not inside:
+            raise ValueError(f"{_shown(key)} has a slice outside its shape")
+
+
+def _require_value_type(key: bytes, dtype: int) -> None:
+    """Raises ValueError for a type of no values, at which TensorFlow ends the process."""
+    try:
+        known = tf.as_dtype(dtype)
+    except TypeError:
+        known = None
+    if known is None or known != known.base_dtype:
+        raise ValueError(f"{_shown(key)} has the unknown type {dtype}")
+
+
+def _elements(shape: TensorShapeProto) -> int:
+    return math.prod(dim.size for dim in shape.dim)
+
+
+def _shown(key: bytes) -> str:
+    return key.decode(errors="replace")
+
+
 def require_shards(prefix: str, needed: int) -> None:
     """Checks that all shards of the bundle `prefix` exist and together hold `needed` bytes.
 
@@ -263,6 +336,8 @@ def require_shards(prefix: str, needed: int) -> None:
         for shard in range(int(count))
     ]
     missing = [path for path in shards if path not in paths]
+    for path in paths:
+        files.require_regular(path)
     size = sum(files.size(path) for path in shards if path in paths)
     if missing:
         state = f"{len(missing)} of its {len(shards)} data shards are missing"

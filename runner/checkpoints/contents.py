@@ -24,6 +24,9 @@ CHECKPOINTS, BEST, BEST_RECORD = "checkpoints", "best", "best.json"
 _MLMODEL = "MLmodel"
 _MLMODEL_PARTS = ("saved_model_dir", "data", "model_data", "model_binary")
 
+# Of `checkpoint` and `MLmodel`: they take kilobytes; YAML of this size takes 10 seconds.
+_MAX_DESCRIPTION = 1 << 20
+
 _SHARDED_INDICES = (".safetensors.index.json", ".bin.index.json", ".weights.json")
 _SHARD = re.compile(r".*(-\d{5}-of-\d{5}\.(safetensors|bin)|_\d{5}\.weights\.h5)")
 _SUFFIXES = (
@@ -100,9 +103,16 @@ def in_mlflow_model(directory: str) -> str | None:
     if not files.is_file(file):
         return None
     try:
-        flavors = yaml.safe_load(files.read_text(file))["flavors"]
+        flavors = yaml.safe_load(files.read_text(file, _MAX_DESCRIPTION))["flavors"]
         parts = [part for flavor in flavors.values() for part in _parts(flavor)]
-    except (ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:
         cause = f"it does not describe a model: {error!r}"
         raise CheckpointError(Problem(f"{file} is damaged", cause, "copy it again")) from error
     paths = [path for part in parts if files.exists(path := os.path.join(directory, part))]
@@ -199,8 +209,8 @@ def _listed(directory: str) -> tuple[str, ...] | None:
     file = os.path.join(directory, STATE_FILE)
     if not files.is_file(file):
         return None
-    with files.reading(file):
-        pass  # TensorFlow would report a file that it may not read as damaged.
+    # TensorFlow would report a file that it may not read as damaged, and read one of any size.
+    files.read_bytes(file, _MAX_DESCRIPTION)
     state = read_state(directory)
     if state is None:
         raise LostCheckpointError(

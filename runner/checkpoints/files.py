@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import functools
 import hashlib
 import os
 import shutil
+import stat
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,6 +23,12 @@ CACHE = "RUNNER_CACHE"
 _CHUNK = 4 << 20
 # Fits into the processor's cache from reading to hashing.
 _HASHED = 256 << 10
+# Indices of 100,000 tensors take a third of it.
+MAX_TEXT = 32 << 20
+# Room for 100,000 members. `zipfile` holds fifty times as much in memory.
+_MAX_DIRECTORY = 12 << 20
+# Weights hardly shrink when they are compressed; arrays of zeros do, to a thousandth.
+_MAX_UNPACKED, _MAX_RATIO = 256 << 20, 100
 
 
 def is_remote(path: str) -> bool:
@@ -81,26 +89,43 @@ def size(path: str) -> int:
 
 
 def stamp(path: str) -> str:
-    """Returns a string that changes when a file is replaced: its size and modification time.
+    """Returns a string that changes when a file is replaced or written to.
+
+    It is made of the size and the modification time. For a file on this machine it also has the
+    inode, and the time of the last change to it, which no program can set.
 
     Raises:
       OSError: when there is no such file.
     """
     if not is_remote(path):
         status = os.stat(path)
-        return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+        return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}:{status.st_ctime_ns}"
     with _gfile(path) as gfile:
         remote = gfile.stat(path)
         return f"{remote.length}:{remote.mtime_nsec}"
 
 
+def require_regular(path: str) -> None:
+    """Checks that a file can be opened: a pipe would wait for a writer, a device never end.
+
+    Raises:
+      OSError: when there is no such file, or it is neither a regular file nor a directory.
+    """
+    if is_remote(path):
+        return
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe, a device or a socket, not a regular file", path)
+
+
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading bytes.
+    """Opens a regular file for reading bytes.
 
     Raises:
       OSError: when it cannot be opened or read.
     """
+    require_regular(path)
     if not is_remote(path):
         with open(path, "rb") as file:
             yield file
@@ -109,15 +134,29 @@ def reading(path: str) -> Iterator[BinaryIO]:
         yield remote
 
 
-def read_text(path: str) -> str:
-    """Returns a file's content.
+def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
+    """Returns the content of a file of at most `limit` bytes.
 
     Raises:
-      OSError: when it cannot be read.
-      UnicodeDecodeError: when it is not UTF-8.
+      OSError: when it cannot be read, or is larger.
     """
     with reading(path) as file:
-        return file.read().decode()
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(
+            errno.EFBIG, f"it is larger than {limit:,} bytes, the most that is read", path
+        )
+    return content
+
+
+def read_text(path: str, limit: int = MAX_TEXT) -> str:
+    """Returns the content of a text file of at most `limit` bytes.
+
+    Raises:
+      OSError: when it cannot be read, or is larger.
+      UnicodeDecodeError: when it is not UTF-8.
+    """
+    return read_bytes(path, limit).decode()
 
 
 def read_end(path: str, count: int) -> bytes:
@@ -143,6 +182,61 @@ def _gfile(path: str) -> Iterator[Any]:
         raise OSError(f"{path}: {error.message or type(error).__name__}") from error
 
 
+@contextlib.contextmanager
+def opened_archive(path: str) -> Iterator[zipfile.ZipFile]:
+    """Opens a zip archive whose directory and members take a bounded amount of memory.
+
+    Raises:
+      OSError: when it cannot be read.
+      zipfile.BadZipFile: when it is damaged, or would unpack to much more than its size.
+    """
+    with reading(path) as file:
+        bounded = _BoundedReads(file)
+        with zipfile.ZipFile(bounded) as archive:
+            bounded.limit = None
+            for member in archive.infolist():
+                # `zipfile` unpacks bzip2 and LZMA without a limit.
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise zipfile.BadZipFile(
+                        f"{member.filename} is compressed by method {member.compress_type}; "
+                        "stored (0) and deflated (8) members are read"
+                    )
+            unpacked = sum(member.file_size for member in archive.infolist())
+            if excess := implausible(unpacked, size(path)):
+                raise zipfile.BadZipFile(excess)
+            yield archive
+
+
+def implausible(declared: int, stored: int) -> str:
+    """Describes a file that declares far more bytes of tensors than it stores, or returns "".
+
+    To read such a file could take all memory.
+    """
+    if declared <= max(_MAX_UNPACKED, _MAX_RATIO * stored):
+        return ""
+    return (
+        f"it declares {declared:,} bytes and stores {stored:,}; above {_MAX_UNPACKED >> 20} MB at "
+        f"most {_MAX_RATIO} times as much is read"
+    )
+
+
+class _BoundedReads:
+    """A file from which no more than `limit` bytes are read at once."""
+
+    limit: int | None = _MAX_DIRECTORY
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if self.limit is not None and size > self.limit:
+            raise zipfile.BadZipFile(f"its directory is larger than {self.limit:,} bytes")
+        return self._file.read(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 def digest_of_file(path: str) -> str:
     """Returns `sha256:<hex>` of a file's bytes, with a small part in memory at a time.
 
@@ -156,7 +250,7 @@ def digest_of_file(path: str) -> str:
 
 def digest_of_archive(path: str) -> str:
     """Returns the digest of the name, size and CRC-32 of every member of a zip archive."""
-    with zipfile.ZipFile(path) as archive:
+    with opened_archive(path) as archive:
         members = sorted(archive.infolist(), key=lambda member: member.filename)
     return digest_of_parts(
         f"{member.filename} {member.file_size} {member.CRC:08x}" for member in members

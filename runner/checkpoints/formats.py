@@ -54,7 +54,7 @@ DAMAGE = (
     LookupError,
     MemoryError,
     OSError,
-    RuntimeError,
+    RuntimeError,  # and RecursionError, on deeply nested JSON
     SyntaxError,
     TypeError,
     ValueError,
@@ -77,6 +77,8 @@ _MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9)[ -~]", 
 NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 VECTORS_HEADER = re.compile(rb"(\d+) (\d+) *\r?\n")
 _VECTORS_ROW = re.compile(rb"[^\n]+?(?: " + NUMBER + rb"){4,}[ \r\n]")
+# The first entry of a V1 checkpoint has an empty key; its value begins with the list of tensors.
+_V1_START = re.compile(rb"\0\0[\x80-\xff]*[\0-\x7f]\n")
 _PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
 _SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
 _REMEDY = "name a checkpoint of one of these formats"
@@ -221,10 +223,10 @@ def _file(path: str) -> Format:
 
 def _archive(path: str) -> Format:
     try:
-        with files.reading(path) as file, zipfile.ZipFile(file) as archive:
+        with files.opened_archive(path) as archive:
             names = archive.namelist()
     except DAMAGE as error:
-        cause = f"it begins like a zip archive and is damaged: {error}"
+        cause = f"it begins like a zip archive and cannot be read: {error}"
         raise _foreign(path, cause, "copy or download it again") from error
     if "model.weights.h5" in names:
         return Format.KERAS
@@ -238,7 +240,9 @@ def _archive(path: str) -> Format:
 def _json(path: str) -> Format:
     try:
         content = json.loads(files.read_text(path))
-    except ValueError as error:
+    except OSError:
+        raise
+    except DAMAGE as error:
         raise _foreign(path, f"it begins like JSON and is damaged: {error}", _REMEDY) from error
     if "weight_map" in content:
         return Format.SHARDS
@@ -253,6 +257,11 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
     if part := _PART.fullmatch(path):
         remedy = f"give the prefix instead: {part['prefix']}"
         return _foreign(path, "it is one file of a bundle", remedy)
+    if _V1_START.match(head):
+        cause = (
+            "it begins like a V1 checkpoint of TensorFlow and does not end like one: it is cut off"
+        )
+        return _foreign(path, cause, "copy it again")
     if graph := _SAVED_MODEL_FILE.fullmatch(path):
         folder = graph["folder"] or "."
         return _foreign(path, "it is the graph of a SavedModel", f"give its folder: {folder}")

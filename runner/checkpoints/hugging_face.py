@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from runner.checkpoints import files
 from runner.errors import CheckpointError, Problem, nearest
 
 SCHEME = "hf://"
@@ -75,7 +76,7 @@ def _cached(repo: str, revision: str, file: str | None) -> Path | None:
     commit = revision
     reference = _folder(repo) / "refs" / revision
     if not _COMMIT.fullmatch(revision) and reference.is_file():
-        commit = reference.read_text().strip()
+        commit = files.read_text(str(reference), limit=1024).strip()
     if not _COMMIT.fullmatch(commit):
         return None
     snapshot = _folder(repo) / "snapshots" / commit

@@ -19,6 +19,9 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSp
 from runner.console import Listing, as_text, plural
 from runner.errors import nearest
 
+# So many elements are looked at together.
+_PIECE = 4 << 20
+
 
 class Checkpoint(Mapping[str, NDArray[Any]]):
     """A checkpoint of any format: tensor name -> value, read from the file on access.
@@ -216,16 +219,22 @@ class Statistics:
 def statistics(value: NDArray[Any]) -> Statistics:
     """Returns the statistics of an array; complex numbers and strings have no order."""
     kind = value.dtype.name
-    if "float" in kind or "complex" in kind:
-        missing = np.isnan(value)
-        nan = int(np.count_nonzero(missing))
-    elif value.dtype.kind in "biu" or kind.startswith(("int", "uint")):
-        nan = 0
-    else:
+    is_float = "float" in kind or "complex" in kind
+    if not is_float and not (value.dtype.kind in "biu" or kind.startswith(("int", "uint"))):
         return Statistics(None, None, None, 0)
-    if nan:
-        value = value[~missing]
-    if "complex" in kind or not value.size:
+    # In pieces, because the array may be a memory map of a file larger than the memory.
+    flat = value.reshape(-1)
+    minima, maxima, total, count = [], [], 0.0, 0
+    for start in range(0, flat.size, _PIECE):
+        piece = flat[start : start + _PIECE]
+        if is_float:
+            piece = piece[~np.isnan(piece)]
+        count += piece.size
+        if piece.size and "complex" not in kind:
+            minima.append(float(piece.min()))
+            maxima.append(float(piece.max()))
+            total += float(np.sum(piece, dtype=np.float64))
+    nan = flat.size - count
+    if not minima:
         return Statistics(None, None, None, nan)
-    mean = float(np.mean(value, dtype=np.float64))
-    return Statistics(float(value.min()), float(value.max()), mean, nan)
+    return Statistics(min(minima), max(maxima), total / count, nan)

@@ -12,11 +12,10 @@ import functools
 import io
 import itertools
 import json
-import re
 import struct
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
+from runner.checkpoints.keras_names import keras_paths
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -38,6 +38,8 @@ from runner.checkpoints.reader import (
 
 MEMBER = "model.weights.h5"
 _CHUNK = 4 << 20
+# Listing so many takes 10 seconds.
+_MAX_DEPTH, _MAX_ENTRIES = 64, 50_000
 _HDF5 = "an HDF5 file"
 _WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
 _KERAS3_ITERATIONS, _ITERATIONS = "optimizer/vars/0", ("iter", "iteration", "iterations")
@@ -61,7 +63,13 @@ class KerasWeightsReader(FileReader):
     def tensors(self) -> Iterator[Mapping[str, h5py.Dataset]]:
         """Opens the file and yields tensor name -> dataset."""
         with self.file() as file:
-            yield self.datasets(file)
+            datasets = self.datasets(file)
+            declared = sum(dataset.nbytes for dataset in datasets.values())
+            if not datasets:
+                raise ValueError("it holds no datasets; links to other files are not followed")
+            if excess := files.implausible(declared, files.size(self.path)):
+                raise ValueError(excess)
+            yield datasets
 
     def tensor_spec(self, name: str, entry: h5py.Dataset) -> TensorSpec:
         """See `FileReader.tensor_spec`."""
@@ -85,7 +93,7 @@ class KerasWeightsReader(FileReader):
 
     def datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
         """Returns tensor name -> dataset, without following links."""
-        return {path: file[path] for path, is_dataset in _paths(file) if is_dataset}
+        return {path: file[path] for path, is_dataset in _paths(file).items() if is_dataset}
 
     def aliases(
         self, file: h5py.File, tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]
@@ -115,7 +123,7 @@ class KerasArchiveReader(KerasWeightsReader):
 @functools.lru_cache(maxsize=256)
 def _require_intact(path: str, stamp: str) -> None:
     """Checks the weights, once for each state of the file."""
-    with zipfile.ZipFile(path) as archive, archive.open(MEMBER) as member:
+    with files.opened_archive(path) as archive, archive.open(MEMBER) as member:
         while member.read(_CHUNK):
             pass  # At the end zipfile compares the CRC-32.
 
@@ -128,7 +136,7 @@ def _opened_member(path: str) -> Iterator[Any]:
     warm start from 100 MB in three files took 1.9 times as long as `load_weights` through
     `zipfile`, and 0.4 times as long in place.
     """
-    with zipfile.ZipFile(path) as archive:
+    with files.opened_archive(path) as archive:
         entry = archive.getinfo(MEMBER)
         if entry.compress_type != zipfile.ZIP_STORED:
             with archive.open(MEMBER) as member:
@@ -170,22 +178,25 @@ class KerasH5Reader(KerasWeightsReader):
     format, what = "Keras HDF5", "a Keras .h5 file"
 
     def datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
-        """Returns tensor name -> dataset; a listed weight that is not there is a KeyError."""
-        layers = file.get(_WEIGHTS, file)
+        """Returns tensor name -> dataset; a listed weight that is not there is a ValueError."""
+        paths = _paths(file)
+        prefix = f"{_WEIGHTS}/" if _WEIGHTS in paths else ""
         entries = [
-            (layer, weight, layers[layer][weight])
-            for layer in layers
-            for weight in _strings(layers[layer].attrs, "weight_names")
+            (layer, weight, _listed(file, paths, f"{path}/{weight}"))
+            for path, is_dataset in paths.items()
+            if not is_dataset and path.startswith(prefix)
+            if "/" not in (layer := path.removeprefix(prefix))
+            for weight in _strings(file[path].attrs, "weight_names")
         ]
         count = Counter(weight for _, weight, _ in entries)
         datasets = {
             (weight if count[weight] == 1 else f"{layer}/{weight}").removesuffix(":0"): dataset
             for layer, weight, dataset in entries
         }
-        if _OPTIMIZER in file:
-            group = file[_OPTIMIZER]
-            for weight in _strings(group.attrs, "weight_names"):
-                datasets[f"{_OPTIMIZER}/{weight.removesuffix(':0')}"] = group[weight]
+        if _OPTIMIZER in paths:
+            for weight in _strings(file[_OPTIMIZER].attrs, "weight_names"):
+                dataset = _listed(file, paths, f"{_OPTIMIZER}/{weight}")
+                datasets[f"{_OPTIMIZER}/{weight.removesuffix(':0')}"] = dataset
         return datasets
 
     def aliases(
@@ -212,29 +223,46 @@ def open_hdf5(path: str) -> CheckpointReader:
       CheckpointError: when it is damaged.
     """
     with explained(path, KerasH5Reader.what), h5py.File(path, "r") as file:
-        lists = _WEIGHTS in file or "layer_names" in file.attrs or "layer_names0" in file.attrs
+        weights = file.get(_WEIGHTS, getlink=True)
+        lists = (
+            isinstance(weights, h5py.HardLink)
+            or "layer_names" in file.attrs
+            or "layer_names0" in file.attrs
+        )
     return KerasH5Reader(path) if lists else KerasWeightsReader(path)
 
 
-def _paths(group: h5py.Group) -> list[tuple[str, bool]]:
-    """Returns (path, whether it is a dataset) of all in the group, without following links.
+def _paths(group: h5py.Group) -> dict[str, bool]:
+    """Returns path -> whether it is a dataset, of all in the group, without following links.
 
-    `visititems` opens every object: 20 ms for ResNet-50, against 8.
+    An external link would show the values of any other file. `visititems` opens every object: 20 ms
+    for ResNet-50, against 8.
     """
-    paths: list[tuple[str, bool]] = []
-    h5py.h5o.visit(
-        group.id,
-        lambda path, info: paths.append((path.decode(), info.type == h5py.h5o.TYPE_DATASET)),
-        info=True,
-    )
+    paths: dict[str, bool] = {}
+
+    def add(path: bytes, info: Any) -> None:
+        if path.count(b"/") >= _MAX_DEPTH or len(paths) >= _MAX_ENTRIES:
+            raise ValueError(
+                f"it has more than {_MAX_ENTRIES:,} groups and datasets, or more than {_MAX_DEPTH} "
+                "levels of groups"
+            )
+        paths[path.decode()] = info.type == h5py.h5o.TYPE_DATASET
+
+    h5py.h5o.visit(group.id, add, info=True)
     return paths
+
+
+def _listed(file: h5py.File, paths: Mapping[str, bool], path: str) -> h5py.Dataset:
+    if not paths.get(path):
+        raise ValueError(f"it lists {path}, which is not there, or a link to somewhere else")
+    return file[path]
 
 
 def _layers(file: h5py.File) -> dict[str, str]:
     """Returns group -> name of the layer, of the groups of a weights file that are layers."""
     return {
         path.removesuffix("vars").rstrip("/"): name
-        for path, _ in _paths(file)
+        for path in _paths(file)
         if path.rpartition("/")[2] == "vars"
         and isinstance(name := file[path].attrs.get("name"), str)
     }
@@ -292,110 +320,3 @@ def _strings(attributes: Mapping[str, Any], name: str) -> list[str]:
 
 def _string(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-# A weights file numbers a layer's variables in the order in which the layer creates them. It names
-# a layer in a list by its class, and a layer in an attribute by the attribute. Names are derived
-# only if class and number, or else the shapes, leave one possibility among Keras's layers.
-_BIASED = (("kernel", "bias"), ("kernel",))
-_NORMALIZED = ("gamma", "beta", "moving_mean", "moving_variance")
-_RECURRENT = (("kernel", "recurrent_kernel", "bias"), ("kernel", "recurrent_kernel"))
-_SEPARABLE = (
-    ("depthwise_kernel", "pointwise_kernel", "bias"),
-    ("depthwise_kernel", "pointwise_kernel"),
-)
-_VARIABLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "dense": _BIASED,
-    "einsum_dense": _BIASED,
-    "embedding": (("embeddings",),),
-    "batch_normalization": (_NORMALIZED, ("moving_mean", "moving_variance")),
-    "layer_normalization": (("gamma", "beta"),),
-    "group_normalization": (("gamma", "beta"),),
-    "normalization": (("mean", "variance", "count"),),
-    **{f"conv{n}d": _BIASED for n in (1, 2, 3)},
-    **{f"conv{n}d_transpose": _BIASED for n in (1, 2, 3)},
-    **{f"depthwise_conv{n}d": _BIASED for n in (1, 2)},
-    **{f"separable_conv{n}d": _SEPARABLE for n in (1, 2)},
-}
-_RECURRENT_LAYERS = ("lstm", "gru", "simple_rnn")
-
-
-def keras_paths(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) -> dict[str, str]:
-    """Returns Keras's path of a variable, e.g. `cnn/conv1/kernel`, -> tensor name.
-
-    Args:
-      tensors: tensor name, e.g. `cnn/layers/conv2d/vars/0`, -> spec.
-      layers: group of a layer, e.g. `cnn/layers/conv2d`, -> the layer's name, e.g. `conv1`; the
-        model's group is empty.
-    """
-    candidates: dict[str, list[str]] = {}
-    for group in layers:
-        prefix = f"{group}/vars/"
-        numbered = sorted(
-            (name for name in tensors if name.startswith(prefix)),
-            key=lambda name: name.removeprefix(prefix).zfill(9),
-        )
-        integers = any("float" not in tensors[name].dtype for name in numbered)
-        if not group or (integers and _class(group, layers) != "normalization"):
-            # Quantized layers number their scales among the variables.
-            continue
-        path = _layer_path(group, layers)
-        shapes = [tensors[name].shape for name in numbered]
-        for names in _variables(group, layers, shapes):
-            if len(names) == len(numbered):
-                for variable, tensor in zip(names, numbered, strict=True):
-                    candidates.setdefault(f"{path}/{variable}", []).append(tensor)
-    return {
-        alias: names[0]
-        for alias, names in sorted(candidates.items())
-        if len(names) == 1 and alias not in tensors
-    }
-
-
-def _layer_path(group: str, layers: Mapping[str, str]) -> str:
-    prefixes = itertools.accumulate(group.split("/"), lambda path, part: f"{path}/{part}")
-    return "/".join(layers[prefix] for prefix in prefixes if prefix in layers)
-
-
-def _variables(
-    group: str, layers: Mapping[str, str], shapes: Sequence[tuple[int, ...]]
-) -> tuple[tuple[str, ...], ...]:
-    parent, _, last = group.rpartition("/")
-    if last == "cell" and parent in layers:
-        known = _class(parent, layers) in _RECURRENT_LAYERS or _is_recurrent(shapes)
-        return _RECURRENT if known else ()
-    if parent and parent not in layers:
-        return _VARIABLES.get(_class(group, layers), ())
-    return _of_shapes(shapes)
-
-
-def _of_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Returns the names that fit a layer of unknown class: a dense one, a convolution, a norm."""
-    ranks = tuple(map(len, shapes))
-    if len(shapes) == 2 and 2 <= ranks[0] <= 5 and ranks[1] == 1:
-        # A transposed convolution has its outputs before its inputs, a depthwise one both together.
-        *spatial, before, last = shapes[0]
-        widths = (last, before, before * last) if spatial else (last,)
-        return _BIASED if shapes[1][0] in widths else ()
-    if ranks == (1, 1, 1, 1) and len(set(shapes)) == 1:
-        return (_NORMALIZED,)
-    return ()
-
-
-def _is_recurrent(shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Returns whether the shapes fit a kernel, a recurrent kernel and an optional bias."""
-    if len(shapes) not in (2, 3) or [len(shape) for shape in shapes[:2]] != [2, 2]:
-        return False
-    (_, width), (units, same) = shapes[:2]
-    return same == width and units > 0 and width in (units, 3 * units, 4 * units)
-
-
-def _class(group: str, layers: Mapping[str, str]) -> str:
-    """Returns the layer's class in snake case; empty if the group is named after an attribute.
-
-    In a list of layers the groups are named by class and number; the list itself is no layer.
-    """
-    parent, _, last = group.rpartition("/")
-    if not parent or parent in layers:
-        return ""
-    return re.sub(r"_\d+$", "", last)

@@ -192,7 +192,7 @@ def _best(path: str) -> str:
     try:
         step = json.loads(files.read_text(record))["step"]
         return contents.steps(os.path.dirname(record))[step]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise CheckpointError(
             Problem(
                 f"{record} does not name a checkpoint beside it",

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints import files
 from runner.checkpoints.reader import FileReader, TensorSpec, parse_dtype
 
 _ARRAY_TYPES = (1, 3)  # Arrays, and scalars of NumPy.
@@ -146,7 +147,7 @@ class MsgpackReader(FileReader):
     @functools.cached_property
     def _arrays(self) -> dict[str, Array]:
         with (
-            open(self.path, "rb") as file,
+            files.reading(self.path) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             parser = _Parser(data)

@@ -44,11 +44,16 @@ class OrbaxReader(CheckpointReader):
           CheckpointError: also when TensorStore is not installed.
         """
         with explained(self.path, self.what):
+            paths = sorted(path for path in Path(self.path).rglob("*") if not path.is_dir())
+            for path in paths:
+                files.require_regular(str(path))
             tensors = {
                 name: TensorSpec(name, tuple(array.shape), array.dtype.name)
                 for name, array in self._arrays.items()
             }
-            paths = sorted(path for path in Path(self.path).rglob("*") if path.is_file())
+            declared = sum(tensor.bytes for tensor in tensors.values())
+            if excess := files.implausible(declared, sum(path.stat().st_size for path in paths)):
+                raise ValueError(excess)
             opened = [files.digest_later(str(path)) for path in paths]
         names = [str(path.relative_to(self.path)) for path in paths]
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoints import files
 from runner.checkpoints.array_files import SafetensorsReader
+from runner.checkpoints.keras_names import keras_paths
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -54,7 +55,7 @@ class ShardsReader(CheckpointReader):
         aliases = {name: spec.aliases[name] for spec in specs.values() for name in spec.aliases}
         layers = {group: spec.layers[group] for spec in specs.values() for group in spec.layers}
         if layers:  # The variables of one layer may be in several shards.
-            aliases = importlib.import_module(_KERAS_FILES).keras_paths(tensors, layers)
+            aliases = keras_paths(tensors, layers)
 
         def content() -> str:
             parts = (f"{shard} {spec.digest}" for shard, spec in specs.items())
@@ -126,6 +127,9 @@ class ShardsReader(CheckpointReader):
                     "copy the missing files to the others, or name another checkpoint",
                 )
             )
+        with explained(self.path, self.what):
+            for path in paths.values():
+                files.require_regular(path)
         return {name: _reader(files.local_copy(path)) for name, path in paths.items()}
 
 

@@ -22,10 +22,13 @@ from runner.checkpoints.formats import TABLE_MAGIC
 _FOOTER, _TRAILER = 48, 5
 _UNCOMPRESSED, _SNAPPY = 0, 1
 _MASK_DELTA = 0xA282EAD8
+# TensorFlow writes index blocks of 256 KB, and Snappy shrinks at most 64 bytes to 3.
+_MAX_BLOCK, _MAX_SNAPPY_RATIO = 64 << 20, 22
+_CHUNK = 4 << 20
 
 
 def require_intact(path: str) -> None:
-    """Checks every block of a table.
+    """Checks every block of a table, with a small part of it in memory at a time.
 
     Raises:
       OSError: when the file cannot be read.
@@ -34,18 +37,40 @@ def require_intact(path: str) -> None:
     with files.reading(path) as file:
         size = files.size(path)
         for offset, length in _handles(_index_block(file, size)):
-            _block(file, size, offset, length)
+            _require_inside(size, offset, length)
+            _check_sum(file, offset, length)
 
 
-def require_index_block(path: str) -> None:
-    """Checks the footer of a table and the block that lists the others; reads no data.
+def entries(path: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yields each key of a table with its value, and checks every block.
 
     Raises:
       OSError: when the file cannot be read.
       ValueError: when it is damaged.
     """
     with files.reading(path) as file:
-        _index_block(file, files.size(path))
+        size = files.size(path)
+        for offset, length in _handles(_index_block(file, size)):
+            yield from _entries(_block(file, size, offset, length))
+
+
+def first_value(path: str) -> bytes:
+    """Returns the value of the first key of a table; it may begin a block of several gigabytes.
+
+    Raises:
+      OSError: when the file cannot be read.
+      ValueError: when it is damaged, or the value is too large.
+    """
+    with files.reading(path) as file:
+        size = files.size(path)
+        offset, length = next(_handles(_index_block(file, size)), (0, 0))
+        if length <= _MAX_BLOCK:
+            block = _block(file, size, offset, length)
+        else:
+            file.seek(offset)
+            block = file.read(_MAX_BLOCK)
+        _, value = next(_entries(block, end=len(block)), (b"", b""))
+        return value
 
 
 def _index_block(file: BinaryIO, size: int) -> bytes:
@@ -66,28 +91,58 @@ def _index_block(file: BinaryIO, size: int) -> bytes:
 
 def _handles(index: bytes) -> Iterator[tuple[int, int]]:
     """Yields (offset, length) of every block that the block `index` lists."""
-    if len(index) < 4:
+    for _, handle in _entries(index):
+        offset, position = _varint(handle, 0)
+        yield offset, _varint(handle, position)[0]
+
+
+def _entries(block: bytes, end: int | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the keys and values in a block, up to its list of restarts or to `end`."""
+    if len(block) < 4:
         raise ValueError("a block of the index is too short")
-    (restarts,) = struct.unpack("<I", index[-4:])
-    end, position = len(index) - 4 * (restarts + 1), 0
+    if end is None:
+        (restarts,) = struct.unpack("<I", block[-4:])
+        end = len(block) - 4 * (restarts + 1)
+    key, position = b"", 0
     while position < end:
-        _, position = _varint(index, position)
-        unshared, position = _varint(index, position)
-        length, position = _varint(index, position)
-        offset, after = _varint(index, position + unshared)
-        yield offset, _varint(index, after)[0]
-        position += unshared + length
+        shared, position = _varint(block, position)
+        unshared, position = _varint(block, position)
+        length, position = _varint(block, position)
+        start = position + unshared
+        if start + length > end or shared > len(key):
+            raise ValueError("an entry of the index reaches beyond its block")
+        key = key[:shared] + block[position:start]
+        position = start + length
+        yield key, block[start:position]
+
+
+def _require_inside(size: int, offset: int, length: int) -> None:
+    if offset + length + _TRAILER > size:
+        raise ValueError(f"the block at byte {offset} reaches beyond the end of the file")
+
+
+def _check_sum(file: BinaryIO, offset: int, length: int) -> None:
+    """Compares a block with its checksum."""
+    file.seek(offset)
+    actual, remaining = 0, length + 1
+    while remaining:
+        chunk = file.read(min(remaining, _CHUNK))
+        if not chunk:
+            raise ValueError(f"the block at byte {offset} cannot be read")
+        actual, remaining = google_crc32c.extend(actual, chunk), remaining - len(chunk)
+    (masked,) = struct.unpack("<I", file.read(4))
+    if actual != _unmasked(masked):
+        raise ValueError(f"checksum mismatch in the block at byte {offset}")
 
 
 def _block(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
     """Returns a block's content, checked and decompressed."""
-    if offset + length + _TRAILER > size:
-        raise ValueError(f"the block at byte {offset} reaches beyond the end of the file")
+    _require_inside(size, offset, length)
+    if length > _MAX_BLOCK:
+        raise ValueError(f"the block at byte {offset} is larger than {_MAX_BLOCK:,} bytes")
+    _check_sum(file, offset, length)
     file.seek(offset)
-    block = file.read(length + _TRAILER)
-    (masked,) = struct.unpack_from("<I", block, length + 1)
-    if google_crc32c.value(block[: length + 1]) != _unmasked(masked):
-        raise ValueError(f"checksum mismatch in the block at byte {offset}")
+    block = file.read(length + 1)
     compression = block[length]
     if compression == _UNCOMPRESSED:
         return block[:length]
@@ -96,6 +151,9 @@ def _block(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
             f"the block at byte {offset} is compressed by method {compression}; TensorFlow reads "
             "uncompressed blocks (0) and Snappy (1)"
         )
+    # A failed allocation of the library ends the process.
+    if _varint(block, 0)[0] > _MAX_SNAPPY_RATIO * length:
+        raise ValueError(f"the block at byte {offset} unpacks to more than Snappy can hold")
     try:
         return bytes(cramjam.snappy.decompress_raw(block[:length]))
     except cramjam.DecompressionError as error:

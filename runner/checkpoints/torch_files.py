@@ -11,7 +11,6 @@ import functools
 import io
 import math
 import mmap
-import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +74,7 @@ def read_zip(path: str) -> TorchFile:
       PickleError: when it is not such a file, or a damaged one.
       zipfile.BadZipFile, OSError: when it cannot be read.
     """
-    with _BoundedFile(path) as file, zipfile.ZipFile(file) as archive:
+    with files.reading(path) as file, files.opened_archive(path) as archive:
         members = {}
         for member in archive.infolist():
             if member.filename in members:
@@ -111,17 +110,6 @@ def _folder(members: Mapping[str, object]) -> str:
     return folder
 
 
-class _BoundedFile(io.FileIO):
-    """A file from which no more than `MAX_BYTES` are read at once."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or size < 0:
-            size = os.fstat(self.fileno()).st_size - self.tell()
-        if size > MAX_BYTES:
-            raise PickleError(f"its zip directory is larger than {MAX_BYTES:,} bytes")
-        return super().read(size)
-
-
 def _stored(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     _require_stored(member)
     return archive.read(member)
@@ -133,7 +121,7 @@ def _require_stored(member: zipfile.ZipInfo) -> None:
         raise PickleError(f"{member.filename} is compressed or encrypted")
 
 
-def _span(file: io.FileIO, member: zipfile.ZipInfo) -> Span:
+def _span(file: BinaryIO, member: zipfile.ZipInfo) -> Span:
     """Finds a member's bytes; the length of its header is stored only before them."""
     _require_stored(member)
     file.seek(member.header_offset)
@@ -153,7 +141,7 @@ def read_legacy(path: str) -> TorchFile:
     """
     size = files.size(path)
     with (
-        open(path, "rb") as file,
+        files.reading(path) as file,
         mmap.mmap(file.fileno(), min(size, MAX_BYTES), access=mmap.ACCESS_READ) as head,
     ):
         magic, protocol, system = (read_pickle(head)[0] for _ in range(3))  # type: ignore[arg-type]

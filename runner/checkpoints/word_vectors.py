@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints import files
 from runner.checkpoints.formats import NUMBER, VECTORS_HEADER
 from runner.checkpoints.reader import FileReader, TensorSpec
 
@@ -93,7 +94,7 @@ def tokens(path: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _mapped(path: str) -> Iterator[mmap.mmap]:
     with (
-        open(path, "rb") as file,
+        files.reading(path) as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):
         yield data
@@ -133,9 +134,11 @@ def _binary_rows(data: mmap.mmap, layout: Layout) -> Iterator[tuple[bytes, int]]
 
 
 def _lines(data: mmap.mmap, layout: Layout) -> Iterator[bytes]:
-    position = layout.start
+    position, longest = layout.start, _HEAD + 64 * layout.columns
     for row in range(layout.rows):
-        end = data.find(b"\n", position)
+        end = data.find(b"\n", position, position + longest)
+        if end < 0 and len(data) - position > longest:
+            raise ValueError(f"vector {row:,} of {layout.rows:,} takes more than {longest:,} bytes")
         line = data[position : end if end >= 0 else len(data)].rstrip(b"\r ")
         if line.count(b" ") < layout.columns:
             raise ValueError(f"vector {row:,} of {layout.rows:,} has too few numbers")

@@ -36,11 +36,16 @@ from runner.config.keys import annotation
 from runner.config.reference import help_of_keys
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked, similar
+from runner.internals.omegaconf import bound_yaml
 
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 # A composition, like a run, can also raise these: OmegaConf fails itself at an override below a key
 # without a value, Hydra at options that exclude each other, and a folder may not be readable.
-RAISED = (*_COMPOSITION_ERRORS, ValueError, AttributeError, AssertionError, PermissionError)
+# Files that list each other in `defaults` have no end.
+RAISED = (
+    *_COMPOSITION_ERRORS,
+    *(ValueError, AttributeError, AssertionError, PermissionError, RecursionError),
+)
 
 # Composes a configuration, `hydra` included, of overrides.
 Compose = Callable[[Sequence[str]], DictConfig]
@@ -161,6 +166,13 @@ def problem_of(error: BaseException) -> Problem:
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and cause.msg is not None:
             return _refused(cause, str(error))
+    if isinstance(error, RecursionError):
+        return Problem(
+            "the configuration has no end",
+            "a file lists itself in `defaults`, itself or through others, or a value is nested "
+            "hundreds of levels deep",
+            "remove the entry from `defaults`, or flatten the value",
+        )
     if isinstance(error, AttributeError | AssertionError) and _raised_in(error) == "omegaconf":
         return _below_nothing("an override is below a key that has no value")
     state, *rest = str(error).splitlines() or [type(error).__name__]
@@ -224,6 +236,7 @@ def shipped(folder: str) -> Path:
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
     register_resolvers()
+    bound_yaml()
     OmegaConf.register_new_resolver("runner_help", help_of_keys)
     store = ConfigStore.instance()
     # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.

@@ -2,6 +2,7 @@
 
 - `tensorflow`: TensorFlow's.
 - `keras`: Keras's.
+- `omegaconf`: OmegaConf's.
 
 Nothing here imports another room. A test of each module fails when its library changes what is
 used. Optuna's internals are in `runner.sweeps.study`.

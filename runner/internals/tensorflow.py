@@ -10,12 +10,18 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+
+# The entries of a checkpoint's index; no public module offers these messages.
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto as TensorShapeProto
+from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto as TensorSliceProto
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto as BundleEntryProto
 
 # The only description of the objects in a checkpoint; no public module offers this message.
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
     TrackableObjectGraph as TrackableObjectGraph,
 )
+from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices as SavedTensorSlices
 
 # `tf.estimator.export` was these very classes and functions; no public module offers them any more.
 from tensorflow.python.saved_model.model_utils import (

@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import word_vectors
+from runner.checkpoints import files, word_vectors
 from runner.checkpoints.formats import is_word_vectors
 from runner.checkpoints.reader import is_number, parse_dtype
 
@@ -284,6 +283,10 @@ def remap(
     return VocabularyRemap(axis, (*moved, *(-1 for _ in range(new_size - len(new)))))
 
 
+# Larger than any vocabulary; its tokens take a few times as much in memory.
+_MAX_VOCABULARY = 256 << 20
+
+
 def read_vocabulary(path: str) -> tuple[str, ...]:
     """Returns the tokens of a UTF-8 file, one a line, in the order of their index.
 
@@ -293,10 +296,10 @@ def read_vocabulary(path: str) -> tuple[str, ...]:
       ValueError: when the file cannot be read, or is not UTF-8.
     """
     try:
-        with open(path, "rb") as file:
+        with files.reading(path) as file:
             if is_word_vectors(file.read(1024)):
                 return word_vectors.tokens(path)
-        text = Path(path).read_text(encoding="utf-8")
+        text = files.read_text(path, _MAX_VOCABULARY)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"the vocabulary {path} cannot be read: {error}") from error
     # Not splitlines(): a token may hold one of the separators that Unicode knows besides \n.

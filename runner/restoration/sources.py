@@ -12,6 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import LATEST, Artifacts, resolve
 from runner.checkpoints.open import AverageReader, averaged, open_checkpoint
@@ -21,8 +22,12 @@ from runner.config.key_problems import unresolved
 from runner.config.scaffold_reading import read_restoration, read_scaffolds
 from runner.config.schema import RestorationConfig, ScaffoldConfig
 from runner.errors import CheckpointError, ConfigError, Problem, TrackingError
+from runner.internals.omegaconf import bounded_loader
 from runner.restoration.plan import LocatedSources
 from runner.runs.provenance import Origin, origin
+
+# YAML of this size takes ten seconds.
+_MAX_YAML = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -130,10 +135,11 @@ def read_warm_start(
 def _read(path: str | Path) -> Any:
     where = os.fspath(path)
     try:
-        return OmegaConf.to_container(OmegaConf.load(where), resolve=True)
+        content = yaml.load(files.read_text(where, _MAX_YAML), bounded_loader())
+        return OmegaConf.to_container(OmegaConf.create(content or {}), resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(unresolved(error)) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(
             Problem(
                 f"{where} cannot be read as YAML",

@@ -115,7 +115,7 @@ FOREIGN = [
     (b"BZh91AY", "it is compressed by gzip, bzip2 or xz"),
     (b"\xfd7zXZ\x00", "it is compressed by gzip, bzip2 or xz"),
     (pickle.dumps({"w": 1}), "it is pickled, and not by torch.save"),
-    (b"PK\x03\x04 and no more", "it begins like a zip archive and is damaged"),
+    (b"PK\x03\x04 and no more", "it begins like a zip archive and cannot be read"),
     (b'{"a": ', "it begins like JSON and is damaged"),
     (b'{"a": 1}', "it is JSON without a `weight_map`"),
     (bytes(257) + b"ustar", "it is a tar archive; PyTorch wrote such files"),

@@ -1,0 +1,115 @@
+"""Keras's paths of variables, e.g. `cnn/conv1/kernel`, in weights files that only number them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+
+from runner.checkpoints.reader import TensorSpec
+
+# A weights file numbers a layer's variables in the order in which the layer creates them. It names
+# a layer in a list by its class, and a layer in an attribute by the attribute. Names are derived
+# only if class and number, or else the shapes, leave one possibility among Keras's layers.
+_BIASED = (("kernel", "bias"), ("kernel",))
+_NORMALIZED = ("gamma", "beta", "moving_mean", "moving_variance")
+_RECURRENT = (("kernel", "recurrent_kernel", "bias"), ("kernel", "recurrent_kernel"))
+_SEPARABLE = (
+    ("depthwise_kernel", "pointwise_kernel", "bias"),
+    ("depthwise_kernel", "pointwise_kernel"),
+)
+_VARIABLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "dense": _BIASED,
+    "einsum_dense": _BIASED,
+    "embedding": (("embeddings",),),
+    "batch_normalization": (_NORMALIZED, ("moving_mean", "moving_variance")),
+    "layer_normalization": (("gamma", "beta"),),
+    "group_normalization": (("gamma", "beta"),),
+    "normalization": (("mean", "variance", "count"),),
+    **{f"conv{n}d": _BIASED for n in (1, 2, 3)},
+    **{f"conv{n}d_transpose": _BIASED for n in (1, 2, 3)},
+    **{f"depthwise_conv{n}d": _BIASED for n in (1, 2)},
+    **{f"separable_conv{n}d": _SEPARABLE for n in (1, 2)},
+}
+_RECURRENT_LAYERS = ("lstm", "gru", "simple_rnn")
+
+
+def keras_paths(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) -> dict[str, str]:
+    """Returns Keras's path of a variable, e.g. `cnn/conv1/kernel`, -> tensor name.
+
+    Args:
+      tensors: tensor name, e.g. `cnn/layers/conv2d/vars/0`, -> spec.
+      layers: group of a layer, e.g. `cnn/layers/conv2d`, -> the layer's name, e.g. `conv1`; the
+        model's group is empty.
+    """
+    candidates: dict[str, list[str]] = {}
+    for group in layers:
+        prefix = f"{group}/vars/"
+        numbered = sorted(
+            (name for name in tensors if name.startswith(prefix)),
+            key=lambda name: name.removeprefix(prefix).zfill(9),
+        )
+        integers = any("float" not in tensors[name].dtype for name in numbered)
+        if not group or (integers and _class(group, layers) != "normalization"):
+            # Quantized layers number their scales among the variables.
+            continue
+        path = _layer_path(group, layers)
+        shapes = [tensors[name].shape for name in numbered]
+        for names in _variables(group, layers, shapes):
+            if len(names) == len(numbered):
+                for variable, tensor in zip(names, numbered, strict=True):
+                    candidates.setdefault(f"{path}/{variable}", []).append(tensor)
+    return {
+        alias: names[0]
+        for alias, names in sorted(candidates.items())
+        if len(names) == 1 and alias not in tensors
+    }
+
+
+def _layer_path(group: str, layers: Mapping[str, str]) -> str:
+    prefixes = itertools.accumulate(group.split("/"), lambda path, part: f"{path}/{part}")
+    return "/".join(layers[prefix] for prefix in prefixes if prefix in layers)
+
+
+def _variables(
+    group: str, layers: Mapping[str, str], shapes: Sequence[tuple[int, ...]]
+) -> tuple[tuple[str, ...], ...]:
+    parent, _, last = group.rpartition("/")
+    if last == "cell" and parent in layers:
+        known = _class(parent, layers) in _RECURRENT_LAYERS or _is_recurrent(shapes)
+        return _RECURRENT if known else ()
+    if parent and parent not in layers:
+        return _VARIABLES.get(_class(group, layers), ())
+    return _of_shapes(shapes)
+
+
+def _of_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Returns the names that fit a layer of unknown class: a dense one, a convolution, a norm."""
+    ranks = tuple(map(len, shapes))
+    if len(shapes) == 2 and 2 <= ranks[0] <= 5 and ranks[1] == 1:
+        # A transposed convolution has its outputs before its inputs, a depthwise one both together.
+        *spatial, before, last = shapes[0]
+        widths = (last, before, before * last) if spatial else (last,)
+        return _BIASED if shapes[1][0] in widths else ()
+    if ranks == (1, 1, 1, 1) and len(set(shapes)) == 1:
+        return (_NORMALIZED,)
+    return ()
+
+
+def _is_recurrent(shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Returns whether the shapes fit a kernel, a recurrent kernel and an optional bias."""
+    if len(shapes) not in (2, 3) or [len(shape) for shape in shapes[:2]] != [2, 2]:
+        return False
+    (_, width), (units, same) = shapes[:2]
+    return same == width and units > 0 and width in (units, 3 * units, 4 * units)
+
+
+def _class(group: str, layers: Mapping[str, str]) -> str:
+    """Returns the layer's class in snake case; empty if the group is named after an attribute.
+
+    In a list of layers the groups are named by class and number; the list itself is no layer.
+    """
+    parent, _, last = group.rpartition("/")
+    if not parent or parent in layers:
+        return ""
+    return re.sub(r"_\d+$", "", last)
