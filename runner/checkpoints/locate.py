@@ -280,6 +280,11 @@ def _nothing(path: str) -> NoCheckpointError:
             cause = "it is empty"
     else:
         state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
+        if files.is_in_store(path):
+            try:
+                files.stamp(path)
+            except OSError as error:  # Says more, e.g. `403, message='Forbidden'`.
+                cause = str(error).removeprefix(f"{path}: ")
         parent, name = os.path.split(path.rstrip("/"))
         names = get_close_matches(name, _siblings(parent))
         choices = tuple(os.path.join(parent, name) for name in names)
