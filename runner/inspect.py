@@ -127,6 +127,9 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
         kind = _MODEL if classes[name] in WARM_STARTED else classes[name].value
         kinds.setdefault(kind, []).append(tensor)
     aliases = {name: alias for alias, name in spec.aliases.items()}
+    ties: dict[str, list[str]] = {}
+    for other, name in spec.tied.items():
+        ties.setdefault(name, []).append(other)
     rows: list[list[str]] = []
     counts = []
     for kind, tensors in kinds.items():
@@ -137,7 +140,11 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
                 alias = aliases.get(tensor.name, tensor.name)
                 cells = _cells(tensor, classes[tensor.name].value, numbers.get(tensor.name))
                 rows.append(
-                    [alias, *cells, tensor.name if parsed.all and alias != tensor.name else ""]
+                    [
+                        " = ".join((alias, *ties.get(tensor.name, ()))),
+                        *cells,
+                        tensor.name if parsed.all and alias != tensor.name else "",
+                    ]
                 )
         else:
             nan = sum(numbers[tensor.name].nan for tensor in tensors if tensor.name in numbers)

@@ -143,11 +143,11 @@ class AdapterReader(CheckpointReader):
                 is_transposed = bool(match["embedding"] or self._config.get("fan_in_fan_out"))
                 module = match["module"].removeprefix(_PREFIX)
                 updates[f"{module}.weight"] = _Update(name, other, is_transposed)
-        aliases, problems = known.aliases, []
+        other_names, problems = known.other_names, []
         for name, update in updates.items():
             if update.b not in tensors:
                 problems.append(Problem(f"{self._path} lacks {update.b}", f"it holds {update.a}"))
-            elif aliases.get(name, name) not in known.tensors:
+            elif other_names.get(name, name) not in known.tensors:
                 problems.append(
                     Problem(
                         f"{self._path} changes {name}",
@@ -158,4 +158,4 @@ class AdapterReader(CheckpointReader):
                 )
         if problems:
             raise CheckpointError(*problems)
-        return {aliases.get(name, name): update for name, update in updates.items()}
+        return {other_names.get(name, name): update for name, update in updates.items()}

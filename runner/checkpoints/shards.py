@@ -52,6 +52,7 @@ class ShardsReader(CheckpointReader):
         first = next(iter(specs.values()))
         tensors = {name: spec.tensors[name] for spec in specs.values() for name in spec.tensors}
         aliases = {name: spec.aliases[name] for spec in specs.values() for name in spec.aliases}
+        tied = {name: spec.tied[name] for spec in specs.values() for name in spec.tied}
         layers = {group: spec.layers[group] for spec in specs.values() for group in spec.layers}
         if layers:  # The variables of one layer may be in several shards.
             aliases = importlib.import_module(_KERAS_FILES).keras_paths(tensors, layers)
@@ -68,6 +69,7 @@ class ShardsReader(CheckpointReader):
             format=f"sharded {first.format}",
             content=content,
             aliases=aliases,
+            tied=tied,
             layers=layers,
         )
 
@@ -133,7 +135,7 @@ def _listed_names(shard: str, spec: CheckpointSpec) -> Iterable[str]:
     """Returns what an index should list of a shard: tensors, or Keras's groups of variables."""
     if shard.endswith(_HDF5):
         return (f"/{name.rpartition('/')[0]}" for name in spec.tensors)
-    return (*spec.tensors, *spec.aliases)
+    return (*spec.tensors, *spec.tied)
 
 
 def _reader(path: str) -> CheckpointReader:

@@ -96,7 +96,7 @@ class _Matcher:
         self._owners = owners
         self._fitter = Fitter(scaffold, config)
         self._renames = Renames(config.rename)
-        names = (*source.tensors, *source.aliases)
+        names = (*source.tensors, *source.other_names)
         self._averages = MovingAverages(names if config.use_ema else ())
         self._misses: dict[str, Miss] = {}
         self._misfits: list[Problem] = []
@@ -200,6 +200,7 @@ class _Matcher:
             tuple(self._misses.values()),
             taken=self.taken,
             not_renamed=self._not_renamed,
+            rename=self._config.rename,
         )
         return problems + combined(self._key, self._misfits)
 
