@@ -90,19 +90,23 @@ class AdapterReader(CheckpointReader):
         require_names(self._path, names, self._base.spec().tensors)
         for name, value in self._base.read(names):
             update = self._updates.get(name)
-            yield name, value if update is None else self._merged(value, update)
+            if update is not None:
+                with explained(self._path, self.what, re.error, of=update.a):
+                    value = self._merged(value, update)
+            yield name, value
 
     def _merged(self, value: NDArray[Any], update: _Update) -> NDArray[np.generic]:
         factors = dict(self._adapter.read(sorted({update.a, update.b})))
         if update.a == update.b:
-            return factors[update.a].astype(value.dtype)
+            return _of_shape(value, factors[update.a]).astype(value.dtype)
         wide = np.result_type(value.dtype, np.float32)
         a, b = factors[update.a].astype(wide), factors[update.b].astype(wide)
         # The second factor of a convolution has two further axes of size 1.
         product = np.tensordot(b.reshape(b.shape[:2]), a, axes=1)
         if update.is_transposed:
             product = product.T
-        merged = value.astype(wide) + self._scale(update.a, rank=a.shape[0]) * product
+        scale = self._scale(update.a, rank=a.shape[0])
+        merged = value.astype(wide) + scale * _of_shape(value, product)
         return merged.astype(value.dtype)
 
     def _scale(self, name: str, rank: int) -> float:
@@ -159,3 +163,10 @@ class AdapterReader(CheckpointReader):
         if problems:
             raise CheckpointError(*problems)
         return {other_names.get(name, name): update for name, update in updates.items()}
+
+
+def _of_shape(value: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
+    # NumPy would broadcast it.
+    if change.shape != value.shape:
+        raise ValueError(f"it changes a tensor of shape {value.shape} by one of {change.shape}")
+    return change

@@ -75,7 +75,7 @@ def _cached(repo: str, revision: str, file: str | None) -> Path | None:
     commit = revision
     reference = _folder(repo) / "refs" / revision
     if not _COMMIT.fullmatch(revision) and reference.is_file():
-        commit = reference.read_text().strip()
+        commit = reference.read_text(errors="replace").strip()
     if not _COMMIT.fullmatch(commit):
         return None
     snapshot = _folder(repo) / "snapshots" / commit

@@ -108,7 +108,8 @@ class ShardsReader(CheckpointReader):
                 name: shards if isinstance(shards, list) else [shards]
                 for name, shards in entries.items()
             }
-        if not listed or not all(_is_name(shard) for shards in listed.values() for shard in shards):
+        valid = (shards and all(map(_is_name, shards)) for shards in listed.values())
+        if not listed or not all(valid):
             raise unreadable(
                 self.path, self.what, f"{WEIGHT_MAP} does not map tensors to file names"
             )

@@ -310,7 +310,7 @@ MODULE = [
     variable("cnn/lstm/lstm_cell/kernel", (2, 8)),
     variable("cnn/lstm/lstm_cell/bias", (8,)),
 ]
-TORCH = {
+TORCH_SHAPES: dict[str, Shape] = {
     "conv.weight": (4, 2, 3, 3),
     "conv.bias": (4,),
     "lstm.weight_ih_l0": (8, 2),
@@ -336,7 +336,7 @@ CONVERT = {"*/lstm/*": "torch_lstm", "*": "torch"}
 def test_a_prefix_of_all_names_in_a_pytorch_file_is_proposed(
     prefix: str, rename: dict[str, str], proposed: dict[str, str]
 ) -> None:
-    shapes = {prefix + name: shape for name, shape in TORCH.items()}
+    shapes = {prefix + name: shape for name, shape in TORCH_SHAPES.items()}
     stored = checkpoint(shapes={**shapes, "other": (1,)})
     config = scaffold(rename=rename, convert=CONVERT)
     problem = only(one(MODULE, config, stored))
