@@ -29,8 +29,9 @@ SAME, DIFFERENT = 0, 1
 _OPTIMIZER = ("optimizer", "_optimizer", "optimizer_weights")
 _DESCRIPTION = """Lists the tensors of a checkpoint of any format, or the differences of two.
 
-PATH is a run directory, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file
-(.h5, .keras, .safetensors, .npz, .npy), or an MLflow URI. Exit code: 0, or 1 when two checkpoints
+PATH is a run directory, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file of
+Keras, PyTorch, Flax, safetensors, NumPy or word vectors, a directory of Orbax, hf://ORG/REPO, or an
+MLflow URI; also at gs://, https:// and the like. Exit code: 0, or 1 when two checkpoints
 differ, 2 when a path or its checkpoint cannot be read."""
 
 _FLAGS = {

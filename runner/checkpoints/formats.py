@@ -251,6 +251,12 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
     for beginnings, cause, remedy in _FOREIGN:
         if start.startswith(beginnings):
             return _foreign(path, cause, remedy)
+    if head[4:8] == b"TFL3":
+        cause = "it is a TFLite model: its layers are fused, and its values often rounded"
+        return _foreign(path, cause, "name the checkpoint that it was converted from")
+    if path.endswith(".onnx"):
+        cause = "it is an ONNX model: its constants are folded, and its names often numbers"
+        return _foreign(path, cause, "name the checkpoint that it was exported from")
     if part := _PART.fullmatch(path):
         remedy = f"give the prefix instead: {part['prefix']}"
         return _foreign(path, "it is one file of a bundle", remedy)
