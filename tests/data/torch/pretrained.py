@@ -56,7 +56,7 @@ def save_as_torch(path, state_dict, is_sharded):
     names = list(state_dict)
     weight_map = {}
     for number, part in enumerate((names[::2], names[1::2]), 1):
-        shard = "pytorch_model-%05d-of-00002.bin" % number
+        shard = f"pytorch_model-{number:05d}-of-00002.bin"
         torch.save({name: state_dict[name] for name in part}, os.path.join(path, shard))
         weight_map.update(dict.fromkeys(part, shard))
     with open(os.path.join(path, "pytorch_model.bin.index.json"), "w") as file:

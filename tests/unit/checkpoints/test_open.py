@@ -139,7 +139,7 @@ def test_what_is_no_checkpoint_is_explained(content: bytes, cause: str, tmp_path
 
 def test_onnx_is_known_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\x08\x09\x12\x07pytorch")
-    with pytest.raises(CheckpointError, match="ONNX model.*\n.*it was exported from"):
+    with pytest.raises(CheckpointError, match=r"ONNX model.*\n.*it was exported from"):
         recognise(str(tmp_path / "m.onnx"))
 
 
