@@ -120,6 +120,14 @@ class AdapterReader(CheckpointReader):
     @functools.cached_property
     def _config(self) -> Mapping[str, Any]:
         file = os.path.join(os.path.dirname(self._adapter.spec().path), CONFIG)
+        if not files.is_file(file):
+            raise CheckpointError(
+                Problem(
+                    f"{self._path}: the adapter has no {CONFIG}",
+                    f"it holds the scale of the product, and {file} does not exist",
+                    "copy it there from where the adapter is saved",
+                )
+            )
         with explained(file, "the configuration of an adapter"):
             config = json.loads(files.read_text(file))
             kind, is_dora = config.get("peft_type"), config.get("use_dora")

@@ -21,6 +21,7 @@ from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"
 _ORBAX = "orbax:"  # Optional: the format is recognised.
+_ONE_SLASH = re.compile(r"(\w{2,}):/([^/].*)")
 _LAST = re.compile(r"last\s+(\d+)")
 
 
@@ -288,6 +289,8 @@ def _nothing(path: str) -> NoCheckpointError:
         parent, name = os.path.split(path.rstrip("/"))
         names = get_close_matches(name, _siblings(parent))
         choices = tuple(os.path.join(parent, name) for name in names)
+        if address := _ONE_SLASH.fullmatch(path):  # As pathlib writes an address.
+            cause, choices = "an address has two slashes", (f"{address[1]}://{address[2]}",)
     return NoCheckpointError(Problem(state, cause, "correct the path", choices))
 
 

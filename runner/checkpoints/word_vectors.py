@@ -165,6 +165,10 @@ def _parse(data: mmap.mmap, layout: Layout, values: NDArray[np.float32]) -> None
         pending.append(line[len(_token(line, layout)) :])
         size += len(line)
         if size >= _BLOCK or row == layout.rows - 1:
-            parsed: NDArray[Any] = np.fromstring(b"".join(pending), np.float32, sep=" ")
+            try:
+                parsed: NDArray[Any] = np.fromstring(b"".join(pending), np.float32, sep=" ")
+            except ValueError as error:
+                span = f"{first + 1:,} to {row + 1:,}"
+                raise ValueError(f"one of its vectors {span} holds no number") from error
             values[first : row + 1] = parsed.reshape(len(pending), layout.columns)
             pending, size, first = [], 0, row + 1

@@ -185,10 +185,13 @@ def _without_rename(
         other = "another version of the model" if taken else "another model"
         likely = f"{len(taken)} of them used: it seems to belong to {other}"
         choices = tuple(f"{name}: {names[0]}" for name, names in near.items() if names)
+    remedy = ""
+    if any(name.endswith(".weight") for name in tensors) and misses[0].wanted == misses[0].variable:
+        remedy = f"""set {key}.convert={{"*": torch}} if these are PyTorch's, """
     return Problem(
         _missing(key, misses),
         f"{source.path} holds {len(source.tensors)} tensors, {likely}",
-        f"name another checkpoint, map the names in {key}.rename, exclude the variables, or set "
+        f"{remedy}name another checkpoint, map the names in {key}.rename, exclude the variables, or set "
         f"++{key}.missing=init",
         choices,
     )

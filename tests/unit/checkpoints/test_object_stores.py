@@ -136,6 +136,7 @@ def test_shards_and_a_bundle_are_found_beside_their_index(folder: Path, address:
         ("{}/private/x.pt", "there is no checkpoint at {}/private/x.pt\n  cause: 403"),
         ("http://127.0.0.1:1/x.pt", "cannot be read\n  cause: .*Cannot connect to host"),
         ("foo://x.pt", "foo://x.pt cannot be opened\n.*neither TensorFlow nor fsspec opens foo://"),
+        ("https:/h/x.pt", "there is no checkpoint at .*\n.*two slashes\n.*\n.*https://h/x.pt"),
         ("s3://b/x.pt", "s3://b/x.pt cannot be opened\n.*Install s3fs"),
     ],
 )

@@ -350,6 +350,13 @@ def test_a_prefix_of_all_names_in_a_pytorch_file_is_proposed(
     assert not followed.problems
 
 
+def test_layouts_of_pytorch_are_proposed() -> None:
+    stored = checkpoint(shapes={"a.weight": (3, 2)})
+    problem = only(one([variable("a/kernel")], scaffold(), stored))
+    assert problem.remedy.startswith('set scaffolds.net.convert={"*": torch} if')
+    assert not one([variable("a/kernel")], scaffold(convert={"*": "torch"}), stored).problems
+
+
 def test_a_prefix_of_many_parts_is_one_rule() -> None:
     variables = [variable(f"part{number}/kernel") for number in range(6)]
     stored = checkpoint(shapes={f"module.part{number}.weight": (3, 2) for number in range(6)})
