@@ -191,8 +191,8 @@ def _without_rename(
     return Problem(
         _missing(key, misses),
         f"{source.path} holds {len(source.tensors)} tensors, {likely}",
-        f"{remedy}name another checkpoint, map the names in {key}.rename, exclude the variables, or set "
-        f"++{key}.missing=init",
+        f"{remedy}name another checkpoint, map the names in {key}.rename, exclude the variables, "
+        f"or set ++{key}.missing=init",
         choices,
     )
 
