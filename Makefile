@@ -92,7 +92,7 @@ $(VENV)/installed: $(VENV)/created $(INPUTS) | same-python
 
 $(VENV)/installed-dev: $(VENV)/created $(INPUTS) | same-python
 	@echo 'Installing the pinned packages into $(VENV) (3 GB; a few minutes the first time).'
-	$(INSTALL) -e '.[dev,hub,joblib,optuna,orbax,ray,slurm]'
+	$(INSTALL) -e '.[dev,hub,joblib,optuna,orbax,ray,remote,slurm]'
 	@touch $(VENV)/installed $@
 
 $(VENV)/installed-docs: $(VENV)/created $(INPUTS) | same-python

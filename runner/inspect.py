@@ -29,8 +29,9 @@ SAME, DIFFERENT = 0, 1
 _OPTIMIZER = ("optimizer", "_optimizer", "optimizer_weights")
 _DESCRIPTION = """Lists the tensors of a checkpoint of any format, or the differences of two.
 
-PATH is a run directory, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file
-(.h5, .keras, .safetensors, .npz, .npy), or an MLflow URI. Exit code: 0, or 1 when two checkpoints
+PATH is a run directory, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file of
+Keras, PyTorch, Flax, safetensors, NumPy or word vectors, a directory of Orbax, hf://ORG/REPO, or an
+MLflow URI; also at gs://, https:// and the like. Exit code: 0, or 1 when two checkpoints
 differ, 2 when a path or its checkpoint cannot be read."""
 
 _FLAGS = {
@@ -127,6 +128,9 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
         kind = _MODEL if classes[name] in WARM_STARTED else classes[name].value
         kinds.setdefault(kind, []).append(tensor)
     aliases = {name: alias for alias, name in spec.aliases.items()}
+    ties: dict[str, list[str]] = {}
+    for other, name in spec.tied.items():
+        ties.setdefault(name, []).append(other)
     rows: list[list[str]] = []
     counts = []
     for kind, tensors in kinds.items():
@@ -137,7 +141,11 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
                 alias = aliases.get(tensor.name, tensor.name)
                 cells = _cells(tensor, classes[tensor.name].value, numbers.get(tensor.name))
                 rows.append(
-                    [alias, *cells, tensor.name if parsed.all and alias != tensor.name else ""]
+                    [
+                        " = ".join((alias, *ties.get(tensor.name, ()))),
+                        *cells,
+                        tensor.name if parsed.all and alias != tensor.name else "",
+                    ]
                 )
         else:
             nan = sum(numbers[tensor.name].nan for tensor in tensors if tensor.name in numbers)

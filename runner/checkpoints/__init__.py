@@ -8,6 +8,7 @@ The interface:
   locate: resolves a path and a choice (latest, best, a step, an average). A door: `resolve`.
   contents: the checkpoints, steps and runs in a directory.
   files: local and remote files, their digests, the cache of copies.
+  object_stores: files that fsspec opens, such as `s3://` and `https://`.
 
 The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.

@@ -90,19 +90,23 @@ class AdapterReader(CheckpointReader):
         require_names(self._path, names, self._base.spec().tensors)
         for name, value in self._base.read(names):
             update = self._updates.get(name)
-            yield name, value if update is None else self._merged(value, update)
+            if update is not None:
+                with explained(self._path, self.what, re.error, of=update.a):
+                    value = self._merged(value, update)
+            yield name, value
 
     def _merged(self, value: NDArray[Any], update: _Update) -> NDArray[np.generic]:
         factors = dict(self._adapter.read(sorted({update.a, update.b})))
         if update.a == update.b:
-            return factors[update.a].astype(value.dtype)
+            return _of_shape(value, factors[update.a]).astype(value.dtype)
         wide = np.result_type(value.dtype, np.float32)
         a, b = factors[update.a].astype(wide), factors[update.b].astype(wide)
         # The second factor of a convolution has two further axes of size 1.
         product = np.tensordot(b.reshape(b.shape[:2]), a, axes=1)
         if update.is_transposed:
             product = product.T
-        merged = value.astype(wide) + self._scale(update.a, rank=a.shape[0]) * product
+        scale = self._scale(update.a, rank=a.shape[0])
+        merged = value.astype(wide) + scale * _of_shape(value, product)
         return merged.astype(value.dtype)
 
     def _scale(self, name: str, rank: int) -> float:
@@ -116,6 +120,14 @@ class AdapterReader(CheckpointReader):
     @functools.cached_property
     def _config(self) -> Mapping[str, Any]:
         file = os.path.join(os.path.dirname(self._adapter.spec().path), CONFIG)
+        if not files.is_file(file):
+            raise CheckpointError(
+                Problem(
+                    f"{self._path}: the adapter has no {CONFIG}",
+                    f"it holds the scale of the product, and {file} does not exist",
+                    "copy it there from where the adapter is saved",
+                )
+            )
         with explained(file, "the configuration of an adapter"):
             config = json.loads(files.read_text(file))
             kind, is_dora = config.get("peft_type"), config.get("use_dora")
@@ -143,11 +155,11 @@ class AdapterReader(CheckpointReader):
                 is_transposed = bool(match["embedding"] or self._config.get("fan_in_fan_out"))
                 module = match["module"].removeprefix(_PREFIX)
                 updates[f"{module}.weight"] = _Update(name, other, is_transposed)
-        aliases, problems = known.aliases, []
+        other_names, problems = known.other_names, []
         for name, update in updates.items():
             if update.b not in tensors:
                 problems.append(Problem(f"{self._path} lacks {update.b}", f"it holds {update.a}"))
-            elif aliases.get(name, name) not in known.tensors:
+            elif other_names.get(name, name) not in known.tensors:
                 problems.append(
                     Problem(
                         f"{self._path} changes {name}",
@@ -158,4 +170,11 @@ class AdapterReader(CheckpointReader):
                 )
         if problems:
             raise CheckpointError(*problems)
-        return {aliases.get(name, name): update for name, update in updates.items()}
+        return {other_names.get(name, name): update for name, update in updates.items()}
+
+
+def _of_shape(value: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
+    # NumPy would broadcast it.
+    if change.shape != value.shape:
+        raise ValueError(f"it changes a tensor of shape {value.shape} by one of {change.shape}")
+    return change

@@ -233,11 +233,15 @@ def read_state(directory: str) -> tuple[str, ...] | None:
     # Directories without such a file need not wait seconds for the import of TensorFlow.
     import tensorflow as tf
 
+    folder = directory
+    if files.is_in_store(directory):
+        folder = os.path.dirname(files.local_copy(os.path.join(directory, STATE_FILE)))
     try:
-        state = tf.train.get_checkpoint_state(directory)
+        state = tf.train.get_checkpoint_state(folder)
     except ValueError:  # Empty, as a full disk leaves it, or not text.
         return None
     if state is None:
         return None
     newest, paths = state.model_checkpoint_path, state.all_model_checkpoint_paths
-    return (*(str(path) for path in paths if path != newest), str(newest))
+    ordered = (*(path for path in paths if path != newest), newest)
+    return tuple(str(path).replace(folder, directory, 1) for path in ordered)

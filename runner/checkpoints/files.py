@@ -1,4 +1,8 @@
-"""Files on this machine through `os`, remote ones such as `gs://...` through TensorFlow."""
+"""Files on this machine through `os`, remote ones through TensorFlow or fsspec.
+
+TensorFlow opens the schemes that it knows, such as `gs://`; all others are for fsspec, see
+`object_stores`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import contextlib
 import errno
 import fnmatch
 import functools
+import glob
 import hashlib
 import os
 import shutil
@@ -17,6 +22,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock
 
+from runner.checkpoints.object_stores import WEB, ObjectStore
 from runner.errors import CheckpointError, Problem
 
 CACHE = "RUNNER_CACHE"
@@ -32,8 +38,20 @@ _MAX_UNPACKED, _MAX_RATIO = 256 << 20, 100
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether `path` has a scheme, e.g. `gs://bucket/file`; TensorFlow opens such files."""
+    """Returns whether `path` has a scheme, e.g. `gs://bucket/file`."""
     return "://" in path
+
+
+def is_in_store(path: str) -> bool:
+    """Returns whether `path` has a scheme that TensorFlow does not open."""
+    if not is_remote(path):
+        return False
+    scheme = path.partition("://")[0]
+    if scheme in WEB:
+        return True
+    import tensorflow as tf
+
+    return scheme not in tf.io.gfile.get_registered_schemes()
 
 
 def exists(path: str) -> bool:
@@ -82,6 +100,8 @@ def size(path: str) -> int:
     Raises:
       OSError: when there is no such file.
     """
+    if is_in_store(path):
+        path = local_copy(path)
     if not is_remote(path):
         return os.stat(path).st_size
     with _gfile(path) as gfile:
@@ -120,11 +140,13 @@ def require_regular(path: str) -> None:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a regular file for reading bytes.
+    """Opens a regular file for reading bytes; of a file in a store, the copy on this machine.
 
     Raises:
       OSError: when it cannot be opened or read.
     """
+    if is_in_store(path):
+        path = local_copy(path)
     require_regular(path)
     if not is_remote(path):
         with open(path, "rb") as file:
@@ -172,7 +194,10 @@ def read_end(path: str, count: int) -> bytes:
 
 @contextlib.contextmanager
 def _gfile(path: str) -> Iterator[Any]:
-    """Yields `tf.io.gfile`; its errors about `path` become OSErrors."""
+    """Yields `tf.io.gfile`, or what stands for it; errors about `path` become OSErrors."""
+    if is_in_store(path):
+        yield ObjectStore(path)
+        return
     # Local files need not wait seconds for the import of TensorFlow.
     import tensorflow as tf
 
@@ -324,9 +349,10 @@ def cached(key: str, fill: Callable[[Path], None]) -> Path:
 
 
 def local_copy(path: str) -> str:
-    """Returns `path`, or the path of a local copy if the file is remote.
+    """Returns `path`, or the path of a local copy of a remote checkpoint.
 
-    A file is copied again when its size or modification time has changed.
+    A checkpoint is a file, a directory, a bundle's prefix or the pattern of a V1 checkpoint's
+    shards. It is copied again when the size or version of a file has changed.
 
     Raises:
       CheckpointError: when it cannot be copied.
@@ -335,12 +361,16 @@ def local_copy(path: str) -> str:
         return path
 
     def copy(folder: Path) -> None:
-        target = folder / os.path.basename(path)
-        with reading(path) as source, target.open("wb") as file:
-            shutil.copyfileobj(source, file, _CHUNK)
+        for name, source in parts.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _gfile(source) as gfile:
+                gfile.copy(source, str(target))
 
     try:
-        return str(cached(f"{path} {stamp(path)}", copy) / os.path.basename(path))
+        parts = _parts(path)
+        stamps = (f"{source} {stamp(source)}" for source in parts.values())
+        return str(cached("\n".join((path, *stamps)), copy) / _name(path))
     except OSError as error:
         raise CheckpointError(
             Problem(
@@ -349,3 +379,26 @@ def local_copy(path: str) -> str:
                 f"correct the path, or set {CACHE} to a directory with room for the file",
             )
         ) from error
+
+
+def _parts(path: str) -> dict[str, str]:
+    """Returns the files of a remote checkpoint: name in the copy -> path."""
+    name = _name(path)
+    if is_directory(path):
+        entries = (os.path.join(path, entry) for entry in names_in(path))
+        parts = {part: file for entry in entries for part, file in _parts(entry).items()}
+        return {os.path.join(name, part): file for part, file in parts.items()}
+    folder = os.path.dirname(path)
+    if not exists(f"{path}.index"):
+        is_pattern = "?" in name
+        return {_name(file): file for file in (matching(folder, name) if is_pattern else [path])}
+    if path.startswith(WEB):  # They have no lists of files.
+        shards = [f"{path}.data-00000-of-00001"]
+    else:
+        shards = matching(folder, f"{glob.escape(name)}.data-*")
+    return {_name(file): file for file in (f"{path}.index", *shards)}
+
+
+def _name(path: str) -> str:
+    """Returns the last part of a remote path, without the query of a web address."""
+    return os.path.basename((path.partition("?")[0] if path.startswith(WEB) else path).rstrip("/"))

@@ -39,10 +39,11 @@ class Format(Enum):
     NPZ = (".npz", "array_files", "NpzReader")
     NPY = (".npy", "array_files", "NpyReader")
 
-    @property
-    def opens_remote_paths(self) -> bool:
-        """True if its reader opens paths such as `gs://...`; the others read a local copy."""
-        return self.value[1] == "bundle" or self is Format.SHARDS
+    def opens(self, path: str) -> bool:
+        """Returns whether its reader opens `path` as it is; others read a copy of a remote one."""
+        if not files.is_remote(path) or self is Format.SHARDS:
+            return True
+        return self.value[1] == "bundle" and not files.is_in_store(path)
 
 
 # The exceptions of h5py, zipfile and NumPy on damaged files; TensorFlow, protobuf and safetensors
@@ -254,6 +255,12 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
     for beginnings, cause, remedy in _FOREIGN:
         if start.startswith(beginnings):
             return _foreign(path, cause, remedy)
+    if head[4:8] == b"TFL3":
+        cause = "it is a TFLite model: its layers are fused, and its values often rounded"
+        return _foreign(path, cause, "name the checkpoint that it was converted from")
+    if path.endswith(".onnx"):
+        cause = "it is an ONNX model: its constants are folded, and its names often numbers"
+        return _foreign(path, cause, "name the checkpoint that it was exported from")
     if part := _PART.fullmatch(path):
         remedy = f"give the prefix instead: {part['prefix']}"
         return _foreign(path, "it is one file of a bundle", remedy)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from runner.checkpoints import files
 from runner.errors import CheckpointError, Problem, nearest
 
 SCHEME = "hf://"
@@ -76,7 +75,7 @@ def _cached(repo: str, revision: str, file: str | None) -> Path | None:
     commit = revision
     reference = _folder(repo) / "refs" / revision
     if not _COMMIT.fullmatch(revision) and reference.is_file():
-        commit = files.read_text(str(reference), limit=1024).strip()
+        commit = reference.read_bytes()[:1024].decode(errors="replace").strip()
     if not _COMMIT.fullmatch(commit):
         return None
     snapshot = _folder(repo) / "snapshots" / commit
@@ -84,9 +83,12 @@ def _cached(repo: str, revision: str, file: str | None) -> Path | None:
     return next((snapshot / name for name in names if (snapshot / name).exists()), None)
 
 
+def _is_offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true")
+
+
 def _can_download() -> bool:
-    offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true")
-    return not offline and importlib.util.find_spec("huggingface_hub") is not None
+    return not _is_offline() and importlib.util.find_spec("huggingface_hub") is not None
 
 
 def _downloaded(address: str, repo: str, revision: str, file: str | None) -> Path | None:
@@ -126,7 +128,9 @@ def _not_cached(address: str, repo: str) -> CheckpointError:
         Problem(
             f"{address} is not in the cache of the Hugging Face Hub",
             cause,
-            f"hf download {repo}, or install huggingface_hub to have it downloaded",
+            f"hf download {repo}, or "
+            + ("unset HF_HUB_OFFLINE" if _is_offline() else "install huggingface_hub")
+            + " to have it downloaded",
             tuple(SCHEME + name for name in nearest(repo, cached)),
         )
     )

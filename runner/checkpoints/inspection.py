@@ -51,7 +51,7 @@ class Checkpoint(Mapping[str, NDArray[Any]]):
         """Reads a tensor by its name or an alias; raises KeyError with the nearest names."""
         tensor = self.spec.find(name)
         if tensor is None:
-            near = nearest(name, [*self.tensors, *self.spec.aliases])
+            near = nearest(name, [*self.tensors, *self.spec.other_names])
             raise KeyError(f"{name!r} is not in {self.spec.path}; nearest: {', '.join(near)}")
         ((_, value),) = self.reader.read([tensor.name])
         return value
@@ -160,7 +160,7 @@ def _differences(one: Checkpoint, other: Checkpoint) -> Iterator[tuple[str, str]
 def _partners(ours: CheckpointSpec, theirs: CheckpointSpec) -> dict[str, str]:
     """Returns tensor of the first -> the same tensor of the second."""
     aliases: dict[str, list[str]] = {}
-    for alias, name in ours.aliases.items():
+    for alias, name in ours.other_names.items():
         aliases.setdefault(name, []).append(alias)
     partners: dict[str, str] = {}
     for name in ours.tensors:

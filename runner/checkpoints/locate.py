@@ -21,6 +21,7 @@ from runner.errors import CheckpointError, Problem
 
 LATEST, BEST_OF_RUN = "latest", "best"
 _ORBAX = "orbax:"  # Optional: the format is recognised.
+_ONE_SLASH = re.compile(r"(\w{2,}):/([^/].*)")
 _LAST = re.compile(r"last\s+(\d+)")
 
 
@@ -280,9 +281,16 @@ def _nothing(path: str) -> NoCheckpointError:
             cause = "it is empty"
     else:
         state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
+        if files.is_in_store(path):
+            try:
+                files.stamp(path)
+            except OSError as error:  # Says more, e.g. `403, message='Forbidden'`.
+                cause = str(error).removeprefix(f"{path}: ")
         parent, name = os.path.split(path.rstrip("/"))
         names = get_close_matches(name, _siblings(parent))
         choices = tuple(os.path.join(parent, name) for name in names)
+        if address := _ONE_SLASH.fullmatch(path):  # As pathlib writes an address.
+            cause, choices = "an address has two slashes", (f"{address[1]}://{address[2]}",)
     return NoCheckpointError(Problem(state, cause, "correct the path", choices))
 
 

@@ -177,6 +177,8 @@ def _array(chunks: list[Extension]) -> Array:
 
 
 def _checked(shape: tuple[int, ...], dtype: str, parts: tuple[Bytes, ...]) -> Array:
+    if not all(type(size) is int for size in shape):
+        raise ValueError(f"a shape is {shape!r}")
     expected = math.prod(shape) * parse_dtype(dtype).itemsize
     if min(shape, default=0) < 0 or sum(part.size for part in parts) != expected:
         raise ValueError(f"an array of shape {list(shape)} has too few or too many bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from runner.checkpoints import files
 from runner.checkpoints.adapters import AdapterReader, split_adapter
 from runner.checkpoints.formats import Format, recognise, split_mapping
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedReader, TensorSpec
+from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
 
 
@@ -22,7 +23,7 @@ def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
 
     Args:
       path: a bundle's prefix, a file, or a SavedModel's directory, as `locate.resolve` returns it,
-        on any file system that `tf.io.gfile` opens; `BASE+lora:ADAPTER` merges an adapter.
+        on any file system that `tf.io.gfile` or fsspec opens; `BASE+lora:ADAPTER` merges one.
       digest: the digest that the content must have, or None.
 
     Raises:
@@ -69,9 +70,51 @@ def open_pinned(pinned: Sequence[tuple[str, str]]) -> CheckpointReader:
 def _reader(form: Format, path: str, *mapping: str) -> CheckpointReader:
     _, module, opener = form.value
     reader = getattr(importlib.import_module(f"runner.checkpoints.{module}"), opener)
-    if files.is_remote(path) and not form.opens_remote_paths:
-        return RenamedReader(reader(files.local_copy(path), *mapping), path=path)
-    return cast(CheckpointReader, reader(path, *mapping))
+    if form.opens(path):
+        return cast(CheckpointReader, reader(path, *mapping))
+    copy = files.local_copy(path)
+    return CopyReader(reader(copy, *mapping), copy, path)
+
+
+class CopyReader(CheckpointReader):
+    """Reads the copy of a remote checkpoint; specs and errors name the remote path.
+
+    Args:
+      reader: reads the copy.
+      copy: the path of the copy.
+      path: the remote path.
+    """
+
+    def __init__(self, reader: CheckpointReader, copy: str, path: str) -> None:
+        self._reader, self._copy, self._path = reader, copy, path
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
+        with self._renamed():
+            spec = self._reader.spec()
+        return replace(spec, path=spec.path.replace(self._copy, self._path, 1))
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`."""
+        with self._renamed():
+            yield from self._reader.read(names)
+
+    def bundle(self) -> Bundle | None:
+        """See `CheckpointReader.bundle`."""
+        with self._renamed():
+            return self._reader.bundle()
+
+    @contextlib.contextmanager
+    def _renamed(self) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError as error:
+            raise CheckpointError(
+                *(
+                    replace(problem, state=problem.state.replace(self._copy, self._path))
+                    for problem in error.problems
+                )
+            ) from error
 
 
 def _require_digest(path: str, digest: str, pinned: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import math
 import os
 import sys
@@ -81,6 +82,7 @@ class CheckpointSpec:
       content: returns the digest; see `files.digest_later`.
       aliases: other names of some tensors -> the name in `tensors`; in an object-based checkpoint
         a tensor is named by an object path, and the variable's name is an alias.
+      tied: further names under which a file stores some tensors -> the name in `tensors`.
       layers: group -> name of the layer, in Keras's weights files; the model's group is empty.
       keys: the keys under which TensorFlow's index holds the tensors of an object-based checkpoint,
         such as `a/.ATTRIBUTES/VARIABLE_VALUE` -> the name in `tensors`.
@@ -92,13 +94,19 @@ class CheckpointSpec:
     format: str = ""
     content: Callable[[], str] = field(default=str, repr=False, compare=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def find(self, name: str) -> TensorSpec | None:
         """Returns the tensor with a name, an alias or a key, or None."""
-        known = name if name in self.tensors else self.aliases.get(name) or self.keys.get(name, "")
-        return self.tensors.get(known)
+        known = name if name in self.tensors else self.other_names.get(name, self.keys.get(name))
+        return None if known is None else self.tensors.get(known)
+
+    @functools.cached_property
+    def other_names(self) -> Mapping[str, str]:
+        """The aliases and the tied names -> the name in `tensors`."""
+        return {**self.tied, **self.aliases}
 
     @property
     def digest(self) -> str:

@@ -53,6 +53,7 @@ class ShardsReader(CheckpointReader):
         first = next(iter(specs.values()))
         tensors = {name: spec.tensors[name] for spec in specs.values() for name in spec.tensors}
         aliases = {name: spec.aliases[name] for spec in specs.values() for name in spec.aliases}
+        tied = {name: spec.tied[name] for spec in specs.values() for name in spec.tied}
         layers = {group: spec.layers[group] for spec in specs.values() for group in spec.layers}
         if layers:  # The variables of one layer may be in several shards.
             aliases = keras_paths(tensors, layers)
@@ -69,6 +70,7 @@ class ShardsReader(CheckpointReader):
             format=f"sharded {first.format}",
             content=content,
             aliases=aliases,
+            tied=tied,
             layers=layers,
         )
 
@@ -107,7 +109,8 @@ class ShardsReader(CheckpointReader):
                 name: shards if isinstance(shards, list) else [shards]
                 for name, shards in entries.items()
             }
-        if not listed or not all(_is_name(shard) for shards in listed.values() for shard in shards):
+        valid = (shards and all(map(_is_name, shards)) for shards in listed.values())
+        if not listed or not all(valid):
             raise unreadable(
                 self.path, self.what, f"{WEIGHT_MAP} does not map tensors to file names"
             )
@@ -137,7 +140,7 @@ def _listed_names(shard: str, spec: CheckpointSpec) -> Iterable[str]:
     """Returns what an index should list of a shard: tensors, or Keras's groups of variables."""
     if shard.endswith(_HDF5):
         return (f"/{name.rpartition('/')[0]}" for name in spec.tensors)
-    return (*spec.tensors, *spec.aliases)
+    return (*spec.tensors, *spec.tied)
 
 
 def _reader(path: str) -> CheckpointReader:

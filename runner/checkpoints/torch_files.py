@@ -191,7 +191,7 @@ class TorchReader(CheckpointReader):
         with explained(self.path, self.what):
             content = files.digest_later(self.path)
         path = f"{self.path}#{held.mapping}" if held.mapping else self.path
-        return CheckpointSpec(path, held.step, tensors, self.format, content, aliases=held.aliases)
+        return CheckpointSpec(path, held.step, tensors, self.format, content, tied=held.tied)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""

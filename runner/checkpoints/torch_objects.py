@@ -70,13 +70,13 @@ class StateDict:
     Attributes:
       mapping: where it is in the saved object, e.g. `state_dict`; empty for the object itself.
       tensors: name -> tensor, in the file's order.
-      aliases: further name of a tensor (tied weights) -> its name in `tensors`.
+      tied: further name of a tensor -> its name in `tensors`.
       step: the `global_step` beside it, as Lightning keeps it; None without one.
     """
 
     mapping: str
     tensors: Mapping[str, StorageView]
-    aliases: Mapping[str, str]
+    tied: Mapping[str, str]
     step: int | None = None
 
 
@@ -108,7 +108,7 @@ def state_dict(root: Node, path: str, mapping: str = "") -> StateDict:
         if any(_tensor(value) is not None for value in top.values()):
             mapping = ""
         node = top[mapping] if mapping else root
-    tensors, aliases = _distinct(_tensors(node))
+    tensors, tied = _distinct(_tensors(node))
     if not tensors:
         raise CheckpointError(
             Problem(
@@ -118,7 +118,7 @@ def state_dict(root: Node, path: str, mapping: str = "") -> StateDict:
                 tuple(f"{path}#{name}" for name in nearest(mapping, choices)),
             )
         )
-    return StateDict(mapping, tensors, aliases, step if type(step) is int else None)
+    return StateDict(mapping, tensors, tied, step if type(step) is int else None)
 
 
 def storage_dtype(reference: PersistentId) -> tuple[str, str]:
@@ -142,16 +142,16 @@ def _distinct(
     """Returns the tensors, and the further names of tensors that are tied."""
     tensors: dict[str, StorageView] = {}
     first: dict[StorageView, str] = {}
-    aliases: dict[str, str] = {}
+    tied: dict[str, str] = {}
     for name, tensor in named:
-        if len(tensors) + len(aliases) >= _MAX_TENSORS:
+        if len(tensors) + len(tied) >= _MAX_TENSORS:
             raise PickleError(f"it names more than {_MAX_TENSORS:,} tensors")
         original = first.setdefault(tensor, name) if tensor.key else name
         if original == name:
             tensors[name] = tensor
         else:
-            aliases[name] = original
-    return tensors, aliases
+            tied[name] = original
+    return tensors, tied
 
 
 def _items(node: Node) -> Mapping[Node, Node]:

@@ -22,7 +22,7 @@ from runner.checkpoints.formats import NUMBER, VECTORS_HEADER
 from runner.checkpoints.reader import FileReader, TensorSpec
 
 VECTORS = "vectors"
-_ROW = re.compile(rb"[^\n]+?(?P<numbers>( " + NUMBER + rb")+) *\r?\n")
+_NUMBER = re.compile(NUMBER)
 _HEAD = 64 << 10
 # So many bytes of text are parsed at once.
 _BLOCK = 4 << 20
@@ -103,18 +103,26 @@ def _mapped(path: str) -> Iterator[mmap.mmap]:
 def _layout(data: mmap.mmap) -> Layout:
     head = data[:_HEAD]
     header = VECTORS_HEADER.match(head)
-    row = _ROW.match(head, header.end() if header else 0)
+    row = _count_numbers(head, header.end() if header else 0)
     if header is None:
-        if row is None:
+        if row == 0:
             raise ValueError("its first line is not a token and its vector")
-        columns = row["numbers"].count(b" ")
+        columns = row
         return Layout(_count_lines(data), columns, start=0, is_binary=False)
     rows, columns = int(header[1]), int(header[2])
-    is_binary = row is None or row["numbers"].count(b" ") < columns
+    is_binary = row < columns
     # A number takes four bytes, or as text at least two.
     if rows * columns * (4 if is_binary else 2) > len(data):
         raise ValueError(f"it is too short for {rows:,} vectors of {columns:,} numbers")
     return Layout(rows, columns, header.end(), is_binary)
+
+
+def _count_numbers(head: bytes, start: int) -> int:
+    """Returns how many numbers end the line that begins at `start`, after a token."""
+    end = head.find(b"\n", start)
+    fields = head[start : max(end, start)].rstrip(b"\r ").split(b" ")[1:]
+    is_other = (not _NUMBER.fullmatch(field) for field in reversed(fields))
+    return next((count for count, other in enumerate(is_other) if other), len(fields))
 
 
 def _count_lines(data: mmap.mmap) -> int:
@@ -160,6 +168,10 @@ def _parse(data: mmap.mmap, layout: Layout, values: NDArray[np.float32]) -> None
         pending.append(line[len(_token(line, layout)) :])
         size += len(line)
         if size >= _BLOCK or row == layout.rows - 1:
-            parsed: NDArray[Any] = np.fromstring(b"".join(pending), np.float32, sep=" ")
+            try:
+                parsed: NDArray[Any] = np.fromstring(b"".join(pending), np.float32, sep=" ")
+            except ValueError as error:
+                span = f"{first + 1:,} to {row + 1:,}"
+                raise ValueError(f"one of its vectors {span} holds no number") from error
             values[first : row + 1] = parsed.reshape(len(pending), layout.columns)
             pending, size, first = [], 0, row + 1

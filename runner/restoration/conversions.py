@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from runner.checkpoints import files, word_vectors
 from runner.checkpoints.formats import is_word_vectors
 from runner.checkpoints.reader import is_number, parse_dtype
+from runner.errors import CheckpointError
 
 
 class Conversion(abc.ABC):
@@ -296,11 +297,12 @@ def read_vocabulary(path: str) -> tuple[str, ...]:
       ValueError: when the file cannot be read, or is not UTF-8.
     """
     try:
+        path = files.local_copy(path)
         with files.reading(path) as file:
             if is_word_vectors(file.read(1024)):
                 return word_vectors.tokens(path)
         text = files.read_text(path, _MAX_VOCABULARY)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, CheckpointError) as error:
         raise ValueError(f"the vocabulary {path} cannot be read: {error}") from error
     # Not splitlines(): a token may hold one of the separators that Unicode knows besides \n.
     return tuple(text.removesuffix("\n").split("\n")) if text else ()

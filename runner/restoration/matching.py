@@ -96,7 +96,7 @@ class _Matcher:
         self._owners = owners
         self._fitter = Fitter(scaffold, config)
         self._renames = Renames(config.rename)
-        self._names = {*source.tensors, *source.aliases}
+        self._names = {*source.tensors, *source.other_names}
         self._misses: dict[str, Miss] = {}
         self._misfits: list[Problem] = []
         self._not_renamed: list[str] = []
@@ -202,6 +202,7 @@ class _Matcher:
             tuple(self._misses.values()),
             taken=self.taken,
             not_renamed=self._not_renamed,
+            rename=self._config.rename,
         )
         return problems + combined(self._key, self._misfits)
 

@@ -23,6 +23,8 @@ _UNNAMED = """\
 # The names in a Keras weights file of a layer's variables, where it does not hold the real ones.
 _NUMBERED = re.compile(r"(.*/)?vars/\d+")
 _TORCH = re.compile(r"([^/]*\.)?(weight|bias|running_mean|running_var)[^/.]*")
+# Batch norm's counter in PyTorch, which Keras does not have.
+_TORCH_COUNT = ".num_batches_tracked"
 # PyTorch stacks a recurrent layer's gates: 4 in an LSTM, 3 in a GRU.
 _RECURRENT = {4: "torch_lstm", 3: "torch_gru"}
 
@@ -33,7 +35,11 @@ def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateCl
     `path` is the checkpoint as the user names it, `classes` the class of state of each tensor.
     """
     also = {name: alias for alias, name in spec.aliases.items()}
-    names = [also.get(name, name) for name in spec.tensors if classes[name] in WARM_STARTED]
+    names = [
+        also.get(name, name)
+        for name in spec.tensors
+        if classes[name] in WARM_STARTED and not name.endswith(_TORCH_COUNT)
+    ]
     unnamed = [name for name in names if _NUMBERED.fullmatch(name)]
     named = sorted(name for name in names if name not in unnamed)
     keys: dict[str, object] = {"checkpoint": path}

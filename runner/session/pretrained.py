@@ -274,7 +274,7 @@ def _assign(
                 )
             )
     taken = {piece.tensor.name for assignment in assignments for piece in assignment.pieces}
-    missing = missing_problems(key, spec, misses, taken=taken, not_renamed=())
+    missing = missing_problems(key, spec, misses, taken=taken, not_renamed=(), rename={})
     return assignments, [
         *(replace(problem, remedy=_NAME_THEM) for problem in missing),
         *combined(key, misfits),

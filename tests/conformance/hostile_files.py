@@ -37,8 +37,8 @@ from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices
 
 from runner import inspect
 from tests.conformance.goldens import MAKERS, make, relocated
-from tests.conformance.test_mutations import MUTATIONS
 from tests.tiny import torch_files
+from tests.tiny.bytes import MUTATIONS
 from tests.tiny.tables import recompressed, stored
 from tests.tiny.torch_files import Storage, tensor
 

@@ -133,7 +133,7 @@ def test_remote_checkpoints_are_read(
         tf.io.gfile.copy(str(file), target)
     path = relocated(golden, golden_folder / name, f"{remote}/{name}")
     reader = open_checkpoint(path)
-    assert reader.spec().path == path
+    assert reader.spec().path.partition("#")[0] == path
     assert not diff(golden.path, path)
     ((_, value),) = reader.read([names_in(reader.spec())["conv/kernel"]])
     np.testing.assert_array_equal(value.astype(np.float32), tensors()["conv/kernel"])

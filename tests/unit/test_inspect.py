@@ -95,6 +95,15 @@ def test_aliases_are_shown(tmp_path: Path) -> None:
     assert _rows(_shown(str(tmp_path / "w.h5"), "--all")[1])["norm/moving_mean"][3:] == [path]
 
 
+def test_tied_tensors_have_one_row_and_a_scaffold(tmp_path: Path) -> None:
+    file = str(ROOT / "tests" / "data" / "torch" / "state_dict-2.15.pt")
+    text = _shown(file)[1]
+    assert " head.0.weight = tied.weight " in text
+    assert " tied.weight " not in text.replace("= tied.weight", "")
+    keys = yaml.safe_load(_shown(file, "--as-scaffold")[1])["scaffolds"]["state_dict_2"]
+    assert keys["variables"]["include"] == ["conv/*", "head/*", "norm/*"]
+
+
 def test_a_terminal_gets_colour_and_a_pipe_none(model: str) -> None:
     assert "\x1b[" in _shown(model, "--stats", terminal=True)[1]
     assert "\x1b[" not in _shown(model, "--stats")[1]

@@ -67,6 +67,35 @@ def test_other_adapters_are_refused(
         merged(changed(tmp_path / "adapter", **settings))
 
 
+def test_an_adapter_without_its_settings_is_refused(tmp_path: Path) -> None:
+    (changed(tmp_path / "adapter") / "adapter_config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"the adapter has no adapter_config.json\n.*scale"):
+        merged(tmp_path / "adapter")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha_pattern": ["query"]}, "AttributeError|no attribute"),
+        ({"alpha_pattern": {"(": 1}}, "missing \\)"),
+        ({"lora_alpha": "x"}, "could not convert"),
+    ],
+)
+def test_damaged_settings_are_an_error_that_names_the_adapter(
+    settings: Mapping[str, Any], message: str, tmp_path: Path
+) -> None:
+    adapter = changed(tmp_path / "adapter", **settings)
+    with pytest.raises(CheckpointError, match=f"{adapter}.* cannot be read(.|\n)*({message})"):
+        merged(adapter)
+
+
+def test_a_change_of_another_shape_is_refused(tmp_path: Path) -> None:
+    base = {**read(BASE), "query.weight": np.zeros((6, 8), np.float32)}
+    safetensors.numpy.save_file(base, tmp_path / "base.safetensors")
+    with pytest.raises(CheckpointError, match=r"shape \(6, 8\) by one of \(6, 4\)"):
+        merged(DATA / "plain", str(tmp_path / "base.safetensors"))
+
+
 def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     base = tmp_path / "base.safetensors"
     safetensors.numpy.save_file({"model.query.weight": np.zeros((6, 4), np.float32)}, base)

@@ -120,6 +120,7 @@ FOREIGN = [
     (b'{"a": 1}', "it is JSON without a `weight_map`"),
     (bytes(257) + b"ustar", "it is a tar archive; PyTorch wrote such files"),
     (_zip("notes.txt"), "a zip archive of something else"),
+    (b"\x1c\x00\x00\x00TFL3" + bytes(8), "it is a TFLite model: its layers are fused"),
     (b"just some text", "it begins with b'just som', like none of them"),
 ]
 
@@ -134,6 +135,12 @@ def test_what_is_no_checkpoint_is_explained(content: bytes, cause: str, tmp_path
     assert cause in problem.cause
     assert problem.remedy
     assert ".safetensors" in problem.choices
+
+
+def test_onnx_is_known_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x09\x12\x07pytorch")
+    with pytest.raises(CheckpointError, match=r"ONNX model.*\n.*it was exported from"):
+        recognise(str(tmp_path / "m.onnx"))
 
 
 def test_parts_of_a_bundle_lead_to_its_prefix(tmp_path: Path) -> None:

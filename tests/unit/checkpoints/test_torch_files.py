@@ -38,7 +38,7 @@ def expected(file: Path) -> dict[str, NDArray[Any]]:
 def test_every_value_is_that_of_torch_load(file: Path) -> None:
     reader = TorchReader(str(file))
     spec = reader.spec()
-    names = {**{name: name for name in spec.tensors}, **spec.aliases}
+    names = {**{name: name for name in spec.tensors}, **spec.tied}
     values = expected(file)
     assert set(names) == set(values)
     for name, value in values.items():
@@ -48,10 +48,10 @@ def test_every_value_is_that_of_torch_load(file: Path) -> None:
         assert spec.tensors[names[name]].shape == value.shape
 
 
-def test_tensors_keep_their_order_and_tied_ones_are_aliases() -> None:
+def test_tensors_keep_their_order_and_tied_ones_share_a_tensor() -> None:
     spec = TorchReader(str(DATA / "state_dict-2.15.pt")).spec()
     assert list(spec.tensors)[:3] == ["conv.weight", "conv.bias", "norm.weight"]
-    assert spec.aliases == {"tied.weight": "head.0.weight", "tied.bias": "head.0.bias"}
+    assert spec.tied == {"tied.weight": "head.0.weight", "tied.bias": "head.0.bias"}
 
 
 def test_the_mapping_is_chosen_and_named() -> None:

@@ -64,6 +64,12 @@ def test_damaged_files_are_errors_that_name_the_file(content: bytes, tmp_path: P
         list(open_checkpoint(str(path)).read(["vectors"]))
 
 
+def test_a_long_line_is_judged_at_once(tmp_path: Path) -> None:
+    (tmp_path / "v").write_bytes(b"99999 4\n" + b" 1" * 30_000 + b" x\n")
+    with pytest.raises(CheckpointError, match="cannot be read as a file of word vectors"):
+        list(open_checkpoint(str(tmp_path / "v")).read(["vectors"]))
+
+
 def test_rows_are_taken_by_token(tmp_path: Path) -> None:
     import tensorflow as tf
 

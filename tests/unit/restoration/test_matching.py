@@ -304,6 +304,68 @@ def test_a_regular_rename_is_ready_to_paste() -> None:
     assert not one(VARIABLES, scaffold(rename=rules), renamed).problems
 
 
+MODULE = [
+    variable("cnn/conv/kernel", (3, 3, 2, 4)),
+    variable("cnn/conv/bias", (4,)),
+    variable("cnn/lstm/lstm_cell/kernel", (2, 8)),
+    variable("cnn/lstm/lstm_cell/bias", (8,)),
+]
+TORCH_SHAPES: dict[str, Shape] = {
+    "conv.weight": (4, 2, 3, 3),
+    "conv.bias": (4,),
+    "lstm.weight_ih_l0": (8, 2),
+    "lstm.bias_ih_l0": (8,),
+    "lstm.bias_hh_l0": (8,),
+}
+CONVERT = {"*/lstm/*": "torch_lstm", "*": "torch"}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rename", "proposed"),
+    [
+        ("module.", {"cnn/": ""}, {"cnn/": "module."}),
+        ("model.", {"re:cnn/(.*)": r"\1"}, {"re:cnn/(.*)": r"model.\1"}),
+        ("module.cnn.", {}, {"cnn/": "module.cnn/"}),
+        (
+            "model.net.",
+            {"cnn/conv/": "conv/", "cnn/": ""},
+            {"cnn/conv/": "model.net.conv/", "cnn/": "model.net."},
+        ),
+    ],
+)
+def test_a_prefix_of_all_names_in_a_pytorch_file_is_proposed(
+    prefix: str, rename: dict[str, str], proposed: dict[str, str]
+) -> None:
+    shapes = {prefix + name: shape for name, shape in TORCH_SHAPES.items()}
+    stored = checkpoint(shapes={**shapes, "other": (1,)})
+    config = scaffold(rename=rename, convert=CONVERT)
+    problem = only(one(MODULE, config, stored))
+    assert f"whose names begin with {prefix.removesuffix('cnn.')!r}" in problem.cause
+    assert problem.choices[0] == f"{prefix}conv.weight"
+    pasted = problem.remedy.partition(", or paste ")[2]
+    (word,) = shlex.split(pasted)
+    rules = OverridesParser.create().parse_override(word).value()
+    assert rules == proposed
+    followed = one(MODULE, scaffold(rename={**rename, **proposed}, convert=CONVERT), stored)
+    assert not followed.problems
+
+
+def test_layouts_of_pytorch_are_proposed() -> None:
+    stored = checkpoint(shapes={"a.weight": (3, 2)})
+    problem = only(one([variable("a/kernel")], scaffold(), stored))
+    assert problem.remedy.startswith('set scaffolds.net.convert={"*": torch} if')
+    assert not one([variable("a/kernel")], scaffold(convert={"*": "torch"}), stored).problems
+
+
+def test_a_prefix_of_many_parts_is_one_rule() -> None:
+    variables = [variable(f"part{number}/kernel") for number in range(6)]
+    stored = checkpoint(shapes={f"module.part{number}.weight": (3, 2) for number in range(6)})
+    problem = only(one(variables, scaffold(convert={"*": "torch"}), stored))
+    assert problem.remedy.startswith(r"""in YAML rename: {"re:(.*)": 'module.\1'}""")
+    rules = {"re:(.*)": r"module.\1"}
+    assert not one(variables, scaffold(rename=rules, convert={"*": "torch"}), stored).problems
+
+
 def test_rules_that_match_already_come_after_the_new_one() -> None:
     config = scaffold(rename={"cnn/": "nets/"})
     problem = only(one(VARIABLES, config, checkpoint(shapes=source("cnn/", "features/"))))

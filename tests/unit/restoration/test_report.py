@@ -216,6 +216,9 @@ def test_digests_are_short_on_a_screen_and_whole_in_a_file() -> None:
         # The name that people know, rather than the place in the file.
         ({}, checkpoint("layers/0", aliases={"a/k": "layers/0"}), "net"),
         ({"rename": {"a/": "c/"}}, checkpoint("0", aliases={"c/k": "0"}), "net: c/k"),
+        # A tied tensor has its first name.
+        ({}, checkpoint("a/k", tied={"b/k": "a/k"}), "net"),
+        ({"rename": {"a/": "c/"}}, checkpoint("d/k", tied={"c/k": "d/k"}), "net: d/k"),
         ({"missing": Missing.init}, checkpoint(), "Const"),
     ],
 )
