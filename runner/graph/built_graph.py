@@ -27,7 +27,8 @@ class Training:
     Attributes:
       train_op: runs one step and increments the global step.
       step: the global step, an int64 scalar, read after the train op has run.
-      values: metric name -> float32 scalar over the step's batches; `loss` is one of them.
+      values: metric name -> float32 scalar over the step's batches; `loss` is one of them, except
+        where a model's own step returns none.
       rollbacks: how often the run went back to a checkpoint; None when it cannot.
       input_initializer: starts the training input at its beginning.
       input_seconds: how long the step waits for its input, a float64 scalar.
@@ -55,6 +56,11 @@ class Training:
     averages: AveragedWeights | None = None
     shared_state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     state_names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> tf.Tensor:
+        """The value `loss`, or the sum of all values of a step that has no value of that name."""
+        return self.values["loss"] if "loss" in self.values else tf.add_n([*self.values.values()])
 
     def run_step(self, session: tf.compat.v1.train.MonitoredSession) -> None:
         """Takes one training step; the session's hooks see it."""

@@ -89,7 +89,7 @@ class InGraphEvaluation(Evaluation):
         if self.cardinality is None:
             session.run(self.initializer)
         else:
-            _require_end(self.split, session.run((self.initializer, self.cardinality))[1])
+            require_end(self.split, session.run((self.initializer, self.cardinality))[1])
         sums = dict.fromkeys(self.sums, 0.0)
         counts = dict.fromkeys(self.counts, 0.0)
         while True:
@@ -193,7 +193,7 @@ class SeparateEvaluation(Evaluation):
                     count = session.run_step_fn(
                         lambda step_context: step_context.session.run(self.cardinality)
                     )
-                    _require_end(self.split, count)
+                    require_end(self.split, count)
                 while not session.should_stop():
                     session.run(self.update)
                     batches += 1
@@ -236,7 +236,7 @@ def separate_evaluation(
     )
 
 
-def _require_end(split: str, cardinality: int) -> None:
+def require_end(split: str, cardinality: int) -> None:
     """Raises a ConfigError where a pass over a split would never end, or may not."""
     endless = cardinality == tf.data.INFINITE_CARDINALITY
     if split == "train" and cardinality < 0:

@@ -55,8 +55,8 @@ class Model(Protocol):
     `add_loss` and regularisers of a Keras model always count. Where the configuration names no loss
     or no metrics, the model's own are used: from `compile`, from an overridden `compute_loss` or
     `compute_metrics`, and metrics that it tracks. An overridden `train_step` or `test_step` is
-    refused, because the runner makes the step itself. Pretrained values come through scaffolds,
-    not from the model's constructor.
+    called in place of all of these, see `runner.graph.keras_steps`. Pretrained values come through
+    scaffolds, not from the model's constructor.
     """
 
     def __call__(self, features: Any, training: bool) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,12 +13,13 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import require_objective
 from runner.errors import ConfigError, Problem
-from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph
+from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
-from runner.graph.evaluation import InGraphEvaluation
+from runner.graph.evaluation import Evaluation, InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
+from runner.graph.keras_steps import ModelSteps, takes_its_own_steps
 from runner.graph.measures import Batch
 from runner.graph.objective import Objective
 from runner.graph.optimization import Schedule, averaged_names
@@ -64,6 +65,9 @@ class KerasGraph(GraphMaker):
             data = build_data(config)
             with replica.partitioned():
                 model = build_model(config)
+            if takes_its_own_steps(model):
+                return self._with_own_steps(model, data, split, train=train, replica=replica)
+            with replica.partitioned():
                 objective, calls = Objective(config, model), Calls(config)
                 notes = list(objective.notes)
                 if not config.optimizer:
@@ -76,41 +80,67 @@ class KerasGraph(GraphMaker):
                 step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
-            weights = keras_variables(model)
-            keras_names = {name: weight.value for name, weight in weights.items()}
-            of_model = _in_order_of_model(keras_names)
+            of_model = _in_order_of_model(_named(model))
             policies = _policies(config, of_model)
-            _require_sources(config, graph, of_model, policies=policies)
-            trainable = which_train(model, of_model)
-            trained = _trained(of_model, trainable, policies=policies)
+            trained = _trained(of_model, which_train(model, of_model), policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
-            variables = name_variables(tf.compat.v1.global_variables(), keras_names, training)
-            saver = _saver(config, variables, trained, source=source)
-        return BuiltGraph(
-            graph=graph,
-            variables=variables,
-            specs=variable_specs(
-                variables,
-                trainable,
+            return _assembled(
+                config,
+                model,
+                data,
+                of_model=of_model,
                 policies=policies,
                 training=training,
-                initializers=initializers(model),
-            ),
+                evaluation=evaluation,
+                calls=calls,
+                source=source,
+                notes=notes,
+            )
+
+    def _with_own_steps(
+        self, model: Any, data: Data, split: str, *, train: bool, replica: Replica
+    ) -> BuiltGraph:
+        """Builds the same of a model that overrides Keras's steps, in the model's graph."""
+        config = self.config
+        steps = ModelSteps(config, model)
+        source = _training_input(data, replica, labelled=False) if train else None
+        if source and not all(scaffold.trainable for scaffold in config.scaffolds.values()):
+            # The step finds the variables that train by itself: they are frozen before it is
+            # traced, and the model may create them only when it is called.
+            steps.create_variables(source)
+            for name, policy in _policies(config, _named(model)).items():
+                if not policy.trainable:
+                    keras_variables(model)[name].trainable = False
+        training = steps.train(source) if source else None
+        batches, cardinality = _one_pass(split, data, labelled=False)
+        evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
+        if evaluation.metrics:
+            require_objective(config.train.objective, evaluation.metrics)
+        steps.keep_apart(trains=train)
+        of_optimizers = steps.optimizer_variables()
+        of_model = {
+            name: variable
+            for name, variable in _in_order_of_model(_named(model)).items()
+            if variable.ref() not in of_optimizers
+        }
+        return _assembled(
+            config,
+            model,
+            data,
+            of_model=of_model,
+            policies=_policies(config, of_model),
             training=training,
             evaluation=evaluation,
-            saver=saver,
-            calls=calls,
-            sizes=data.sizes() if isinstance(data, Sized) else {},
-            notes=tuple(notes),
-            layout=partial(weights_layout, model, weights) if weights else None,
-            slots=keras_slots(variables, training) if training else None,
+            calls=Calls(config),
+            source=source,
+            notes=steps.notes(),
         )
 
     def serving(self, checkpoint: str) -> ServingGraph:
         """Builds the forward pass alone, of features that are fed."""
         config = self.config
         with new_graph(config, Replica()) as graph, dtype_policy(config):
-            batch = build_data(config).test().element_spec[0]
+            batch = _features(build_data(config).test().element_spec)
             features = tf.nest.map_structure(
                 lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
             )
@@ -139,7 +169,57 @@ class KerasGraph(GraphMaker):
         with tf.Graph().as_default():
             dataset = build_data(self.config).test()
             batches = tf.compat.v1.data.make_initializable_iterator(dataset)
-            return first_example(batches.get_next()[0], batches.initializer)
+            return first_example(_features(batches.get_next()), batches.initializer)
+
+
+def _features(batch: Any) -> Any:
+    """Returns the features of a batch, which may have no labels."""
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
+def _assembled(
+    config: RunConfig,
+    model: Any,
+    data: Data,
+    *,
+    of_model: Mapping[str, tf.Variable],
+    policies: Mapping[str, ScaffoldConfig],
+    training: Training | None,
+    evaluation: Evaluation,
+    calls: Calls,
+    source: TrainingInput | None,
+    notes: Sequence[str],
+) -> BuiltGraph:
+    """Returns the default graph as a built one, with its variables named and its saver built."""
+    graph = tf.compat.v1.get_default_graph()
+    _require_sources(config, graph, of_model, policies=policies)
+    trainable = which_train(model, of_model)
+    variables = name_variables(tf.compat.v1.global_variables(), _named(model), training)
+    trained = _trained(of_model, trainable, policies=policies)
+    weights = keras_variables(model)
+    return BuiltGraph(
+        graph=graph,
+        variables=variables,
+        specs=variable_specs(
+            variables,
+            trainable,
+            policies=policies,
+            training=training,
+            initializers=initializers(model),
+        ),
+        training=training,
+        evaluation=evaluation,
+        saver=_saver(config, variables, trained, source=source),
+        calls=calls,
+        sizes=data.sizes() if isinstance(data, Sized) else {},
+        notes=tuple(notes),
+        layout=partial(weights_layout, model, weights) if weights else None,
+        slots=keras_slots(variables, training) if training else None,
+    )
+
+
+def _named(model: Any) -> dict[str, tf.Variable]:
+    return {name: weight.value for name, weight in keras_variables(model).items()}
 
 
 def _saver(
@@ -175,11 +255,13 @@ def build_data(config: RunConfig) -> Data:
     return data
 
 
-def _batches(split: str, data: Data) -> tf.data.Dataset:
+def _batches(split: str, data: Data, *, labelled: bool = True) -> tf.data.Dataset:
     with calling(f"data.{split}()"):
         dataset = getattr(data, split)()
     element = getattr(dataset, "element_spec", None)
     if isinstance(element, tuple) and len(element) in (2, 3):
+        return dataset
+    if element is not None and not labelled:  # A step of the model's own takes any batch.
         return dataset
     raise ConfigError(
         Problem(
@@ -190,9 +272,11 @@ def _batches(split: str, data: Data) -> tf.data.Dataset:
     )
 
 
-def _one_pass(split: str, data: Data) -> tuple[tf.data.Dataset, tf.Tensor | None]:
+def _one_pass(
+    split: str, data: Data, *, labelled: bool = True
+) -> tuple[tf.data.Dataset, tf.Tensor | None]:
     """Returns the batches of a split, and their number; None where they are known to end."""
-    batches = _batches(split, data)
+    batches = _batches(split, data, labelled=labelled)
     size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
     if size is None:
         return batches, batches.cardinality()
@@ -200,8 +284,8 @@ def _one_pass(split: str, data: Data) -> tuple[tf.data.Dataset, tf.Tensor | None
     return batches.unbatch().take(size).batch(_BATCH_SIZE), None
 
 
-def _training_input(data: Data, replica: Replica) -> TrainingInput:
-    batches = replica.shard(_batches("train", data))
+def _training_input(data: Data, replica: Replica, *, labelled: bool = True) -> TrainingInput:
+    batches = replica.shard(_batches("train", data, labelled=labelled))
     ahead = getattr(data, "prefetch", True)
     return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
 

@@ -23,7 +23,7 @@ from runner.graph.measures import Batch, Measure, PerExample, Totals, Values
 from runner.system.user_code import calling
 
 # The runner replaces these methods of Keras's `fit` and `evaluate`.
-_NOT_CALLED = ("train_step", "test_step", "make_train_function", "make_test_function")
+_NOT_CALLED = ("make_train_function", "make_test_function")
 # Names that `keras.Model.compile` resolves by the shapes of labels and outputs.
 _BY_SHAPE = {"loss": ("crossentropy", "ce"), "metric": ("accuracy", "acc")}
 
@@ -307,9 +307,8 @@ def _require_called(config: RunConfig, model: Any) -> None:
         raise ConfigError(
             Problem(
                 f"model: {type(model).__name__} has a {' and a '.join(overridden)} of its own",
-                "the runner makes the training step itself, so that it can freeze, clip, "
-                "accumulate and resume",
-                "move what differs to compute_loss and compute_metrics, which are called",
+                "a run makes the function that takes its steps itself",
+                "move what differs to train_step, test_step or compute_loss, which are called",
             )
         )
 

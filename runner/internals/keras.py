@@ -58,6 +58,15 @@ def layers_of(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def metrics_of(model: Any) -> list[Any]:
+    """Returns the metrics of a Keras model, also those that `compile` made.
+
+    A model may override `metrics`, which then lacks the tracker of the loss that `compile` made.
+    """
+    made = (getattr(model, name, None) for name in ("_loss_tracker", "_compile_metrics"))
+    return [*model.metrics, *(metric for metric in made if metric is not None)]
+
+
 def hand_over_losses(model: Any, scope: Any) -> None:
     """Makes what `add_loss` has added known within a `keras.StatelessScope`.
 

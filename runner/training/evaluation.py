@@ -15,7 +15,7 @@ from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.locate import resolve
 from runner.config.choices import SCAFFOLDS, EvaluatedSplit
 from runner.config.schema import RunConfig
-from runner.errors import CheckpointError, Problem, RunDirectoryError
+from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
 from runner.graph.variables import saved_as
 from runner.restoration.json_report import provenance_document
@@ -103,6 +103,14 @@ def evaluate_run(experiment: Experiment) -> float:
             with built.calls.explaining():
                 metrics = built.evaluation.evaluate(session)
     Interruption.check_swallowed()
+    if not metrics:
+        raise ConfigError(
+            Problem(
+                f"mode=evaluate: {config.model['_target_']} returns a model that evaluates nothing",
+                "it has neither a test_step nor a loss",
+                "give it a test_step that returns metrics",
+            )
+        )
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     experiment.screen.line(f"{weights}: {split.value}  {shown}")
     if weights.directory is not None and split is EvaluatedSplit.test:

@@ -83,6 +83,7 @@ def _keep(experiment: Experiment, directory: RunDirectory, folder: Path, step: i
     try:
         uri = store.keep_model(directory.path, model, register, alias=config.export.alias)
     except TrackingError as error:
+        Interruption.check_swallowed()
         if register is not None:
             raise
         screen.line(f"the model is not kept with the run: {error}")

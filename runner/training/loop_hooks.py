@@ -154,7 +154,7 @@ def loop_hooks(
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
-        configured.evaluation,
+        *([configured.evaluation] if run.built.evaluation.metrics else []),
         progress,
         *configured.named,
         *_of_the_graph(run),
@@ -206,7 +206,7 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
     if training.learning_rate is not None:
         remedy += f", for example with half of it: optimizer.learning_rate={half}"
     return NanLossHook(
-        training.values["loss"],
+        training.loss,
         training.step,
         run.directory.checkpoints,
         remedy,

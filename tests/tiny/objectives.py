@@ -133,7 +133,7 @@ class OwnLoss(keras.Model):
 
 
 class OwnStep(OwnLoss):
-    """A model with its own training step."""
+    """A model that makes the function which takes its steps."""
 
-    def train_step(self, data: Any) -> Any:
-        return super().train_step(data)
+    def make_train_function(self, force: bool = False) -> Any:
+        return super().make_train_function(force)

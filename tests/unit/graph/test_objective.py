@@ -255,7 +255,10 @@ def test_class_weights_weigh_examples_by_their_class() -> None:
         ({"metrics": {"loss": "mae"}}, "two metrics are named loss"),
         ({"loss": {"sing": "mse"}}, r"loss\.sing: the model has no output 'sing'(.|\n)*dense_1"),
         ({"loss": None}, "loss has no value"),
-        ({"loss": None, "model": {"_target_": f"{HERE}.OwnStep"}}, "OwnStep has a train_step"),
+        (
+            {"loss": None, "model": {"_target_": f"{HERE}.OwnStep"}},
+            "has a make_train_function",
+        ),
         ({"class_weight": {0: 2.0}}, "the training data give sample weights"),
         ({"loss_weights": {"a": 2.0}}, "a weighs no loss(.|\n)*write loss as a mapping"),
         ({"loss": {"dense": "mse"}, "loss_weights": {"dens": 2.0}}, "choices: dense"),

@@ -13,6 +13,7 @@ from runner.errors import InterruptedRunError
 from runner.internals.keras import (
     hand_over_losses,
     layers_of,
+    metrics_of,
     saved_groups,
     slots_of,
     spares_weights,
@@ -39,6 +40,15 @@ def test_where_keras_saves_variables() -> None:
     }
     assert [*groups["layers/dense"][1]] == ["0", "1"]
     assert {"inner", "two", "one"} <= {layer.name for layer in layers_of(model)}
+
+
+def test_the_metrics_that_compile_makes() -> None:
+    class Own(keras.Sequential):
+        metrics = ()
+
+    model = Own([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    assert [type(metric).__name__ for metric in metrics_of(model)] == ["Mean", "CompileMetrics"]
 
 
 def test_which_weights_do_not_decay() -> None:

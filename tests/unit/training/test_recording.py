@@ -54,7 +54,7 @@ def tracked(migrated_database: Path, tmp_path: Path, forked_followers: None) -> 
     return TrackedRuns(tmp_path / "runs", database)
 
 
-def test_a_signal_while_the_run_is_closed_ends_the_process_but_not_the_run(
+def test_a_signal_while_the_run_is_closed_leaves_it_finished(
     cheap: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_end = runner.training.recording._record_end
@@ -64,8 +64,7 @@ def test_a_signal_while_the_run_is_closed_ends_the_process_but_not_the_run(
         record_end(*arguments)
 
     monkeypatch.setattr(runner.training.recording, "_record_end", signalled)
-    with pytest.raises(InterruptedRunError, match="ended by SIGTERM"):
-        cheap.run()
+    cheap.run()
     assert cheap.record().status == "FINISHED"
 
 

@@ -1,0 +1,287 @@
+"""The graph of a Keras model with a `train_step` or `test_step` of its own.
+
+The steps are called as `keras.Model.fit` and `evaluate` call them, each in one `tf.function` of the
+graph: the model differentiates, and its optimizers apply. What they return are the metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from runner.config.cluster_spec import is_cluster
+from runner.config.schema import RunConfig
+from runner.errors import ConfigError, Problem
+from runner.graph.built_graph import Training
+from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut, require_end
+from runner.graph.input_pipeline import TrainingInput
+from runner.graph.training_step import rollback_count
+from runner.internals.keras import metrics_of, slots_of
+from runner.restoration.model_variables import tensorflow_variable
+from runner.restoration.variables import EMA_SUFFIX
+from runner.system.user_code import calling
+
+_STEPS = ("train_step", "test_step")
+
+
+def overrides(model: Any, method: str) -> bool:
+    """Returns whether a Keras model has a method of its own in place of `keras.Model`'s."""
+    is_keras = isinstance(model, keras.Model)
+    return is_keras and getattr(type(model), method) is not getattr(keras.Model, method)
+
+
+def takes_its_own_steps(model: Any) -> bool:
+    """Returns whether a model overrides `train_step` or `test_step`."""
+    return any(overrides(model, step) for step in _STEPS)
+
+
+@dataclass(frozen=True)
+class StepEvaluation(Evaluation):
+    """An evaluation by the model's `test_step`, in the same graph and session as training.
+
+    Attributes:
+      begin: starts a pass: the iterator, and the metrics' initial values.
+      reset: gives the metrics their initial values, for the next training step.
+      values: metric name -> its value after the newest batch, a float32 scalar.
+      cardinality: how many batches a pass has, as `tf.data.Dataset.cardinality`.
+    """
+
+    split: str
+    begin: tf.Operation
+    reset: tf.Operation
+    values: Mapping[str, tf.Tensor]
+    cardinality: tf.Tensor
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return tuple(self.values)
+
+    def evaluate(
+        self, session: tf.compat.v1.Session, cut: Callable[[], bool] = never_cut
+    ) -> dict[str, float]:
+        """Returns what the step of the last batch returns, as `keras.Model.evaluate` does."""
+        if not self.values:
+            return {}
+        require_end(self.split, session.run((self.begin, self.cardinality))[1])
+        values: Mapping[str, Any] = {}
+        while True:
+            try:
+                values = session.run(dict(self.values))
+            except tf.errors.OutOfRangeError:
+                break
+            if cut():
+                session.run(self.reset)
+                raise EvaluationCutError
+        session.run(self.reset)
+        if not values:
+            raise ConfigError(Problem(f"data.{self.split}() gives no example to evaluate"))
+        return {name: float(value) for name, value in values.items()}
+
+
+class ModelSteps:
+    """Calls the steps of a model in the default graph.
+
+    Args:
+      config: the run's configuration.
+      model: a Keras model that overrides a step.
+
+    Raises:
+      ConfigError: when the configuration asks for what only the runner's own step does.
+    """
+
+    def __init__(self, config: RunConfig, model: keras.Model) -> None:
+        problems = list(_unused_keys(config, model))
+        if problems:
+            raise ConfigError(*problems)
+        self._config, self._model = config, model
+        self._global_step = tf.compat.v1.train.get_or_create_global_step()
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether the model has a `test_step`, or a loss for Keras's."""
+        model = self._model
+        has_loss = model.compiled and model.loss is not None
+        return has_loss or overrides(model, "test_step") or overrides(model, "compute_loss")
+
+    def train(self, source: TrainingInput) -> Training:
+        """Adds the training step; it creates variables that the model creates when it is called."""
+        batch, waited = source.next()
+        values, ran = self._call("train_step", batch)
+        # Kept over steps, as in an epoch of `fit`, metrics would depend on when the run began.
+        with tf.control_dependencies([ran]):
+            trained = tf.group(self.reset_metrics(), self._global_step.assign_add(1))
+        with tf.control_dependencies([trained]):
+            step = tf.identity(self._global_step.read_value())
+        return Training(
+            train_op=trained,
+            step=step,
+            values=values,
+            rollbacks=rollback_count(self._config),
+            input_initializer=source.initializer,
+            input_seconds=waited,
+            input_name="data.train()",
+            saved_input=source.state if self._config.train.save_input else None,
+            state_names=dict(self._state_names()),
+        )
+
+    def evaluation(
+        self, split: str, batches: tf.data.Dataset, cardinality: tf.Tensor | None
+    ) -> StepEvaluation:
+        """Adds the evaluation of a split; it has no metrics where the model cannot evaluate."""
+        with tf.name_scope(split):
+            iterator = tf.compat.v1.data.make_initializable_iterator(batches)
+            values: dict[str, tf.Tensor] = {}
+            if self.can_evaluate:
+                values, _ = self._call("test_step", iterator.get_next())
+            reset = self.reset_metrics()
+        return StepEvaluation(
+            split=split,
+            begin=tf.group(iterator.initializer, reset),
+            reset=reset,
+            values=values,
+            cardinality=batches.cardinality() if cardinality is None else cardinality,
+        )
+
+    def reset_metrics(self) -> tf.Operation:
+        """Returns an operation that resets the metrics which the model tracks."""
+
+        def reset() -> tf.Tensor:
+            self._model.reset_metrics()
+            return tf.constant(True)
+
+        return tf.function(reset, autograph=False)().op
+
+    def create_variables(self, source: TrainingInput) -> None:
+        """Calls the training step once in the graph, without running it."""
+        self._call("train_step", source.next()[0])
+
+    def notes(self) -> list[str]:
+        """Returns lines on what the model decides instead of the configuration."""
+        steps = " and ".join(step for step in _STEPS if overrides(self._model, step))
+        notes = [
+            f"steps: {type(self._model).__name__} has a {steps} of its own, with its optimizers"
+        ]
+        if not self.can_evaluate:
+            notes.append("evaluation: none, the model has neither a test_step nor a loss")
+        return notes
+
+    def keep_apart(self, *, trains: bool) -> None:
+        """Keeps out of checkpoints what a session initialises for itself.
+
+        That is the state of metrics, and of optimizers where nothing trains.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        apart = {
+            variable.value.ref()
+            for metric in metrics_of(self._model)
+            for variable in metric.variables
+        }
+        if not trains:
+            apart |= self.optimizer_variables()
+        variables = graph.get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        for variable in list(variables):
+            if variable.ref() in apart:
+                variables[:] = [other for other in variables if other is not variable]
+                graph.add_to_collection(tf.compat.v1.GraphKeys.LOCAL_VARIABLES, variable)
+
+    def optimizer_variables(self) -> set[Any]:
+        """Returns the references of the variables of all optimizers of the model."""
+        return {
+            variable.value.ref()
+            for _, optimizer in _optimizers(self._model)
+            for variable in optimizer.variables
+        }
+
+    def _call(self, method: str, batch: Any) -> tuple[dict[str, tf.Tensor], tf.Operation]:
+        """Returns the scalars that a step returns, by name, and the operation that takes it."""
+        call = f"{self._config.model['_target_']}.{method} was called"
+
+        def step(data: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+            with calling("model", call):
+                logs = getattr(self._model, method)(data)
+            return dict(_scalars(logs)), tf.constant(True)
+
+        values, ran = tf.function(step, autograph=False)(batch)
+        return values, ran.op
+
+    def _state_names(self) -> Iterator[tuple[str, str]]:
+        """Yields the operation of a variable of an optimizer, and its name in checkpoints.
+
+        Keras's names hold counters of the process. The model's attribute for the optimizer is what
+        stays; slots follow the variable that they belong to.
+        """
+        for attribute, optimizer in _optimizers(self._model):
+            for key, value in vars(optimizer).items():
+                if isinstance(value, keras.Variable):
+                    yield value.value.op.name, f"{attribute}/{key.strip('_')}"
+            for slot in slots_of(optimizer) if optimizer.built else ():
+                owner = tensorflow_variable(slot.trained).op.name
+                name = f"{owner}/{attribute}/{slot.name}"
+                if slot.name == "average":
+                    name = f"{owner}/{attribute}{EMA_SUFFIX}"
+                yield slot.variable.value.op.name, name
+
+
+def _optimizers(model: keras.Model) -> list[tuple[str, Any]]:
+    """Returns the attributes of a model that are optimizers; those in a list are numbered."""
+    found: dict[int, tuple[str, Any]] = {}
+    attributes = {"optimizer": getattr(model, "optimizer", None), **vars(model)}
+    for attribute, value in attributes.items():
+        if attribute.startswith("_self_"):  # TensorFlow's records of the same objects.
+            continue
+        values = value if isinstance(value, Mapping | Sequence) else {"": value}
+        named = values.items() if isinstance(values, Mapping) else enumerate(values)
+        for key, optimizer in named:
+            if isinstance(optimizer, keras.optimizers.Optimizer):
+                name = f"{attribute.strip('_')}_{key}".rstrip("_")
+                found.setdefault(id(optimizer), (name, optimizer))
+    return list(found.values())
+
+
+def _scalars(logs: Any) -> Iterator[tuple[str, tf.Tensor]]:
+    """Yields what a step returns, as Keras logs it; e.g. `{"loss": 0.5}`."""
+    for name, value in logs.items() if isinstance(logs, Mapping) else ():
+        value = tf.convert_to_tensor(value)
+        if value.shape.rank == 0:
+            yield name, tf.cast(value, tf.float32)
+
+
+def _own_steps(model: keras.Model) -> str:
+    return " and ".join(
+        f"{type(model).__name__}.{step}" for step in _STEPS if overrides(model, step)
+    )
+
+
+def _unused_keys(config: RunConfig, model: keras.Model) -> Iterator[Problem]:
+    """Yields the keys of the configuration that a step of the model's own leaves without effect."""
+    train = config.train
+    unused = {
+        "loss": config.loss is not None,
+        "metrics": bool(config.metrics or config.weighted_metrics),
+        "class_weight": bool(config.class_weight),
+        "cluster": is_cluster(config.cluster),
+        "train.accumulate": train.accumulate > 1,
+        "train.clip": any(vars(train.clip).values()),
+        "train.ema_decay": train.ema_decay is not None,
+        **{
+            f"scaffolds.{name}.{key}": True
+            for name, scaffold in config.scaffolds.items()
+            for key, is_set in (
+                ("freeze_until_step", bool(scaffold.freeze_until_step)),
+                ("learning_rate_multiplier", scaffold.learning_rate_multiplier != 1),
+            )
+            if is_set
+        },
+    }
+    for key, is_set in unused.items():
+        if is_set:
+            yield Problem(
+                f"{key} is set, and the model has {_own_steps(model)}",
+                "the model computes its loss, metrics and update itself",
+                f"delete {key}, and compile the model with what it stands for",
+            )

@@ -1,0 +1,256 @@
+"""Keras models that take their own steps, in the style of keras.io's programs, and their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+EXAMPLES, BATCH = 48, 8
+
+
+class Numbers:
+    """Batches of four features; `labelled` gives a class with each."""
+
+    def __init__(self, labelled: bool = True) -> None:
+        self.labelled = labelled
+
+    def _split(self, seed: int) -> tf.data.Dataset:
+        features = np.random.default_rng(seed).normal(size=(EXAMPLES, 4)).astype(np.float32)
+        if not self.labelled:
+            return tf.data.Dataset.from_tensor_slices(features)
+        labels = (features.sum(axis=1) > 0).astype(np.int32)
+        return tf.data.Dataset.from_tensor_slices((features, labels))
+
+    def train(self) -> tf.data.Dataset:
+        return self._split(1).repeat().batch(BATCH)
+
+    def validation(self) -> tf.data.Dataset:
+        return self._split(2).batch(BATCH)
+
+    def test(self) -> tf.data.Dataset:
+        return self._split(3).batch(BATCH)
+
+
+def dense(*sizes: int, name: str, dropout: float = 0.0) -> keras.Sequential:
+    """A small network; the first size is that of the input."""
+    hidden = [layers.Dense(size, "tanh") for size in sizes[1:-1]]
+    dropped = [layers.Dropout(dropout, seed=4)] if dropout else []
+    return keras.Sequential(
+        [keras.Input((sizes[0],)), *hidden, *dropped, layers.Dense(sizes[-1])], name=name
+    )
+
+
+class GAN(keras.Model):
+    """Two optimizers, apply_gradients over parts of the weights, no loss and no evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.discriminator = dense(4, 8, 1, name="discriminator", dropout=0.3)
+        self.generator = dense(2, 8, 4, name="generator")
+        self.seed = keras.random.SeedGenerator(1)
+        self.d_loss, self.g_loss = (keras.metrics.Mean(name=name) for name in ("d_loss", "g_loss"))
+
+    def compile(self, d_optimizer: Any, g_optimizer: Any) -> None:
+        super().compile()
+        self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.d_loss, self.g_loss]
+
+    def train_step(self, real: Any) -> Mapping[str, Any]:
+        noise = keras.random.normal((tf.shape(real)[0], 2), seed=self.seed)
+        with tf.GradientTape() as tape:
+            fake = self.generator(noise, training=True)
+            logits = [self.discriminator(each, training=True) for each in (real, fake)]
+            d_loss = tf.reduce_mean(tf.nn.softplus(-logits[0]) + tf.nn.softplus(logits[1]))
+        weights = self.discriminator.trainable_weights
+        self.d_optimizer.apply_gradients(zip(tape.gradient(d_loss, weights), weights, strict=True))
+        with tf.GradientTape() as tape:
+            fake = self.discriminator(self.generator(noise, training=True), training=True)
+            g_loss = tf.reduce_mean(tf.nn.softplus(-fake))
+        weights = self.generator.trainable_weights
+        self.g_optimizer.apply_gradients(zip(tape.gradient(g_loss, weights), weights, strict=True))
+        self.d_loss.update_state(d_loss)
+        self.g_loss.update_state(g_loss)
+        return {"d_loss": self.d_loss.result(), "g_loss": self.g_loss.result()}
+
+
+def gan() -> keras.Model:
+    model = GAN()
+    model.compile(keras.optimizers.Adam(1e-2), keras.optimizers.RMSprop(1e-2))
+    return model
+
+
+class PenalizedGAN(GAN):
+    """Several updates a step and gradients of second order, as in WGAN-GP."""
+
+    def train_step(self, real: Any) -> Mapping[str, Any]:
+        for _ in range(2):
+            noise = keras.random.normal((tf.shape(real)[0], 2), seed=self.seed)
+            with tf.GradientTape() as tape:
+                fake = self.generator(noise, training=True)
+                mixed = 0.5 * (real + fake)
+                with tf.GradientTape() as inner:
+                    inner.watch(mixed)
+                    critic = self.discriminator(mixed, training=True)
+                slopes = tf.norm(inner.gradient(critic, mixed), axis=1)
+                penalty = tf.reduce_mean((slopes - 1.0) ** 2)
+                values = [
+                    tf.reduce_mean(self.discriminator(x, training=True)) for x in (fake, real)
+                ]
+                d_loss = values[0] - values[1] + 10.0 * penalty
+            weights = self.discriminator.trainable_weights
+            gradients = tape.gradient(d_loss, weights)
+            self.d_optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        with tf.GradientTape() as tape:
+            g_loss = -tf.reduce_mean(self.discriminator(self.generator(noise), training=True))
+        weights = self.generator.trainable_weights
+        self.g_optimizer.apply_gradients(zip(tape.gradient(g_loss, weights), weights, strict=True))
+        return {"d_loss": d_loss, "g_loss": g_loss}
+
+
+def penalized_gan() -> keras.Model:
+    model = PenalizedGAN()
+    model.compile(keras.optimizers.Adam(1e-2), keras.optimizers.Adam(1e-2))
+    return model
+
+
+class Sampling(layers.Layer):
+    """Samples with a seed generator of the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(2)
+
+    def call(self, mean: Any, scale: Any) -> Any:
+        return mean + tf.exp(0.5 * scale) * keras.random.normal(tf.shape(mean), seed=self.seed)
+
+
+class VAE(keras.Model):
+    """The variational autoencoder of keras.io: one optimizer, three tracked metrics, no call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = dense(4, 8, 4, name="encoder"), dense(2, 8, 4, name="decoder")
+        self.sampling = Sampling()
+        self.trackers = [keras.metrics.Mean(name=name) for name in ("loss", "error", "divergence")]
+
+    @property
+    def metrics(self) -> list[Any]:
+        return self.trackers
+
+    def losses_of(self, data: Any) -> list[Any]:
+        mean, scale = tf.split(self.encoder(data), 2, axis=1)
+        error = tf.reduce_mean(
+            tf.reduce_sum((self.decoder(self.sampling(mean, scale)) - data) ** 2, 1)
+        )
+        divergence = tf.reduce_mean(-0.5 * tf.reduce_sum(1 + scale - mean**2 - tf.exp(scale), 1))
+        return [error + divergence, error, divergence]
+
+    def train_step(self, data: Any) -> Mapping[str, Any]:
+        with tf.GradientTape() as tape:
+            losses = self.losses_of(data)
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(losses[0], weights), weights, strict=True))
+        return self.tracked(losses)
+
+    def test_step(self, data: Any) -> Mapping[str, Any]:
+        return self.tracked(self.losses_of(data))
+
+    def tracked(self, losses: list[Any]) -> Mapping[str, Any]:
+        for tracker, loss in zip(self.trackers, losses, strict=True):
+            tracker.update_state(loss)
+        return {tracker.name: tracker.result() for tracker in self.trackers}
+
+
+def vae() -> keras.Model:
+    model = VAE()
+    model.compile(optimizer=keras.optimizers.Adam(1e-2))
+    return model
+
+
+class Distiller(keras.Model):
+    """A student and a frozen teacher; the compiled loss and metrics, through Keras's helpers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher, self.student = dense(4, 16, 2, name="teacher"), dense(4, 4, 2, name="student")
+        self.teacher.trainable = False
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.student(x, training=training)
+
+    def train_step(self, data: Any) -> Mapping[str, Any]:
+        x, y = data
+        target = tf.nn.softmax(self.teacher(x, training=False) / 3.0)
+        with tf.GradientTape() as tape:
+            logits = self(x, training=True)
+            soft = keras.losses.kl_divergence(target, tf.nn.softmax(logits / 3.0))
+            loss = 0.3 * self.compute_loss(x, y, logits) + 0.7 * tf.reduce_mean(soft)
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {**self.compute_metrics(x, y, logits), "distillation": loss}
+
+
+def distiller() -> keras.Model:
+    model = Distiller()
+    model.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+class Tested(keras.Model):
+    """Only `test_step` is its own; the training step is Keras's, with `add_loss`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.normed = dense(4, 8, 2, name="body"), layers.BatchNormalization()
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        logits = self.body(self.normed(x, training=training))
+        self.add_loss(0.01 * tf.reduce_mean(logits**2))
+        return logits
+
+    def test_step(self, data: Any) -> Mapping[str, Any]:
+        x, y = data
+        right = tf.argmax(self(x, training=False), 1, tf.int32) == y
+        return {"loss": tf.reduce_mean(1.0 - tf.cast(right, tf.float32))}
+
+
+def tested() -> keras.Model:
+    model = Tested()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-2), loss, metrics=["accuracy"])
+    return model
+
+
+class EagerOnly(VAE):
+    """A step that reads a value, which no graph can."""
+
+    def train_step(self, data: Any) -> Mapping[str, Any]:
+        return {"loss": float(tf.reduce_mean(data).numpy())}
+
+
+def eager_only() -> keras.Model:
+    model = EagerOnly()
+    model.compile(optimizer=keras.optimizers.Adam(1e-2))
+    return model
+
+
+# Program -> whether its data are labelled.
+PROGRAMS: Mapping[Callable[[], keras.Model], bool] = {
+    gan: False,
+    penalized_gan: False,
+    vae: False,
+    distiller: True,
+    tested: True,
+}

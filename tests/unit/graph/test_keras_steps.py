@@ -1,0 +1,155 @@
+"""Models with steps of their own: the numbers of `fit`, bit for bit again after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.config.choices import Mode
+from runner.config.schema import (
+    ClipConfig,
+    EvaluateConfig,
+    RunConfig,
+    ScaffoldConfig,
+    VariablesConfig,
+)
+from runner.errors import ConfigError, UserCodeError
+from runner.graph.build import build_graph
+from runner.restoration.variables import StateClass
+from tests.tiny.configs import tiny
+from tests.tiny.runs import Runs, disturbed, short
+from tests.tiny.steps import PROGRAMS, Numbers, eager_only, gan, vae
+
+every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+SEED, STEPS = 3, 20
+
+
+def config(program: Callable[[], keras.Model], **changes: Any) -> RunConfig:
+    fields: dict[str, Any] = {
+        "seed": SEED,
+        "data": {"_target_": "tests.tiny.steps.Numbers", "labelled": PROGRAMS.get(program, False)},
+        "model": {"_target_": f"tests.tiny.steps.{program.__name__}"},
+        "loss": None,
+        "metrics": {},
+        "optimizer": {},
+    }
+    return tiny(**{**fields, **changes})
+
+
+def of_fit(program: Callable[[], keras.Model]) -> list[Mapping[str, float]]:
+    """What each step of `fit` logs, with metrics of the step's batch alone."""
+    keras.utils.set_random_seed(SEED)
+    model = program()
+    logged: list[Mapping[str, float]] = []
+
+    class Log(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            logged.append({name: float(value) for name, value in logs.items()})
+            model.reset_metrics()
+
+    data = Numbers(PROGRAMS[program]).train()
+    model.fit(data, steps_per_epoch=STEPS, verbose=0, shuffle=False, callbacks=[Log()])
+    return logged
+
+
+@every_program
+def test_a_step_has_the_numbers_of_fit(program: Callable[[], keras.Model]) -> None:
+    expected = of_fit(program)
+    built = build_graph(config(program), "validation", train=True)
+    training = built.training
+    assert training is not None
+    with built.graph.as_default(), tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run([tf.compat.v1.local_variables_initializer(), training.input_initializer])
+        steps = [session.run((dict(training.values), training.train_op))[0] for _ in range(STEPS)]
+    for values, logged in zip(steps, expected, strict=True):
+        assert set(values) == set(logged)
+        for name in logged:
+            np.testing.assert_allclose(values[name], logged[name], rtol=1e-5, atol=1e-6)
+
+
+@every_program
+def test_a_failed_run_ends_as_if_it_had_not(
+    program: Callable[[], keras.Model], tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"train": short(checkpoint_every=10)}
+    undisturbed, failed = Runs(tmp_path / "undisturbed"), Runs(tmp_path / "failed")
+    objective = undisturbed.start(config(program, run_dir=str(undisturbed.folder), **settings))
+    settings["hooks"] = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(UserCodeError, match="the hook failed"):
+        failed.start(config(program, run_dir=str(failed.folder), **settings))
+    again = failed.start(config(program, run_dir=str(failed.folder), **settings))
+    values, expected = failed.values(), undisturbed.values()
+    assert set(values) == set(expected)
+    for name, value in expected.items():
+        assert np.array_equal(values[name], value), name
+    # TensorFlow's graph optimiser chooses the order of a metric's sums, again in each session.
+    assert again == pytest.approx(objective, rel=1e-6, nan_ok=True)
+
+
+def test_names_in_checkpoints_are_those_of_the_models_attributes() -> None:
+    built = build_graph(config(gan), "validation", train=True)
+    states = {spec.tensor.name: spec.state for spec in built.specs}
+    assert states["generator/dense_2/kernel"] is StateClass.WEIGHT
+    assert states["generator/dense_2/kernel/g_optimizer/velocity"] is StateClass.OPTIMIZER_SLOT
+    assert states["discriminator/dense/kernel/d_optimizer/momentum"] is StateClass.OPTIMIZER_SLOT
+    assert {"d_optimizer/iterations", "g_optimizer/iterations"} <= set(states)
+    assert not any("loss" in name for name in states)
+
+
+def test_a_part_starts_from_a_checkpoint_and_is_frozen(tmp_path: Path) -> None:
+    source = Runs(tmp_path / "source")
+    source.start(config(vae, run_dir=str(source.folder), train=short()))
+    scaffolds = {
+        "encoder": ScaffoldConfig(
+            VariablesConfig(["encoder/*"]), str(source.folder / "001"), trainable=False
+        )
+    }
+    runs = Runs(tmp_path / "runs")
+    runs.start(config(vae, run_dir=str(runs.folder), train=short(), scaffolds=scaffolds))
+    trained, expected = runs.values(), source.values()
+    names = [name for name in expected if name.startswith("encoder/dense") and "opti" not in name]
+    assert len(names) == 4
+    for name in names:
+        assert np.array_equal(trained[name], expected[name])
+    assert not np.array_equal(trained["decoder/dense_2/kernel"], expected["decoder/dense_2/kernel"])
+
+
+def test_a_model_without_test_step_and_loss_is_trained_and_not_evaluated(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    runs.start(config(gan, run_dir=str(tmp_path), train=short()))
+    assert "evaluation: none, the model has neither a test_step nor a loss" in str(runs.lines())
+    assert runs.record().trained
+    changes = {"mode": Mode.evaluate, "evaluate": EvaluateConfig(which="latest")}
+    with pytest.raises(ConfigError, match="evaluates nothing"):
+        runs.start(config(gan, run_dir=str(tmp_path), train=short(), **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"loss": "mse"}, "loss"),
+        ({"train": short(accumulate=2)}, "train.accumulate"),
+        ({"train": short(clip=ClipConfig(norm=1.0))}, "train.clip"),
+        (
+            {"scaffolds": {"all": ScaffoldConfig(VariablesConfig(["*"]), freeze_until_step=3)}},
+            "scaffolds.all.freeze_until_step",
+        ),
+    ],
+)
+def test_what_the_models_step_leaves_without_effect_is_an_error(
+    changes: Mapping[str, Any], key: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is set, and the model has VAE.train_step"):
+        build_graph(config(vae, **changes), "validation", train=True)
+
+
+def test_an_error_in_a_step_names_the_model() -> None:
+    with pytest.raises(UserCodeError, match=r"tests.tiny.steps.eager_only.train_step was called"):
+        build_graph(config(eager_only), "validation", train=True)
