@@ -12,12 +12,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from runner.cluster.local import LocalCluster, task_command
 from runner.cluster.trial_link import hand_over, linked_trial
@@ -63,7 +63,8 @@ def _job(config: DictConfig) -> float | None:
 
 
 def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
-    overrides = HydraConfig.get().overrides.task
+    # As typed: resolved, they would hold the values of `${oc.env:X}`.
+    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
     from_run_dir = is_from_run_dir(config)
     if from_run_dir:
         config = recorded_config(config, overrides)

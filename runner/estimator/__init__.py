@@ -4,13 +4,14 @@
 - `model_fn`: calls a `model_fn` for a mode, and returns the graph as a `runner.GraphSpec`.
 - `estimator`, with its `results`, and `train_and_evaluate`: for programs that use an `Estimator`.
   It trains in a `MonitoredTrainingSession`, not in a run: without plan, journal and MLflow.
+- `experimental`: hooks that end a training early, or evaluate while it runs.
 - `run_config`, `exporters`, `export`: the arguments of the above, with TensorFlow's defaults.
 
 It extends the rooms before it, and they import none of its modules: for a configuration with a
 `model_fn`, `runner.graph.build` looks up `model_fn.ModelFnGraph` by its name.
 """
 
-from runner.estimator import export
+from runner.estimator import experimental, export
 from runner.estimator.estimator import Estimator
 from runner.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
 from runner.estimator.run_config import RunConfig, VocabInfo, WarmStartSettings
@@ -30,6 +31,7 @@ __all__ = [
     "TrainSpec",
     "VocabInfo",
     "WarmStartSettings",
+    "experimental",
     "export",
     "train_and_evaluate",
 ]

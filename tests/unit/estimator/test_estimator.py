@@ -379,6 +379,37 @@ def test_a_parameter_server_serves(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
+def constant_fn(features: Any, labels: Any, mode: str) -> estimator.EstimatorSpec:
+    """A model that does not learn: its loss stays what it is."""
+    weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+    train = tf.train.GradientDescentOptimizer(0.0).minimize(weight, tf.train.get_global_step())
+    return estimator.EstimatorSpec(mode, loss=weight, train_op=train)
+
+
+@pytest.mark.parametrize(
+    ("hook", "limit", "step"),
+    [
+        ("stop_if_no_decrease_hook", 10, 20),
+        ("stop_if_no_increase_hook", 20, 30),
+        ("stop_if_higher_hook", 0.5, 10),
+        ("stop_if_lower_hook", 0.5, 40),
+    ],
+)
+def test_a_metric_ends_training(tmp_path: Path, hook: str, limit: float, step: int) -> None:
+    config = estimator.RunConfig(save_checkpoints_steps=5, log_step_count_steps=None)
+    trained = estimator.Estimator(constant_fn, tmp_path, config)
+    experimental = estimator.experimental
+    stop = getattr(experimental, hook)(
+        trained, "loss", limit, min_steps=10, run_every_secs=None, run_every_steps=1
+    )
+    memory = experimental.InMemoryEvaluatorHook(trained, held_out, 1, every_n_iter=10)
+    trained.train(counting, hooks=[memory, stop], max_steps=40)
+    metrics = experimental.read_eval_metrics(trained.eval_dir())
+    end = trained.get_variable_value("global_step")
+    assert end in (step, step + 1)
+    assert metrics == {due: {"loss": 1.0} for due in (*range(0, step + 1, 10), end)}
+
+
 def test_a_cluster_of_one_node_trains_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = {"cluster": {"master": ["a:1"]}, "task": {"type": "master", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(task))
