@@ -7,6 +7,7 @@ The interface:
   hugging_face: finds `hf://` addresses in the cache of the Hugging Face Hub.
   locate: resolves a path and a choice (latest, best, a step, an average). A door: `resolve`.
   contents: the checkpoints, steps and runs in a directory.
+  archives: zip archives, within bounds.
   files: local and remote files, their digests, the cache of copies.
   object_stores: files that fsspec opens, such as `s3://` and `https://`.
 

@@ -13,7 +13,7 @@ import numpy as np
 import safetensors
 from numpy.typing import NDArray
 
-from runner.checkpoints import files
+from runner.checkpoints import archives
 from runner.checkpoints.reader import (
     FileReader,
     TensorSpec,
@@ -85,12 +85,12 @@ class NpzReader(FileReader):
     """
 
     format, what = "NumPy archive", "an .npz archive"
-    digest = staticmethod(files.digest_of_archive)
+    digest = staticmethod(archives.digest_of_archive)
 
     @contextlib.contextmanager
     def tensors(self) -> Iterator[Mapping[str, zipfile.ZipFile]]:
         """Opens the archive and yields it for each of its arrays."""
-        with files.opened_archive(self.path) as archive:
+        with archives.opened_archive(self.path) as archive:
             members = [name for name in archive.namelist() if name.endswith(SUFFIX)]
             yield {name.removesuffix(SUFFIX): archive for name in members}
 

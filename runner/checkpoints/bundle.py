@@ -16,7 +16,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from runner.checkpoints import files
+from runner.checkpoints import archives, files
 from runner.checkpoints.reader import (
     Bundle,
     CheckpointReader,
@@ -182,7 +182,7 @@ class V1Reader(BundleReader):
 
     def _content(self) -> Callable[[], str]:
         shards = self._shards()
-        if excess := files.implausible(self._least_bytes(), sum(map(files.size, shards))):
+        if excess := archives.implausible(self._least_bytes(), sum(map(files.size, shards))):
             raise ValueError(excess)
         parts = [files.digest_later(shard) for shard in shards]
         return parts[0] if len(parts) == 1 else lambda: files.digest_of_parts(p() for p in parts)

@@ -15,7 +15,6 @@ import hashlib
 import os
 import shutil
 import stat
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,10 +30,6 @@ _CHUNK = 4 << 20
 _HASHED = 256 << 10
 # Indices of 100,000 tensors take a third of it.
 MAX_TEXT = 32 << 20
-# Room for 100,000 members. `zipfile` holds fifty times as much in memory.
-_MAX_DIRECTORY = 12 << 20
-# Weights hardly shrink when they are compressed; arrays of zeros do, to a thousandth.
-_MAX_UNPACKED, _MAX_RATIO = 256 << 20, 100
 
 
 def is_remote(path: str) -> bool:
@@ -207,61 +202,6 @@ def _gfile(path: str) -> Iterator[Any]:
         raise OSError(f"{path}: {error.message or type(error).__name__}") from error
 
 
-@contextlib.contextmanager
-def opened_archive(path: str) -> Iterator[zipfile.ZipFile]:
-    """Opens a zip archive whose directory and members take a bounded amount of memory.
-
-    Raises:
-      OSError: when it cannot be read.
-      zipfile.BadZipFile: when it is damaged, or would unpack to much more than its size.
-    """
-    with reading(path) as file:
-        bounded = _BoundedReads(file)
-        with zipfile.ZipFile(bounded) as archive:
-            bounded.limit = None
-            for member in archive.infolist():
-                # `zipfile` unpacks bzip2 and LZMA without a limit.
-                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise zipfile.BadZipFile(
-                        f"{member.filename} is compressed by method {member.compress_type}; "
-                        "stored (0) and deflated (8) members are read"
-                    )
-            unpacked = sum(member.file_size for member in archive.infolist())
-            if excess := implausible(unpacked, size(path)):
-                raise zipfile.BadZipFile(excess)
-            yield archive
-
-
-def implausible(declared: int, stored: int) -> str:
-    """Describes a file that declares far more bytes of tensors than it stores, or returns "".
-
-    To read such a file could take all memory.
-    """
-    if declared <= max(_MAX_UNPACKED, _MAX_RATIO * stored):
-        return ""
-    return (
-        f"it declares {declared:,} bytes and stores {stored:,}; above {_MAX_UNPACKED >> 20} MB at "
-        f"most {_MAX_RATIO} times as much is read"
-    )
-
-
-class _BoundedReads:
-    """A file from which no more than `limit` bytes are read at once."""
-
-    limit: int | None = _MAX_DIRECTORY
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        if self.limit is not None and size > self.limit:
-            raise zipfile.BadZipFile(f"its directory is larger than {self.limit:,} bytes")
-        return self._file.read(size)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
 def digest_of_file(path: str) -> str:
     """Returns `sha256:<hex>` of a file's bytes, with a small part in memory at a time.
 
@@ -271,15 +211,6 @@ def digest_of_file(path: str) -> str:
       OSError: when the file cannot be read.
     """
     return _digest_of_file(path, stamp(path))
-
-
-def digest_of_archive(path: str) -> str:
-    """Returns the digest of the name, size and CRC-32 of every member of a zip archive."""
-    with opened_archive(path) as archive:
-        members = sorted(archive.infolist(), key=lambda member: member.filename)
-    return digest_of_parts(
-        f"{member.filename} {member.file_size} {member.CRC:08x}" for member in members
-    )
 
 
 def digest_later(path: str, digest: Callable[[str], str] = digest_of_file) -> Callable[[], str]:

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from enum import Enum
 
-from runner.checkpoints import files
+from runner.checkpoints import archives, files
 from runner.errors import CheckpointError, Problem
 
 
@@ -224,7 +224,7 @@ def _file(path: str) -> Format:
 
 def _archive(path: str) -> Format:
     try:
-        with files.opened_archive(path) as archive:
+        with archives.opened_archive(path) as archive:
             names = archive.namelist()
     except DAMAGE as error:
         cause = f"it begins like a zip archive and cannot be read: {error}"

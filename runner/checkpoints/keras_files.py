@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import files
+from runner.checkpoints import archives, files
 from runner.checkpoints.keras_names import keras_paths
 from runner.checkpoints.reader import (
     CheckpointReader,
@@ -67,7 +67,7 @@ class KerasWeightsReader(FileReader):
             declared = sum(dataset.nbytes for dataset in datasets.values())
             if not datasets:
                 raise ValueError("it holds no datasets; links to other files are not followed")
-            if excess := files.implausible(declared, files.size(self.path)):
+            if excess := archives.implausible(declared, files.size(self.path)):
                 raise ValueError(excess)
             yield datasets
 
@@ -110,7 +110,7 @@ class KerasArchiveReader(KerasWeightsReader):
     """
 
     format, what = "Keras archive", "a .keras archive"
-    digest = staticmethod(files.digest_of_archive)
+    digest = staticmethod(archives.digest_of_archive)
 
     @contextlib.contextmanager
     def file(self) -> Iterator[h5py.File]:
@@ -123,7 +123,7 @@ class KerasArchiveReader(KerasWeightsReader):
 @functools.lru_cache(maxsize=256)
 def _require_intact(path: str, stamp: str) -> None:
     """Checks the weights, once for each state of the file."""
-    with files.opened_archive(path) as archive, archive.open(MEMBER) as member:
+    with archives.opened_archive(path) as archive, archive.open(MEMBER) as member:
         while member.read(_CHUNK):
             pass  # At the end zipfile compares the CRC-32.
 
@@ -136,7 +136,7 @@ def _opened_member(path: str) -> Iterator[Any]:
     warm start from 100 MB in three files took 1.9 times as long as `load_weights` through
     `zipfile`, and 0.4 times as long in place.
     """
-    with files.opened_archive(path) as archive:
+    with archives.opened_archive(path) as archive:
         entry = archive.getinfo(MEMBER)
         if entry.compress_type != zipfile.ZIP_STORED:
             with archive.open(MEMBER) as member:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import files
+from runner.checkpoints import archives, files
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -52,7 +52,7 @@ class OrbaxReader(CheckpointReader):
                 for name, array in self._arrays.items()
             }
             declared = sum(tensor.bytes for tensor in tensors.values())
-            if excess := files.implausible(declared, sum(path.stat().st_size for path in paths)):
+            if excess := archives.implausible(declared, sum(path.stat().st_size for path in paths)):
                 raise ValueError(excess)
             opened = [files.digest_later(str(path)) for path in paths]
         names = [str(path.relative_to(self.path)) for path in paths]

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import files
+from runner.checkpoints import archives, files
 from runner.checkpoints.formats import TORCH_MAGIC
 from runner.checkpoints.pickle_nodes import MAX_BYTES, Node, PickleError, read_pickle
 from runner.checkpoints.reader import (
@@ -74,7 +74,7 @@ def read_zip(path: str) -> TorchFile:
       PickleError: when it is not such a file, or a damaged one.
       zipfile.BadZipFile, OSError: when it cannot be read.
     """
-    with files.reading(path) as file, files.opened_archive(path) as archive:
+    with files.reading(path) as file, archives.opened_archive(path) as archive:
         members = {}
         for member in archive.infolist():
             if member.filename in members:
