@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Result:
-    """What one way of a case came to.
+    """The result of one way of a case.
 
     Attributes:
       case: what is done.

@@ -1,4 +1,4 @@
-"""What a step costs on a tiny graph: `python -m benchmarks.monitored_step`."""
+"""Times a step on a tiny graph: `python -m benchmarks.monitored_step`."""
 
 from __future__ import annotations
 

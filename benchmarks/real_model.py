@@ -1,4 +1,4 @@
-"""What steps of `lstm_cnn` cost in the runner's loop: `python -m benchmarks.real_model`."""
+"""Times steps of `lstm_cnn` in the runner's loop: `python -m benchmarks.real_model`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is larger than usual: a checkpoint of 20 GB, a sweep of 10,000 trials, a long journal."""
+"""Measures at unusual sizes: a checkpoint of 20 GB, a sweep of 10,000 trials, a long journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep saves, what it adds to a trial, and what a second process brings."""
+"""Measures the savings of a sweep, its cost per trial, and the gain of a second process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def separate_processes(prepared: Path) -> float:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial takes from its start to the next one's: the median, without the first.
+    """The time from a trial's start to the next one's: the median, without the first.
 
     Attributes:
       seconds: by the clock.

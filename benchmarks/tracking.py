@@ -1,4 +1,4 @@
-"""What tracking costs the training loop, and how fast and in how much memory it delivers."""
+"""Measures the cost of tracking in the training loop, and the speed and memory of delivery."""
 
 from __future__ import annotations
 

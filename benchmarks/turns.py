@@ -16,7 +16,7 @@ BLOCK = 25
 
 @dataclass(frozen=True)
 class Taken:
-    """What steps took, in seconds.
+    """The times of steps, in seconds.
 
     Attributes:
       wall: of the clock on the wall.

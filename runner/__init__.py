@@ -4,8 +4,8 @@
 commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room with one
 purpose: its doors are the functions to start reading from, and a seam is a class that another room
 extends. Any room may import `errors`, `console` and `internals`; otherwise it imports only those
-before it in this order: system, config, inputs, checkpoints, tracking, runs, restoration, graph,
-session, hooks, training, estimator, sweeps, cluster. Sweeps and clusters extend a run by two
+before it in this order: system, config, inputs, checkpoints, tracking, runs, restoration, session,
+graph, hooks, training, estimator, sweeps, cluster. Sweeps and clusters extend a run by two
 interfaces of `training`, `TrialWatch` and `Coordinator`; what a run does differently in a cluster,
 it reads from its configuration. `examples` is user code.
 

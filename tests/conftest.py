@@ -1,4 +1,4 @@
-"""What is made once for all tests: MLflow's tables, and a process that has imported everything."""
+"""Fixtures for all tests: the tables of MLflow, and a process that has imported everything."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def is_word_vectors(head: bytes) -> bool:
 
 
 def is_torch(path: str) -> bool:
-    """Returns whether a file begins as those of PyTorch, and so of Lightning, do."""
+    """Returns whether a file begins as PyTorch's files do, which include Lightning's."""
     if not files.is_file(path):
         return False
     with files.reading(path) as file:

@@ -1,4 +1,4 @@
-"""What the nodes of a PyTorch pickle stand for: tensors, and the mappings that hold them."""
+"""Finds the tensors of a PyTorch pickle, and the mappings that hold them, among its nodes."""
 
 from __future__ import annotations
 

@@ -85,10 +85,10 @@ def tokens(path: str) -> tuple[str, ...]:
     with _mapped(path) as data:
         layout = _layout(data)
         if layout.is_binary:
-            found = [token for token, _ in _binary_rows(data, layout)]
+            tokens = [token for token, _ in _binary_rows(data, layout)]
         else:
-            found = [_token(line, layout) for line in _lines(data, layout)]
-    return tuple(token.decode(errors="replace") for token in found)
+            tokens = [_token(line, layout) for line in _lines(data, layout)]
+    return tuple(token.decode(errors="replace") for token in tokens)
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ class _Evaluations(tf.compat.v1.train.CheckpointSaverListener):
         self._since = time.monotonic()
 
     def follow(self) -> None:
-        """Evaluates the checkpoints of other processes, until that of the last step."""
+        """Evaluates the checkpoints of other processes, up to the checkpoint of the last step."""
         time.sleep(self._spec.start_delay_secs)
         last, step = self._max_steps or math.inf, -1
         while step < last:

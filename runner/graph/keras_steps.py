@@ -229,7 +229,7 @@ class ModelSteps:
 
 def _optimizers(model: keras.Model) -> list[tuple[str, Any]]:
     """Returns the attributes of a model that are optimizers; those in a list are numbered."""
-    found: dict[int, tuple[str, Any]] = {}
+    by_id: dict[int, tuple[str, Any]] = {}
     attributes = {"optimizer": getattr(model, "optimizer", None), **vars(model)}
     for attribute, value in attributes.items():
         if attribute.startswith("_self_"):  # TensorFlow's records of the same objects.
@@ -239,8 +239,8 @@ def _optimizers(model: keras.Model) -> list[tuple[str, Any]]:
         for key, optimizer in named:
             if isinstance(optimizer, keras.optimizers.Optimizer):
                 name = f"{attribute.strip('_')}_{key}".rstrip("_")
-                found.setdefault(id(optimizer), (name, optimizer))
-    return list(found.values())
+                by_id.setdefault(id(optimizer), (name, optimizer))
+    return list(by_id.values())
 
 
 def _scalars(logs: Any) -> Iterator[tuple[str, tf.Tensor]]:

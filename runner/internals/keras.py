@@ -69,8 +69,8 @@ def metrics_of(model: Any) -> list[Any]:
 
     A model may override `metrics`, which then lacks the tracker of the loss that `compile` made.
     """
-    made = (getattr(model, name, None) for name in ("_loss_tracker", "_compile_metrics"))
-    return [*model.metrics, *(metric for metric in made if metric is not None)]
+    compiled = (getattr(model, name, None) for name in ("_loss_tracker", "_compile_metrics"))
+    return [*model.metrics, *(metric for metric in compiled if metric is not None)]
 
 
 def hand_over_losses(model: Any, scope: Any) -> None:

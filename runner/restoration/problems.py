@@ -123,7 +123,7 @@ def _with_rename(
 
 
 def _common_prefix(misses: Sequence[Miss], tensors: Collection[str]) -> str:
-    """Returns e.g. `module.`, before which all missing names are those of tensors; else empty."""
+    """Returns the prefix that all missing names lack, e.g. `module.`; empty if there is none."""
     first = misses[0].wanted if misses else ""
     prefixes = [name.removesuffix(first) for name in tensors if name.endswith(f".{first}")]
     for prefix in sorted(prefixes, key=len):

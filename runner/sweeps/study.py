@@ -56,7 +56,7 @@ _DATABASE = "study.db"
 _SAMPLER = "hydra.sweeper.sampler"
 PRUNER = "hydra.sweeper.pruner"
 _DRAWING_ERRORS = (ValueError, TypeError, RuntimeError, ImportError)
-"""What samplers raise where a space, or what is installed, does not suit them."""
+"""The errors of samplers that do not fit a search space, or lack a package."""
 
 # What a storage raises while its database is unreachable.
 _UNREACHABLE = (OptunaError, SQLAlchemyError, OSError, ConfigError)

@@ -20,7 +20,7 @@ from runner.errors import Problem, RunnerError, UserCodeError
 FULL = "RUNNER_FULL_ERROR"
 
 ERRORS = (Exception, SystemExit)
-"""What user code may raise: its `sys.exit` is an error like any other, not the end of the run."""
+"""The errors of user code: its `sys.exit` is one like any other, not the end of the run."""
 
 _BETWEEN = {"python", "runner", "tensorflow", "keras", "hydra", "omegaconf"}
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/([^/.]+)")

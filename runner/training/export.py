@@ -1,4 +1,4 @@
-"""Exports a checkpoint as a SavedModel, and describes what that takes and gives."""
+"""Exports a checkpoint as a SavedModel, and describes its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ _STEP = Path("assets.extra") / "step"
 def export_run(experiment: Experiment) -> None:
     """Writes a checkpoint, by default the best of the newest finished run, as a SavedModel.
 
-    Its signature `serving_default` takes `features`, a batch of any size, and gives `outputs`.
-    Where these are dictionaries, it takes and gives their keys, see `runner.graph.serving.named`.
+    The signature `serving_default` of a `model` takes `features`, a batch of any size, and gives
+    `outputs`. Where these are dictionaries, it takes and gives their keys, see
+    `runner.graph.serving.named`. A `graph` or `model_fn` names its signatures itself.
     The provenance that is beside the checkpoint is in its folder too.
 
     The model is logged where the run is recorded, and registered under `export.register`. An

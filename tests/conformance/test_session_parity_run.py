@@ -24,7 +24,7 @@ KINDS = pytest.mark.parametrize("kind", [tf.Session, runner.CachedSession])
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call gives, in a form that can be compared: with all types, or as its error."""
+    """Describes the result or the error of a call, with all types, so that it can be compared."""
     try:
         return describe(call())
     except tf.errors.OpError as error:

@@ -22,7 +22,7 @@ TRAIN = "tensorflow.compat.v1.train"
 
 
 def feed(tensor: tf.Tensor, value: float) -> dict[tf.Tensor, float]:
-    """What a FeedFnHook asks for."""
+    """Returns the feeds of a FeedFnHook."""
     return {tensor: value}
 
 
@@ -38,7 +38,7 @@ class Recorder(tf.train.FinalOpsHook):
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What TensorFlow logs at level INFO."""
+    """Captures the log of TensorFlow at level INFO."""
     logger = logging.getLogger("tensorflow")
     logger.addHandler(caplog.handler)
     with caplog.at_level(logging.INFO, "tensorflow"):

@@ -1,4 +1,4 @@
-"""What a process of its own imports before its first step, and the threads it makes."""
+"""A new process imports only what its first step needs, and starts few threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real terminal shows: one line of progress, however narrow it is."""
+"""A real terminal shows one line of progress, however narrow it is."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ LINEAR = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left behind."""
+    """The output and the exit code of a command."""
 
     code: int
     out: str

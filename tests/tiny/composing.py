@@ -1,4 +1,4 @@
-"""What Hydra has set up while `python -m runner +experiment=tiny` runs."""
+"""Sets up Hydra as it is while `python -m runner +experiment=tiny` runs."""
 
 from __future__ import annotations
 

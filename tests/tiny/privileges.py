@@ -1,4 +1,4 @@
-"""What a test may read that the super-user runs, and disks that it mounts."""
+"""Gives up the rights of the super-user for a moment, and mounts disks with them."""
 
 from __future__ import annotations
 

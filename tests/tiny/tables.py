@@ -1,4 +1,4 @@
-"""Writes TensorFlow's tables anew, with blocks compressed as other releases wrote them."""
+"""Rewrites TensorFlow's tables, with blocks compressed as other releases wrote them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def graph() -> Iterator[tf.Graph]:
 
 @pytest.fixture
 def counter(graph: tf.Graph) -> Counter:
-    """What counts in a fresh graph."""
+    """Returns a model that counts, in a fresh graph."""
     from tests.tiny.counter import Counter
 
     return Counter()

@@ -88,7 +88,7 @@ def test_the_script_for_slurm_is_sound_to_shellcheck() -> None:
 
 
 def operator_tf_config(specs: dict[str, Any], kind: str, index: int) -> dict[str, str]:
-    """What the training operator sets in a pod: all but evaluators, by service and port."""
+    """Returns the `TF_CONFIG` that the training operator sets in a pod: all but evaluators."""
     cluster = {
         each.lower(): [
             f"lstm-cnn-{each.lower()}-{number}.default.svc:2222"

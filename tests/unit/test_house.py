@@ -66,6 +66,15 @@ def test_every_room_has_its_place_and_its_purpose() -> None:
             assert file == path or re.search(rf"\b{file.stem}\b", listed), f"{path} lacks {file}"
 
 
+def test_the_package_names_the_rooms_in_their_order() -> None:
+    listed = re.search(r"in this order: ([\w,\s]+)\.", runner.__doc__ or "")
+    assert listed is not None
+    folders = [name for name in ROOMS if (ROOT / "runner" / name).is_dir()]
+    assert listed[1].replace("\n", " ").split(", ") == [
+        name for name in folders if name != "internals"
+    ]
+
+
 def test_a_room_imports_only_rooms_before_it() -> None:
     wrong = {
         (module, each)

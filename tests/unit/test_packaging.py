@@ -1,4 +1,4 @@
-"""What a user installs: the wheel, the pinned versions, the supported Pythons."""
+"""The package that a user installs: the wheel, the pinned versions, the supported Pythons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a run: begun, resumed, or refused before anything is made."""
+"""A run is begun, resumed, or refused before anything is made."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ HERE = "tests.tiny.faulty"
 
 
 class Case(NamedTuple):
-    """What is changed; the first line; functions shown; in the last line; in the second."""
+    """Changes to the configuration, and the parts of the message that they cause."""
 
     changes: dict[str, Any]
     first: str

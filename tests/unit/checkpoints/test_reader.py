@@ -1,4 +1,4 @@
-"""What every reader keeps to: errors, dtypes, and one tensor in memory at a time."""
+"""The contract of every reader: errors, dtypes, and one tensor in memory at a time."""
 
 from __future__ import annotations
 

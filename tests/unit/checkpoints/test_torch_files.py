@@ -25,7 +25,7 @@ FILES = sorted(DATA.glob("*.pt"))
 
 
 def expected(file: Path) -> dict[str, NDArray[Any]]:
-    """What `torch.load` read from a file, by tensor name; see make.py there."""
+    """Returns the values that `torch.load` read from a file, by tensor name; see make.py there."""
     values = {}
     with np.load(file.with_suffix(".npz")) as arrays:
         for key, value in arrays.items():

@@ -68,15 +68,15 @@ class Both:
             )
             self.hook.begin()
         self.set_step(3)
-        self.anew()
+        self.rebuild()
         self.channel.ended["worker0"].clear(self.chief)
         self.hook.after_create_session(self.worker, tf.train.Coordinator())
 
     def set_step(self, to: int) -> None:
         self.chief.run(self._assign, {self._value: to})
 
-    def anew(self) -> None:
-        """Makes the model anew."""
+    def rebuild(self) -> None:
+        """Rebuilds the model."""
         self.chief.run(self._clear)
         self.channel.ready.set(self.chief)
 
@@ -129,7 +129,7 @@ def test_a_chief_that_comes_back_to_an_earlier_step_finds_its_worker(found: Both
 
     def come_back() -> None:
         found.set_step(5)
-        found.anew()
+        found.rebuild()
 
     found.actions = [come_back]
     assert not found.after_step()
@@ -151,7 +151,7 @@ def test_a_session_is_given_up_when_the_chief_initialises_the_model_again(found:
     found.channel.ready.clear(found.chief)
     with pytest.raises(tf.errors.AbortedError, match="the chief initialises the model again"):
         found.after_step()
-    found.anew()
+    found.rebuild()
     found.channel.finished.set(found.chief)
     found.actions = [lambda: found.channel.ready.clear(found.chief)]
     with pytest.raises(tf.errors.AbortedError, match="the chief initialises the model again"):

@@ -1,4 +1,4 @@
-"""What the structured configs accept at a key."""
+"""The values that the structured configs accept at a key."""
 
 from __future__ import annotations
 

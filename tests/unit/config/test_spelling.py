@@ -1,4 +1,4 @@
-"""What is spelled is read as it was meant: by Hydra's grammar, by YAML and by a shell."""
+"""Spelled values are read as they were meant: by Hydra's grammar, by YAML and by a shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.config.spelling import on_run, override, plain, program, resuming, s
 
 
 def pasted(text: str) -> Any:
-    """What Hydra reads after a shell has taken the quotes away."""
+    """Returns the value that Hydra reads after a shell has taken the quotes away."""
     (word,) = shlex.split(text)
     parsed = OverridesParser.create().parse_override(word)
     assert word.startswith("++")

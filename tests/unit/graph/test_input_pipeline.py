@@ -1,4 +1,4 @@
-"""What checkpoints keep of the training input, what they lack, and that it is prefetched."""
+"""The training input: the state that checkpoints hold, the state they lack, prefetching."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def config(program: Callable[[], keras.Model], **changes: Any) -> RunConfig:
 
 
 def of_fit(program: Callable[[], keras.Model]) -> list[Mapping[str, float]]:
-    """What each step of `fit` logs, with metrics of the step's batch alone."""
+    """Returns the log of each step of `fit`, with metrics of the step's batch alone."""
     keras.utils.set_random_seed(SEED)
     model = program()
     logged: list[Mapping[str, float]] = []

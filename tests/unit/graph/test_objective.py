@@ -37,7 +37,7 @@ def metrics(name: str, **arguments: Any) -> dict[str, Any]:
 
 @dataclass
 class Trained:
-    """What a run of some steps ended with.
+    """The values at the end of a run of some steps.
 
     Attributes:
       config: its configuration.

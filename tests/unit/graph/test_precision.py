@@ -1,4 +1,4 @@
-"""What XLA compiles, what is computed in 16 bits, and the session's threads."""
+"""Compilation by XLA, computation in 16 bits, and the session's threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update does: learning rate, clipping, several batches, moving averages."""
+"""The parts of an update: learning rate, clipping, several batches, moving averages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens when the loss or a variable is NaN or infinite."""
+"""The reactions to a loss or a variable that is NaN or infinite."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The plan in words: rows, summary, table and placement, one golden for each format, provenance.
 
-`RUNNER_GOLDENS=write pytest tests/unit/restoration/test_report.py` writes the goldens anew.
+`RUNNER_GOLDENS=write pytest tests/unit/restoration/test_report.py` rewrites the goldens.
 """
 
 from __future__ import annotations

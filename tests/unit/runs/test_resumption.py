@@ -56,7 +56,7 @@ OTHER_SLOTS = {**SHORT, "optimizer": {**SHORT["optimizer"], "slots": 8}}
         # Early stopping, or a limit of time, ended it.
         ([(SAME, "FINISHED", 10)], "001"),
         ([(SHORT, "FINISHED", 10), (settings(15), "FINISHED", 15)], "002"),
-        # One that was started anew by mistake, and one whose extension was interrupted.
+        # One that was started again by mistake, and one whose extension was interrupted.
         ([(SHORT, "FINISHED", 10), (SAME, "KILLED", 5)], "001"),
         ([(SAME, "RUNNING", 12), (SHORT, "FINISHED", 10)], "001"),
         ([(SAME, "FAILED", 0)], "001"),

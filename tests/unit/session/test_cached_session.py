@@ -84,7 +84,7 @@ STRUCTURES = st.recursive(
 
 
 def shape(structure: Any) -> Any:
-    """What distinguishes a structure: equal for those that fetch the same."""
+    """Returns a key of a structure, equal for structures that fetch the same."""
     if isinstance(structure, dict):
         parts = [(type(name), name, shape(part)) for name, part in structure.items()]
         return type(structure), parts

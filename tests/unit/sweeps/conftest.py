@@ -1,4 +1,4 @@
-"""What tests of sweeps share: Hydra set up once for a module, and an empty study's tables."""
+"""Fixtures for tests of sweeps: Hydra set up once for a module, and an empty study's tables."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ FINISHED, FAILED, KILLED, SKIPPED = Status.FINISHED, Status.FAILED, Status.KILLE
 
 @dataclass(frozen=True)
 class Case:
-    """What happens to trial b of the trials a, b, c and d, and what becomes of all of them.
+    """An event in trial b of the trials a, b, c and d, and the outcome of all of them.
 
     Attributes:
       errors: what ends b each time it is started, the last one repeatedly; None lets it finish.

@@ -1,4 +1,4 @@
-"""What is known of Hydra's launchers: where they run trials, and how they lose them."""
+"""The kinds of Hydra's launchers: where they run trials, and how they lose them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_launchers_can_send_the_task_to_other_processes() -> None:
 
 @pytest.fixture
 def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a `scancel` in place of Slurm's was given, a line for each call."""
+    """Records the arguments of a `scancel` in place of Slurm's, a line for each call."""
     calls = tmp_path / "calls"
     calls.touch()
     command = tmp_path / "bin" / "scancel"

@@ -1,4 +1,4 @@
-"""What decides which trial is better."""
+"""Objectives and constraints decide which trial is better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep reports at its end: tables, bands of learning curves, failures, masked secrets."""
+"""The report of a sweep at its end: tables, bands of learning curves, failures, masked secrets."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ def test_a_run_is_created_once_unless_it_does_not_exist_any_more(
     first, other = opening(), opening()
     runs = [store.open_run(each, None, None) for each in (first, first, other)]
     assert runs[0].run_id == runs[1].run_id != runs[2].run_id
-    anew = store.open_run(opening(), "0" * 32, None)
-    found = {run.info.run_id for run in client.search_runs([anew.experiment_id])}
-    assert found == {anew.run_id, *(run.run_id for run in runs)}
+    reopened = store.open_run(opening(), "0" * 32, None)
+    run_ids = {run.info.run_id for run in client.search_runs([reopened.experiment_id])}
+    assert run_ids == {reopened.run_id, *(run.run_id for run in runs)}
 
 
 def test_an_experiment_opens_as_model_training_unless_a_user_has_chosen_otherwise(

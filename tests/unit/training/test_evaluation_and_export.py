@@ -1,4 +1,4 @@
-"""What is done with a finished run: its best checkpoint is evaluated and exported."""
+"""The best checkpoint of a finished run is evaluated and exported."""
 
 from __future__ import annotations
 

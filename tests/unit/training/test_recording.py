@@ -1,4 +1,4 @@
-"""What a run records, also when it is cut short or its store is lost."""
+"""The record of a run, also of one that is cut short or whose store is lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TrackedRuns(Runs):
         return super().config(tracking=tracking, **changes)
 
     def position(self, number: int = 1) -> Position:
-        """What is delivered of a run."""
+        """Returns how far a run is delivered."""
         return TrackingDirectory(self.directory(number).path).position(self.uri)
 
     def tracked(self, number: int = 1) -> Run:
