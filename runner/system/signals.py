@@ -35,6 +35,7 @@ class _Received:
       deadline: when the process ends at the latest; None before that thread has seen a signal.
       cause: why it ends then.
       further: the signals handled besides SIGINT and SIGTERM.
+      finished: whether signals are ignored from now on.
     """
 
     received: signal.Signals | None = None
@@ -44,6 +45,7 @@ class _Received:
     deadline: float | None = None
     cause: str = ""
     further: tuple[signal.Signals, ...] = ()
+    finished: bool = False
 
 
 class Interruption:
@@ -61,9 +63,6 @@ class Interruption:
       further: signals that are handled like SIGINT and SIGTERM, but never count as a second one.
     """
 
-    finished: ClassVar[bool] = False
-    """Whether the work of the command is done; signals are then ignored until the process ends."""
-
     _innermost: ClassVar[Interruption | None] = None
 
     def __init__(
@@ -78,6 +77,10 @@ class Interruption:
     def received(self) -> bool:
         """Whether the main thread has handled a signal."""
         return self._state.received is not None
+
+    def finish(self) -> None:
+        """Ignores signals until the process ends, because the work of the command is done."""
+        self._state.finished = True
 
     def has_come(self, number: signal.Signals) -> bool:
         """Whether the main thread has handled this signal, be it the first one or not."""
@@ -142,7 +145,7 @@ class Interruption:
         finally:
             Interruption._innermost = outer
             for number, handler in zip(signals, handlers, strict=True):
-                signal.signal(number, signal.SIG_IGN if Interruption.finished else handler)
+                signal.signal(number, signal.SIG_IGN if self._state.finished else handler)
             signal.set_wakeup_fd(woken_before)
             os.close(self._writer)
             watcher.join()
@@ -186,9 +189,9 @@ class Interruption:
             self._in_loop = before
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if Interruption.finished:
-            return
         state = self._state
+        if state.finished:
+            return
         first = state.received is None
         state.all.add(signal.Signals(number))
         if not first and number not in SIGNALS:
@@ -204,7 +207,7 @@ class Interruption:
         """Ends the process when its time is over; returns when the pipe is closed."""
         state = self._state
         while True:
-            ends = None if Interruption.finished else state.deadline
+            ends = None if state.finished else state.deadline
             timeout = None if ends is None else max(0.0, ends - time.monotonic())
             if not select.select([reader], [], [], timeout)[0]:
                 end_at_once(state.last, terminal, state.cause)
@@ -243,7 +246,8 @@ def ending_at_once() -> Iterator[None]:
         yield
     finally:
         for number, handler in zip(SIGNALS, handlers, strict=True):
-            signal.signal(number, signal.SIG_IGN if Interruption.finished else handler)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # As `finish` leaves it.
+                signal.signal(number, handler)
         os.close(terminal)
 
 

@@ -31,7 +31,6 @@ from runner.runs.provenance import (
 )
 from runner.runs.run_directory import PROVENANCE
 from runner.system.atomic_files import write_text
-from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import Tracker
 from runner.tracking.journal import Dataset
@@ -83,8 +82,8 @@ def recorded(run: OpenedRun) -> Iterator[None]:
                 # Last: a run whose end was cut short is still RUNNING, and the next one of its
                 # experiment marks it KILLED, in the store too.
                 directory.update(status=status)
-                ends_command = run.experiment.context.ends_command
-                Interruption.finished = ends_command and status is Status.FINISHED
+                if run.experiment.context.ends_command and status is Status.FINISHED:
+                    interruption.finish()
             finally:
                 directory.release()
 
