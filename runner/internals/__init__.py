@@ -4,6 +4,6 @@
 - `keras`: Keras's.
 - `omegaconf`: OmegaConf's.
 
-Nothing here imports another room. A test of each module fails when its library changes what is
-used. Optuna's internals are in `runner.sweeps.study`.
+Nothing here imports another room but `errors`. A test of each module fails when its library changes
+the API that it uses. `runner.sweeps.study` builds on Optuna's classes itself.
 """

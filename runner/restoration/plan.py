@@ -1,6 +1,6 @@
 """The restoration plan: variables + checkpoints + rules -> where every variable's value comes from.
 
-`make_plan` makes it from metadata in four steps; reports show it; a `Restorer` carries it out.
+`make_plan` makes it from metadata in four steps; reports show it; `engine` carries it out.
 
 1. Ownership: the scaffolds' patterns and classes of state decide which variables each claims.
 2. Matching: `rename` turns a claimed variable's name into a tensor's name in the scaffold's
@@ -79,7 +79,7 @@ class RestorationPlan:
 
     A variable takes its value either from its initializer or from the tensors of one scaffold's
     checkpoint, converted step by step; with `collision: mean` from several scaffolds'. A plan is a
-    value: reports only show it, and a `Restorer` carries it out if it has no problems.
+    value: reports only show it, and `engine.restore_values` carries it out if it has no problems.
 
     Attributes:
       assignments: one for every variable, in the order of the graph.

@@ -8,5 +8,6 @@
 - `imports`: fast and silent imports of large libraries.
 - `user_code`: errors of an experiment's own code, with only its own frames.
 
-Nothing here reads a configuration or knows what a process computes.
+Nothing here reads a configuration, trains or evaluates. `lifeline` alone distinguishes the
+processes of a cluster from those of a sweep.
 """
