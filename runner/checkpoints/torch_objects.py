@@ -6,7 +6,14 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.checkpoints.pickle_nodes import Call, Global, Node, PersistentId, PickleError
+from runner.checkpoints.pickle_nodes import (
+    MAX_OPCODES,
+    Call,
+    Global,
+    Node,
+    PersistentId,
+    PickleError,
+)
 from runner.errors import CheckpointError, Problem, nearest
 
 # Storage classes of `torch`, and the element types of `torch`, by NumPy's names.
@@ -208,17 +215,28 @@ def _items(node: Node) -> Mapping[Node, Node]:
         skipped = node.state.get("_non_persistent_buffers_set", ())
         for kind in ("_parameters", "_buffers", "_modules"):
             parts.update(_items(node.state.get(kind)))
-        for name in skipped.elements if isinstance(skipped, Call) else skipped or ():
+        names = skipped.elements if isinstance(skipped, Call) else skipped or ()
+        if len(names) > _MAX_SEARCHED:
+            raise PickleError(f"a module has more than {_MAX_SEARCHED} buffers that are not saved")
+        for name in names:
             parts.pop(name, None)
         return parts
     if node.name == "collections.OrderedDict" and node.arguments and not node.items:
-        pairs = node.arguments[0]  # As Python 2 pickles it.
-        return {
-            pair[0]: pair[1]
-            for pair in (pairs if isinstance(pairs, (list, tuple)) else ())
-            if isinstance(pair, (list, tuple)) and len(pair) == 2 and _is_name(pair[0])
-        }
+        return _pairs(node.arguments[0])
     return node.items
+
+
+def _pairs(node: Node) -> Mapping[Node, Node]:
+    """Returns the items of an ordered dictionary as Python 2 pickles it: a list of pairs."""
+    pairs = node if isinstance(node, (list, tuple)) else ()
+    items = {}
+    for pair in pairs:
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and _is_name(pair[0])):
+            break
+        items[pair[0]] = pair[1]
+    if items and len(items) != len(pairs):  # Each pair counts when nodes are counted.
+        raise PickleError("an ordered dictionary has a key twice, or keys of several types")
+    return items
 
 
 def _tensors(node: Node) -> Iterator[tuple[str, StorageView]]:
@@ -235,18 +253,20 @@ def _tensors(node: Node) -> Iterator[tuple[str, StorageView]]:
             pending.pop()
             continue
         visited += 1
-        if len(pending) > _MAX_DEPTH or visited > 4 * _MAX_TENSORS:
+        if len(pending) > _MAX_DEPTH or visited > 2 * MAX_OPCODES:
             raise PickleError("its mappings are nested too deeply")
         tensor = _tensor(node)
         if tensor is not None:
             yield name, tensor
         else:
-            pending.append(_parts(name, node))
+            items = _items(node)
+            visited += len(items)
+            pending.append(_parts(name, items))
 
 
-def _parts(prefix: str, node: Node) -> Iterator[tuple[str, Node]]:
+def _parts(prefix: str, items: Mapping[Node, Node]) -> Iterator[tuple[str, Node]]:
     """Yields the names and values of a mapping or list that may hold tensors, one at a time."""
-    for key, value in _items(node).items():
+    for key, value in items.items():
         if _is_name(key) and isinstance(value, (dict, list, tuple, Call)):
             name = f"{prefix}.{key}" if prefix else str(key)
             if len(name) > _MAX_NAME:

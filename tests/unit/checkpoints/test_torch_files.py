@@ -256,7 +256,10 @@ def test_quantized_tensors_do_not_hide_others_of_a_legacy_file(tmp_path: Path) -
     quantized = Pickled(
         "torch._utils._rebuild_qtensor", Storage("0", "QInt8Storage"), 0, (4,), (1,), (), False, {}
     )
-    storages = {"0": np.zeros(4, np.int8), "1": np.arange(4, dtype=np.float32)}
+    storages: dict[str, NDArray[Any]] = {
+        "0": np.zeros(4, np.int8),
+        "1": np.arange(4, dtype=np.float32),
+    }
     path = save_legacy(tmp_path / "m.pt", {"q": quantized, "a": tensor(Storage("1"))}, storages)
     assert [value.tolist() for _, value in TorchReader(path).read(["a"])] == [[0, 1, 2, 3]]
 
@@ -264,7 +267,7 @@ def test_quantized_tensors_do_not_hide_others_of_a_legacy_file(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["a", "a" * 10_000_000])
 def test_one_large_mapping_at_many_keys_is_searched_once(name: str, tmp_path: Path) -> None:
     numbers = [b"J" + number.to_bytes(4, "little") for number in range(100_000)]
-    shared = b"}q\x00(" + b"".join(number + b"}" for number in numbers) + b"u"
+    shared = b"}q\x00(" + b"".join(number + b"N" for number in numbers) + b"u"
     keys = b"".join(number + b"h\x00" for number in numbers)
     first = pickle.dumps(name, 2)[2:-3] + shared
     with pytest.raises(CheckpointError, match=r"no tensors|too deeply|longer than"):
