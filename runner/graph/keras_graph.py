@@ -82,6 +82,8 @@ class KerasGraph(GraphMaker):
             objective.keep_apart(graph)
             of_model = _in_order_of_model(_named(model))
             policies = _policies(config, of_model)
+            # Before the step, which may assign weights itself, such as moving averages.
+            _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
             return _assembled(
@@ -123,12 +125,15 @@ class KerasGraph(GraphMaker):
             for name, variable in _in_order_of_model(_named(model)).items()
             if variable.ref() not in of_optimizers
         }
+        policies = _policies(config, of_model)
+        graph = tf.compat.v1.get_default_graph()
+        _require_sources(config, graph, of_model, policies=policies)
         return _assembled(
             config,
             model,
             data,
             of_model=of_model,
-            policies=_policies(config, of_model),
+            policies=policies,
             training=training,
             evaluation=evaluation,
             calls=Calls(config),
@@ -191,14 +196,12 @@ def _assembled(
     notes: Sequence[str],
 ) -> BuiltGraph:
     """Returns the default graph as a built one, with its variables named and its saver built."""
-    graph = tf.compat.v1.get_default_graph()
-    _require_sources(config, graph, of_model, policies=policies)
     trainable = which_train(model, of_model)
     variables = name_variables(tf.compat.v1.global_variables(), _named(model), training)
     trained = _trained(of_model, trainable, policies=policies)
     weights = keras_variables(model)
     return BuiltGraph(
-        graph=graph,
+        graph=tf.compat.v1.get_default_graph(),
         variables=variables,
         specs=variable_specs(
             variables,
