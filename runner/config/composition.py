@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra import compose
@@ -230,6 +231,11 @@ def shipped(folder: str) -> Path:
     package = Path(__file__).resolve().parents[1]
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder
+
+
+def default_optimizer() -> Any:
+    """Returns the `optimizer` of a configuration that chooses none."""
+    return OmegaConf.load(shipped("conf") / "optimizer" / "adam.yaml")
 
 
 @cache

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.choices import SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
-from runner.config.composition import shipped
+from runner.config.composition import default_optimizer
 from runner.config.key_problems import unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
 from runner.config.masking import remember_typed
@@ -113,8 +113,7 @@ def _empty_parts(config: DictConfig) -> None:
     """Empties the keys that `graph` or `model_fn` replaces, unless the experiment sets them."""
     if config.get("graph") is None and config.get("model_fn") is None:
         return
-    # Every configuration is composed with the default optimizer.
-    default = OmegaConf.load(shipped("conf") / "optimizer" / "adam.yaml")
+    default = default_optimizer()
     for key in ("data", "model", "loss", "optimizer"):
         if OmegaConf.is_missing(config, key) or config[key] == default:
             config[key] = {}

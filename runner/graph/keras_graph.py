@@ -82,7 +82,6 @@ class KerasGraph(GraphMaker):
             objective.keep_apart(graph)
             of_model = _in_order_of_model(_named(model))
             policies = _policies(config, of_model)
-            # Before the step, which may assign weights itself, such as moving averages.
             _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
@@ -105,6 +104,9 @@ class KerasGraph(GraphMaker):
         """Builds the same of a model that overrides Keras's steps, in the model's graph."""
         config = self.config
         steps = ModelSteps(config, model)
+        loaded = _in_order_of_model(_named(model))
+        graph = tf.compat.v1.get_default_graph()
+        _require_sources(config, graph, loaded, policies=_policies(config, loaded))
         source = _training_input(data, replica, labelled=False) if train else None
         if source and not all(scaffold.trainable for scaffold in config.scaffolds.values()):
             # The step finds the variables that train by itself: they are frozen before it is
@@ -125,15 +127,12 @@ class KerasGraph(GraphMaker):
             for name, variable in _in_order_of_model(_named(model)).items()
             if variable.ref() not in of_optimizers
         }
-        policies = _policies(config, of_model)
-        graph = tf.compat.v1.get_default_graph()
-        _require_sources(config, graph, of_model, policies=policies)
         return _assembled(
             config,
             model,
             data,
             of_model=of_model,
-            policies=policies,
+            policies=_policies(config, of_model),
             training=training,
             evaluation=evaluation,
             calls=Calls(config),
@@ -196,12 +195,13 @@ def _assembled(
     notes: Sequence[str],
 ) -> BuiltGraph:
     """Returns the default graph as a built one, with its variables named and its saver built."""
+    graph = tf.compat.v1.get_default_graph()
     trainable = which_train(model, of_model)
     variables = name_variables(tf.compat.v1.global_variables(), _named(model), training)
     trained = _trained(of_model, trainable, policies=policies)
     weights = keras_variables(model)
     return BuiltGraph(
-        graph=tf.compat.v1.get_default_graph(),
+        graph=graph,
         variables=variables,
         specs=variable_specs(
             variables,

@@ -14,11 +14,13 @@ import keras
 import tensorflow as tf
 
 from runner.config.cluster_spec import is_cluster
+from runner.config.composition import default_optimizer
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import Training
 from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut, require_end
 from runner.graph.input_pipeline import TrainingInput
+from runner.graph.objective import ignored_settings
 from runner.graph.training_step import rollback_count
 from runner.internals.keras import metrics_of, slots_of
 from runner.restoration.model_variables import tensorflow_variable
@@ -113,6 +115,14 @@ class ModelSteps:
         batch, waited = source.next()
         values, ran = self._call("train_step", batch)
         # Kept over steps, as in an epoch of `fit`, metrics would depend on when the run began.
+        if not values:
+            raise ConfigError(
+                Problem(
+                    f"{self._named('train_step')} returns no metrics",
+                    "a run records them, and stops where they are NaN",
+                    'return them by name, such as {"loss": loss}',
+                )
+            )
         with tf.control_dependencies([ran]):
             trained = tf.group(self.reset_metrics(), self._global_step.assign_add(1))
         with tf.control_dependencies([trained]):
@@ -166,6 +176,8 @@ class ModelSteps:
         notes = [
             f"steps: {type(self._model).__name__} has a {steps} of its own, with its optimizers"
         ]
+        if self._model.compiled:
+            notes += ignored_settings(self._model)
         if not self.can_evaluate:
             notes.append("evaluation: none, the model has neither a test_step nor a loss")
         return notes
@@ -199,15 +211,18 @@ class ModelSteps:
 
     def _call(self, method: str, batch: Any) -> tuple[dict[str, tf.Tensor], tf.Operation]:
         """Returns the scalars that a step returns, by name, and the operation that takes it."""
-        call = f"{self._config.model['_target_']}.{method} was called"
+        named = self._named(method)
 
         def step(data: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-            with calling("model", call):
+            with calling("model", f"{named} was called"):
                 logs = getattr(self._model, method)(data)
-            return dict(_scalars(logs)), tf.constant(True)
+            return dict(_scalars(logs, named)), tf.constant(True)
 
         values, ran = tf.function(step, autograph=False)(batch)
         return values, ran.op
+
+    def _named(self, method: str) -> str:
+        return f"{self._config.model['_target_']}.{method}"
 
     def _state_names(self) -> Iterator[tuple[str, str]]:
         """Yields the operation of a variable of an optimizer, and its name in checkpoints.
@@ -243,12 +258,26 @@ def _optimizers(model: keras.Model) -> list[tuple[str, Any]]:
     return list(by_id.values())
 
 
-def _scalars(logs: Any) -> Iterator[tuple[str, tf.Tensor]]:
-    """Yields what a step returns, as Keras logs it; e.g. `{"loss": 0.5}`."""
+def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
+    """Yields what a step returns, as Keras logs it: `{"loss": 0.5}`, or a mapping of mappings."""
     for name, value in logs.items() if isinstance(logs, Mapping) else ():
-        value = tf.convert_to_tensor(value)
-        if value.shape.rank == 0:
-            yield name, tf.cast(value, tf.float32)
+        if isinstance(value, Mapping):
+            yield from _scalars(value, step)
+            continue
+        try:
+            tensor = tf.convert_to_tensor(value)
+        except (TypeError, ValueError):
+            tensor = None
+        if tensor is None or tensor.dtype == tf.string:
+            raise ConfigError(
+                Problem(
+                    f"{step} returns {name!r}, which is not a number",
+                    f"it is of type {type(value).__name__}",
+                    "return numbers and tensors, and of a metric its result()",
+                )
+            )
+        if tensor.shape.rank == 0:
+            yield name, tf.cast(tensor, tf.float32)
 
 
 def _own_steps(model: keras.Model) -> str:
@@ -264,6 +293,8 @@ def _unused_keys(config: RunConfig, model: keras.Model) -> Iterator[Problem]:
         "loss": config.loss is not None,
         "metrics": bool(config.metrics or config.weighted_metrics),
         "class_weight": bool(config.class_weight),
+        # Every configuration is composed with the default.
+        "optimizer": bool(config.optimizer) and config.optimizer != default_optimizer(),
         "cluster": is_cluster(config.cluster),
         "train.accumulate": train.accumulate > 1,
         "train.clip": any(vars(train.clip).values()),

@@ -118,12 +118,7 @@ class Objective:
         for name, is_replaced in replaced.items():
             if is_replaced:
                 yield f"{name}: from the configuration, instead of the compiled model's own"
-        settings = {
-            "run_eagerly": model.run_eagerly,
-            "steps_per_execution": model.steps_per_execution != 1,
-        }
-        for name in (name for name, is_set in settings.items() if is_set):
-            yield f"{name}: no effect from compile, because a run makes single steps of a graph"
+        yield from ignored_settings(model)
 
     def _loss(self, takes_metrics: bool) -> Measure:
         config, model = self._config, self._trainer
@@ -206,6 +201,16 @@ class Objective:
                 )
             )
         return replace(batch, weights=class_weights(batch.labels, weights))
+
+
+def ignored_settings(model: keras.Model) -> Iterator[str]:
+    """Yields lines on settings of a compiled model that have no effect in a run."""
+    settings = {
+        "run_eagerly": model.run_eagerly,
+        "steps_per_execution": model.steps_per_execution != 1,
+    }
+    for name in (name for name, is_set in settings.items() if is_set):
+        yield f"{name}: no effect from compile, because a run makes single steps of a graph"
 
 
 def class_weights(labels: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:

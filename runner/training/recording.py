@@ -208,8 +208,11 @@ def result_lines(run: OpenedRun) -> Iterator[str]:
     if page and page not in run.tracker.location():
         yield f"page:    {page}"
     if run.experiment.context.print_next_commands:
-        yield f"test:    {on_run('evaluate', run.directory.path)}"
-        yield f"export:  {on_run('export', run.directory.path)}"
+        evaluates = bool(run.built.evaluation.metrics)
+        if evaluates:
+            yield f"test:    {on_run('evaluate', run.directory.path)}"
+        which = "" if evaluates else " export.which=latest"  # There is no best checkpoint.
+        yield f"export:  {on_run('export', run.directory.path)}{which}"
 
 
 def interrupted_lines(run: OpenedRun) -> Iterator[str]:

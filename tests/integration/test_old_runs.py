@@ -112,8 +112,12 @@ def test_a_finished_run_is_evaluated(unpack: Unpack) -> None:
     assert len(evaluated) == 1
     done = old.again("points", "mode=evaluate")
     assert f"runs/points/001/best/model.ckpt-8: test  loss {evaluated[0][2]:.4g}" in done.stdout
+    assert old.points(before.info.run_id, "test/") == evaluated, "recorded before, and unchanged"
+    done = old.again("points", "mode=evaluate", "evaluate.which=latest")
     (after,) = old.tracked("points")
-    assert old.points(after.info.run_id, "test/") == evaluated * 2
+    known, (_, step, value) = old.points(after.info.run_id, "test/")
+    assert ([known], step) == (evaluated, 12)
+    assert f"checkpoints/model.ckpt-12: test  loss {value:.4g}" in done.stdout
     assert (after.info.status, after.info.end_time) == ("FINISHED", before.info.end_time)
 
 

@@ -39,12 +39,14 @@ class Runs:
         watch: TrialWatch | None = None,
         *,
         from_run_dir: bool = False,
+        print_next_commands: bool = False,
     ) -> float | None:
         """Runs a configuration and returns the objective; `lines` are those on the screen."""
         self._file = io.StringIO()
         screen = Screen(Console(file=self._file, width=300, highlight=False))
         context = RunContext(
             from_run_dir=from_run_dir,
+            print_next_commands=print_next_commands,
             screen=screen,
             watch=watch or TrialWatch(),
             coordinator=coordinator_of(config),

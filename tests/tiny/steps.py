@@ -254,3 +254,28 @@ PROGRAMS: Mapping[Callable[[], keras.Model], bool] = {
     distiller: True,
     tested: True,
 }
+
+
+class Logging(VAE):
+    """Returns other than a flat mapping of scalars from its training step."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def train_step(self, data: Any) -> Any:
+        loss = super().train_step(data)["loss"]
+        returned: Mapping[str, Any] = {
+            "nothing": None,
+            "larger": {"each": tf.stack([loss, loss])},
+            "metric": {"loss": self.trackers[0]},
+            "string": {"loss": "low"},
+            "nested": {"parts": {"error": loss, "deep": {"norm": 1}}, "loss": loss},
+        }
+        return returned[self.kind]
+
+
+def logging(kind: str, **settings: Any) -> keras.Model:
+    model = Logging(kind)
+    model.compile(optimizer=keras.optimizers.Adam(1e-2), **settings)
+    return model

@@ -10,8 +10,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from omegaconf import OmegaConf
 
 from runner.config.choices import Mode
+from runner.config.composition import default_optimizer
 from runner.config.schema import (
     ClipConfig,
     EvaluateConfig,
@@ -21,6 +23,7 @@ from runner.config.schema import (
 )
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph
+from runner.graph.built_graph import BuiltGraph
 from runner.restoration.variables import StateClass
 from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs, disturbed, short
@@ -123,9 +126,12 @@ def test_a_part_starts_from_a_checkpoint_and_is_frozen(tmp_path: Path) -> None:
 
 def test_a_model_without_test_step_and_loss_is_trained_and_not_evaluated(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    runs.start(config(gan, run_dir=str(tmp_path), train=short()))
+    runs.start(config(gan, run_dir=str(tmp_path), train=short()), print_next_commands=True)
     assert "evaluation: none, the model has neither a test_step nor a loss" in str(runs.lines())
     assert runs.record().trained
+    assert "mode=export" in runs.lines()[-1]
+    assert runs.lines()[-1].endswith(" export.which=latest")
+    assert "mode=evaluate" not in str(runs.lines())
     changes = {"mode": Mode.evaluate, "evaluate": EvaluateConfig(which="latest")}
     with pytest.raises(ConfigError, match="evaluates nothing"):
         runs.start(config(gan, run_dir=str(tmp_path), train=short(), **changes))
@@ -135,6 +141,7 @@ def test_a_model_without_test_step_and_loss_is_trained_and_not_evaluated(tmp_pat
     ("changes", "key"),
     [
         ({"loss": "mse"}, "loss"),
+        ({"optimizer": {"_target_": "keras.optimizers.SGD"}}, "optimizer"),
         ({"train": short(accumulate=2)}, "train.accumulate"),
         ({"train": short(clip=ClipConfig(norm=1.0))}, "train.clip"),
         (
@@ -153,3 +160,38 @@ def test_what_the_models_step_leaves_without_effect_is_an_error(
 def test_an_error_in_a_step_names_the_model() -> None:
     with pytest.raises(UserCodeError, match=r"tests.tiny.steps.eager_only.train_step was called"):
         build_graph(config(eager_only), "validation", train=True)
+
+
+def returning(kind: str, **settings: Any) -> BuiltGraph:
+    model = {"_target_": "tests.tiny.steps.logging", "kind": kind, **settings}
+    return build_graph(config(vae, model=model), "validation", train=True)
+
+
+def test_nested_logs_have_the_names_that_fit_gives_them() -> None:
+    training = returning("nested").training
+    assert training is not None
+    assert set(training.values) == {"error", "norm", "loss"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("nothing", "logging.train_step returns no metrics"),
+        ("larger", "logging.train_step returns no metrics"),
+        ("metric", "returns 'loss', which is not a number"),
+        ("string", "returns 'loss', which is not a number"),
+    ],
+)
+def test_a_step_that_returns_no_numbers_is_an_error(kind: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        returning(kind)
+
+
+def test_settings_of_compile_without_effect_are_reported() -> None:
+    notes = returning("nested", steps_per_execution=4, run_eagerly=True).notes
+    assert [note.split(":")[0] for note in notes] == ["steps", "run_eagerly", "steps_per_execution"]
+
+
+def test_the_default_optimizer_of_every_configuration_is_not_one_that_was_chosen() -> None:
+    optimizer = OmegaConf.to_container(default_optimizer())
+    build_graph(config(vae, optimizer=optimizer), "validation", train=True)
