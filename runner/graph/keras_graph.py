@@ -82,6 +82,7 @@ class KerasGraph(GraphMaker):
             objective.keep_apart(graph)
             of_model = _in_order_of_model(_named(model))
             policies = _policies(config, of_model)
+            _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
             return _assembled(
@@ -103,6 +104,9 @@ class KerasGraph(GraphMaker):
         """Builds the same of a model that overrides Keras's steps, in the model's graph."""
         config = self.config
         steps = ModelSteps(config, model)
+        loaded = _in_order_of_model(_named(model))
+        graph = tf.compat.v1.get_default_graph()
+        _require_sources(config, graph, loaded, policies=_policies(config, loaded))
         source = _training_input(data, replica, labelled=False) if train else None
         if source and not all(scaffold.trainable for scaffold in config.scaffolds.values()):
             # The step finds the variables that train by itself: they are frozen before it is
@@ -192,7 +196,6 @@ def _assembled(
 ) -> BuiltGraph:
     """Returns the default graph as a built one, with its variables named and its saver built."""
     graph = tf.compat.v1.get_default_graph()
-    _require_sources(config, graph, of_model, policies=policies)
     trainable = which_train(model, of_model)
     variables = name_variables(tf.compat.v1.global_variables(), _named(model), training)
     trained = _trained(of_model, trainable, policies=policies)
