@@ -229,7 +229,7 @@ def test_a_scaffold_to_start_from(tmp_path: Path) -> None:
         (tmp_path / "scaffold.yaml").write_text(text)
         plan = runner.plan(net, tmp_path / "scaffold.yaml")
         assert plan.problems == ()
-        assert all(each.pieces for each in plan.assignments)
+        assert all(assignment.pieces for assignment in plan.assignments)
         if name == "net-1.keras":
             (scaffold,) = yaml.safe_load(text)["scaffolds"].items()
     assert scaffold == (
