@@ -243,12 +243,17 @@ class ModelSteps:
 
 
 def _optimizers(model: keras.Model) -> list[tuple[str, Any]]:
-    """Returns the attributes of a model that are optimizers; those in a list are numbered."""
+    """Returns the attributes of a model that are optimizers; those in a list are numbered.
+
+    The optimizer that a part of the model was compiled with is `PART_optimizer`.
+    """
     by_id: dict[int, tuple[str, Any]] = {}
     attributes = {"optimizer": getattr(model, "optimizer", None), **vars(model)}
     for attribute, value in attributes.items():
         if attribute.startswith("_self_"):  # TensorFlow's records of the same objects.
             continue
+        if isinstance(value, keras.Model):
+            value = {"optimizer": getattr(value, "optimizer", None)}
         values = value if isinstance(value, Mapping | Sequence) else {"": value}
         named = values.items() if isinstance(values, Mapping) else enumerate(values)
         for key, optimizer in named:

@@ -167,7 +167,7 @@ def test_what_was_not_delivered_is_delivered_once(
         assert (old.ids("undelivered"), old.statuses("undelivered")) == (before, ["FINISHED"])
         assert old.kept("undelivered/001") == old.kept("points/001")
     artifacts = old.client().list_artifacts(run_id, "checkpoints")
-    assert "checkpoints/model.ckpt-12.index" in [each.path for each in artifacts]
+    assert "checkpoints/model.ckpt-12.index" in [artifact.path for artifact in artifacts]
 
 
 def assert_one_run_each(old: OldRuns, before: dict[str, str], trials: int, failed: int) -> None:
@@ -179,7 +179,7 @@ def assert_one_run_each(old: OldRuns, before: dict[str, str], trials: int, faile
     parent, children = old.sweep(name)
     counts = [parent.data.tags[f"runner.sweep.{each}"] for each in ("trials", "failed")]
     assert (parent.info.status, counts) == ("FINISHED", [str(trials), str(failed)])
-    assert [each.info.status for each in children.values()].count("FAILED") == failed
+    assert [child.info.status for child in children.values()].count("FAILED") == failed
 
 
 def begun(name: str, done: subprocess.CompletedProcess[str]) -> list[str]:

@@ -106,7 +106,7 @@ def test_the_last_lines_lead_to_the_results(warm: Warm) -> None:
 
 def test_the_run_directory_holds_everything(warm: Warm) -> None:
     run = warm.runs / "warm" / "001"
-    assert {each.name for each in run.iterdir()} == {
+    assert {path.name for path in run.iterdir()} == {
         "best",
         "checkpoints",
         "config.yaml",
@@ -154,7 +154,7 @@ def test_mlflow_holds_everything(warm: Warm) -> None:
         metric.value for metric in client.get_metric_history(run.info.run_id, "validation/loss")
     )
     artifacts = Path(run.info.artifact_uri.removeprefix("file://").replace("%20", " "))
-    kept = {str(each.relative_to(artifacts)) for each in artifacts.rglob("*") if each.is_file()}
+    kept = {str(path.relative_to(artifacts)) for path in artifacts.rglob("*") if path.is_file()}
     best = json.loads((artifacts / "best" / "best.json").read_text())["step"]
     assert kept == {
         "config.yaml",
@@ -260,6 +260,6 @@ def test_a_plan_with_problems_ends_with_3_and_creates_nothing(
     assert f" from {best} @ step 20" in _line(done, "head:")
     # The follower, started at once, may have looked at the database and left its lock.
     lock = warm.command.folder / "mlflow.db.lock"
-    assert [each for each in sorted(warm.command.folder.rglob("*")) if each != lock] == [
+    assert [path for path in sorted(warm.command.folder.rglob("*")) if path != lock] == [
         each for each in before if each != lock
     ]

@@ -279,3 +279,26 @@ def logging(kind: str, **settings: Any) -> keras.Model:
     model = Logging(kind)
     model.compile(optimizer=keras.optimizers.Adam(1e-2), **settings)
     return model
+
+
+class CompiledParts(GAN):
+    """Each part is compiled with its optimizer."""
+
+    def compile(self, d_optimizer: Any, g_optimizer: Any) -> None:
+        keras.Model.compile(self)
+        self.discriminator.compile(d_optimizer)
+        self.generator.compile(g_optimizer)
+
+    @property
+    def d_optimizer(self) -> Any:
+        return self.discriminator.optimizer
+
+    @property
+    def g_optimizer(self) -> Any:
+        return self.generator.optimizer
+
+
+def compiled_parts() -> keras.Model:
+    model = CompiledParts()
+    model.compile(keras.optimizers.Adam(1e-2), keras.optimizers.RMSprop(1e-2))
+    return model

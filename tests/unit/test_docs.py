@@ -19,7 +19,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 def anchors(page: Path) -> set[str]:
     """Returns the anchors of the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    plain = (re.sub(r"[^\w\- ]", "", each.lower()) for each in headings)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
     return {each.strip().replace(" ", "-") for each in plain}
 
 

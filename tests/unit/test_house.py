@@ -206,7 +206,7 @@ def test_commands_and_rooms_around_the_graph_wait_for_no_large_library(tmp_path:
         text=True,
         check=True,
     )
-    reports = [each for each in done.stdout.splitlines() if each.startswith(("rooms", "exit"))]
+    reports = [line for line in done.stdout.splitlines() if line.startswith(("rooms", "exit"))]
     assert reports == [
         "exit 0 --help",
         "exit 2 +experiment=lstm_cnn train.steps=0",

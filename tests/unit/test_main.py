@@ -122,9 +122,7 @@ def test_help_fits_one_screen_and_names_what_there_is_and_nothing_else(
     keys = re.findall(r"(?<![\w/])[+~]?([a-z_]+(?:\.[A-Za-z_]+)*)=[\w\"]", shown)
     assert {"mode", "train.steps", "scaffolds.NAME.checkpoint", "tracking.uri"} <= set(keys)
     groups = {"experiment", "optimizer", "tracking"}
-    assert [
-        each for each in keys if each not in groups and annotation(each, RunConfig) is None
-    ] == []
+    assert [key for key in keys if key not in groups and annotation(key, RunConfig) is None] == []
 
 
 def test_python_m_runner(tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
         assert "/job:ps/task:1" in file.read_text()
     plan = {each["name"]: each for each in json.loads(made.plan_json.read_text())["variables"]}
     parts = [plan[f"plain/part_{index}"] for index in range(2)]
-    assert {each["device"] for each in parts} == {"/job:ps/task:0", "/job:ps/task:1"}
-    assert {each["origin"] for each in parts} == {"checkpoint"}
+    assert {part["device"] for part in parts} == {"/job:ps/task:0", "/job:ps/task:1"}
+    assert {part["origin"] for part in parts} == {"checkpoint"}
 
     with servers(partition_bytes=32) as cluster:
         lines = runs.run(tmp_path / "cut", cluster=cluster, **changes)

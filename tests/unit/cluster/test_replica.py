@@ -31,7 +31,7 @@ def test_variables_are_placed_in_turn_or_by_size(placement: str, servers: list[i
     with tf.Graph().as_default(), replica.scope():
         for name, size in (("large", 100), ("small", 1), ("medium", 10)):
             v1.get_variable(name, [size], use_resource=True)
-        found = [each.device for each in v1.global_variables()]
+        found = [variable.device for variable in v1.global_variables()]
     assert found == [f"/job:ps/task:{server}" for server in servers]
 
 
@@ -39,7 +39,7 @@ def test_everything_else_is_on_the_task_itself() -> None:
     replica = ClusterReplica(cluster("worker", 1, ps=2))
     graph = build_graph(tiny(**PLAIN), "validation", train=True, replica=replica).graph
     places = {
-        kind: {each.device for each in graph.get_operations() if each.type == kind}
+        kind: {operation.device for operation in graph.get_operations() if operation.type == kind}
         for kind in ("IteratorV2", "MatMul", "StatefulPartitionedCall", "VarHandleOp")
     }
     assert places["IteratorV2"] == places["StatefulPartitionedCall"] == {"/job:worker/task:1"}

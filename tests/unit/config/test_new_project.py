@@ -38,7 +38,7 @@ def test_a_new_project_passes_its_own_test(
 
     monkeypatch.setitem(test.__globals__, "subprocess", types.SimpleNamespace(run=run))
     test(tmp_path)
-    assert {each.name for each in project.iterdir()} <= {
+    assert {path.name for path in project.iterdir()} <= {
         ".gitignore", "README.md", "conf", "my_points", "tests"
     }  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_made_is_refused_and_changes_nothing(
     outcome = command("init", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.splitlines()[0] == f"runner: {state}"
-    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [each.read_text() for each in files] == ["mine"]
 
 

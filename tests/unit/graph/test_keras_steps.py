@@ -27,7 +27,7 @@ from runner.graph.built_graph import BuiltGraph
 from runner.restoration.variables import StateClass
 from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs, disturbed, short
-from tests.tiny.steps import PROGRAMS, Numbers, eager_only, gan, vae
+from tests.tiny.steps import PROGRAMS, Numbers, compiled_parts, eager_only, gan, vae
 
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 SEED, STEPS = 3, 20
@@ -195,3 +195,9 @@ def test_settings_of_compile_without_effect_are_reported() -> None:
 def test_the_default_optimizer_of_every_configuration_is_not_one_that_was_chosen() -> None:
     optimizer = OmegaConf.to_container(default_optimizer())
     build_graph(config(vae, optimizer=optimizer), "validation", train=True)
+
+
+def test_the_optimizer_of_a_compiled_part_is_named_after_the_part() -> None:
+    names = set(build_graph(config(compiled_parts), "validation", train=True).variables)
+    assert {"discriminator_optimizer/iterations", "generator_optimizer/iterations"} <= names
+    assert not [name for name in names if name.startswith(("adam", "rms"))]

@@ -40,7 +40,7 @@ def net(seed: int = 0, name: str = "net") -> keras.Model:
 
 
 def values(model: Any) -> Values:
-    return {each.path.partition("/")[2]: each.numpy() for each in model.variables}
+    return {variable.path.partition("/")[2]: variable.numpy() for variable in model.variables}
 
 
 def scaffold(include: str, checkpoint: object, **keys: Any) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def test_a_mistake_changes_nothing(
     wrong = {**scaffold("cnn/*", folder / "net.npz"), **keys}
     with pytest.raises(error, match=message.replace("[", r"\[").replace("*", r"\*")):
         runner.warm_start(model, {"lstm": good, "cnn": wrong}, restoration=rules)
-    assert all(each.trainable for each in model.trainable_variables)
+    assert all(variable.trainable for variable in model.trainable_variables)
     np.testing.assert_equal(values(model), before)
 
 
@@ -194,7 +194,7 @@ def test_modules_are_named_as_their_checkpoints_and_mappings_as_they_say(tmp_pat
     keys = scaffold("*", prefix, rename={"re:(.*)": r"encoder/\1"})
     keys["variables"]["exclude"] = ["dense/*"]
     made = runner.warm_start(module, {"all": keys})
-    names = [each.variable.name for each in made.assignments]
+    names = [assignment.variable.name for assignment in made.assignments]
     assert sorted(names) == ["dense/bias", "dense/kernel", "layers/0", "layers/1/b", "w"]
     assert module.w.numpy().tolist() == [1.0, 1.0]
     assert (float(module.layers[0]), float(module.layers[1]["b"])) == (2.0, 3.0)
@@ -225,7 +225,7 @@ def test_an_unbuilt_model_is_built_from_an_input_shape(folder: Path) -> None:
 def test_a_scaffold_that_is_not_trainable_does_not_train(folder: Path) -> None:
     model = net()
     runner.warm_start(model, {"cnn": scaffold("cnn/*", folder / "net.npz", trainable=False)})
-    trains = [each.path.removeprefix("net/") for each in model.trainable_variables]
+    trains = [variable.path.removeprefix("net/") for variable in model.trainable_variables]
     assert trains == ["lstm/dense/kernel", "lstm/dense/bias", "head/kernel", "head/bias"]
     model(np.ones((4, 4)), training=True)
     after, pretrained = values(model), values(PRETRAINED)
@@ -263,8 +263,8 @@ def with_slots(optimizer: Any) -> keras.Model:
 
 def named_slots(model: keras.Model) -> Mapping[str, Any]:
     plan = runner.plan(model, {}, optimizer=model.optimizer)
-    names = [each.variable.name for each in plan.assignments][len(model.variables) :]
-    own = [each for each in model.optimizer.variables if each.name != "learning_rate"]
+    names = [assignment.variable.name for assignment in plan.assignments][len(model.variables) :]
+    own = [variable for variable in model.optimizer.variables if variable.name != "learning_rate"]
     return dict(zip(names, own, strict=True))
 
 
@@ -300,7 +300,7 @@ def test_slots_of_keras_files_need_no_rename(optimizer: str, tmp_path: Path) -> 
     state += ["moving_averages"] if optimizer.endswith("dam") else []
     given = {"all": scaffold("*", tmp_path / "net.weights.h5", state=state)}
     if optimizer == "LossScaleOptimizer":  # Its file counts otherwise: not taken, and reported.
-        names = [each.variable.name for each in runner.plan(model, given).assignments]
+        names = [assignment.variable.name for assignment in runner.plan(model, given).assignments]
         assert {"head/kernel/momentum", "optimizer/iteration", "optimizer/loss_scale/iteration"} < {
             *names
         }

@@ -62,7 +62,7 @@ def test_each_scaffold_brings_its_own() -> None:
         "head/k": [],
         "global_step": [],
     }
-    assert [each.scaffold for each in made.assignments] == ["cnn", "lstm", "head", None]
+    assert [assignment.scaffold for assignment in made.assignments] == ["cnn", "lstm", "head", None]
     assert made.unused == {"cnn": (), "lstm": ("extra",), "head": ()}
 
 
@@ -120,7 +120,7 @@ def test_a_checkpoint_that_cannot_be_used_hides_no_other_problem() -> None:
     assert origins(made) == {"a/k": [], "b/k": ["b: b/k"], "b/m": [], "c": []}
     assert made.unusable == {"a", "c"}
     assert not made.notes, "an optional checkpoint that is there and bad is not absent"
-    assert {each.scaffold: each.notes for each in made.assignments}["a"] == ()
+    assert {assignment.scaffold: assignment.notes for assignment in made.assignments}["a"] == ()
 
 
 def test_an_expectation_is_not_met_by_what_is_not_known() -> None:

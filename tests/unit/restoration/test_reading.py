@@ -205,7 +205,9 @@ def test_what_is_on_a_parameter_server_is_read_by_the_chief() -> None:
             [assignment("v", 2, ("a", "x"))], variables, {"a": bundle}, on_tensor=print
         )
         places = {
-            each.device for each in graph.get_operations() if each.type in ("RestoreV2", "PyFunc")
+            operation.device
+            for operation in graph.get_operations()
+            if operation.type in ("RestoreV2", "PyFunc")
         }
     assert places == {"/job:chief/task:0/device:CPU:0"}
 

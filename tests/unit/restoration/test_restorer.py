@@ -236,7 +236,7 @@ def test_verification_names_all_variables_that_do_not_hold_their_source(
             CheckpointError, match=r"b does not hold what was .* y of cnn"
         ) as caught:
             restorer.restore(session)
-    assert [each.state.split()[0] for each in caught.value.problems] == ["b", "c"]
+    assert [problem.state.split()[0] for problem in caught.value.problems] == ["b", "c"]
 
 
 LOST: dict[type[Exception], type[Exception]] = {

@@ -87,12 +87,12 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_taken(
     run: RunDirectory, end: str, harm: Callable[[Path], None], reason: str
 ) -> None:
     harm(run.checkpoints / f"model.ckpt-3.{end}")
-    files = {each.name for each in run.checkpoints.glob("model.ckpt-3.*")}
+    files = {path.name for path in run.checkpoints.glob("model.ckpt-3.*")}
     (line,) = _recovered(run)
     assert line.startswith(f"checkpoint of step 3 is damaged and set aside in {run.path}/damaged/")
     assert line.endswith("; the run resumes from step 2")
     assert re.search(reason, line), line
-    assert {each.name for each in (run.path / "damaged" / "001").iterdir()} == files
+    assert {path.name for path in (run.path / "damaged" / "001").iterdir()} == files
     assert state(run.checkpoints) == ["model.ckpt-1", "model.ckpt-2"]
     assert tf.train.latest_checkpoint(str(run.checkpoints)).endswith("-2")
     assert _recovered(run) == []
@@ -102,7 +102,7 @@ def test_several_may_be_damaged_and_nothing_set_aside_is_overwritten(run: RunDir
     for step in (3, 2):
         _truncate(run.checkpoints / f"model.ckpt-{step}.{DATA}")
     assert len(_recovered(run)) == 2
-    assert sorted(each.name for each in (run.path / "damaged").iterdir()) == ["001", "002"]
+    assert sorted(path.name for path in (run.path / "damaged").iterdir()) == ["001", "002"]
     assert state(run.checkpoints) == ["model.ckpt-1"]
 
 

@@ -175,7 +175,7 @@ def test_every_missing_checkpoint_is_reported(tmp_path: Path) -> None:
         manager.prepare_session(init_op=tf.global_variables_initializer())
     assert "there is no checkpoint at" in str(caught.value)
     assert "holds no checkpoint" in str(caught.value)
-    remedies = {each.remedy for each in caught.value.problems}
+    remedies = {problem.remedy for problem in caught.value.problems}
     assert remedies == {"correct the path, or declare it: runner.Scaffold(optional=True)"}
 
 

@@ -35,7 +35,7 @@ def test_only_what_is_to_last_waits_for_the_disk(
     waited: list[int] = []
     monkeypatch.setattr(os, "fsync", waited.append)
     write_text(tmp_path / "plan.txt", "a plan", lasting=lasting)
-    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
         ("plan.txt", "a plan")
     ]
     assert bool(waited) == lasting

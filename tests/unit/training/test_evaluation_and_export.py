@@ -54,7 +54,7 @@ def _outputs(directory: RunDirectory, features: np.ndarray) -> np.ndarray:
 
 def _examples(dataset: tf.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
     batches = zip(*dataset.as_numpy_iterator(), strict=True)
-    features, labels = (np.concatenate(each) for each in batches)
+    features, labels = (np.concatenate(batch) for batch in batches)
     return features, labels
 
 
@@ -257,7 +257,7 @@ def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(
     served = tf.saved_model.load(str(plain.folder / "export-scaffolds"))
     with pytest.raises(RunDirectoryError, match="export-scaffolds exists"):
         plain.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
-    values = {each.name.partition(":")[0]: each.numpy() for each in served.variables}
+    values = {variable.name.partition(":")[0]: variable.numpy() for variable in served.variables}
     reader = tf.train.load_checkpoint(str(source.checkpoints))
     kernel = next(value for value in values.values() if value.shape == (4, 2))
     assert (kernel == reader.get_tensor("head/kernel")).all()

@@ -95,7 +95,7 @@ def test_an_end_that_a_second_signal_cuts_short_is_settled_later(
     assert inputs is not None
     (used,) = inputs.dataset_inputs
     assert used.dataset.name == "tests.tiny.experiment.Blobs"
-    assert [each.value for each in used.tags] == ["train"]
+    assert [tag.value for tag in used.tags] == ["train"]
     assert json.loads(str(used.dataset.profile)) == {"train": 64, "validation": 20, "test": 20}
     assert len(used.dataset.digest) == 16
 
@@ -164,7 +164,7 @@ def test_a_run_whose_record_was_deleted_warns_as_it_continues(
     run_id = tracked.tracked().info.run_id
     assert tracked.tracked().info.status == "FAILED"
     assert tracked.tracked().data.tags["runner.exception"] == "ValueError: the hook failed"
-    assert "traceback.txt" in [each.path for each in tracked.client.list_artifacts(run_id)]
+    assert "traceback.txt" in [artifact.path for artifact in tracked.client.list_artifacts(run_id)]
     tracked.client.delete_run(run_id)
     tracked.run(hooks=hooks)
     assert tracked.record().status == "FINISHED"

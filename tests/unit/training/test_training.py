@@ -158,7 +158,9 @@ def test_averages_are_what_is_evaluated_and_exported(plain: Runs) -> None:
     weight = tf.train.load_variable(prefix, "head/kernel")
     with tf.Graph().as_default(), tf.Session() as session:
         tf.saved_model.load(session, ["serve"], str(plain.directory().export))
-        (exported,) = [each for each in tf.global_variables() if each.shape == average.shape]
+        (exported,) = [
+            variable for variable in tf.global_variables() if variable.shape == average.shape
+        ]
         value = session.run(exported)
     assert (value == average).all()
     assert not (value == weight).all()
