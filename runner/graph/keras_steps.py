@@ -20,7 +20,7 @@ from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import Training
 from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut, require_end
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.objective import ignored_settings
+from runner.graph.objective import ignored_settings, overrides
 from runner.graph.training_step import rollback_count
 from runner.internals.keras import metrics_of, slots_of
 from runner.restoration.model_variables import tensorflow_variable
@@ -30,15 +30,10 @@ from runner.system.user_code import calling
 _STEPS = ("train_step", "test_step")
 
 
-def overrides(model: Any, method: str) -> bool:
-    """Returns whether a Keras model has a method of its own in place of `keras.Model`'s."""
-    is_keras = isinstance(model, keras.Model)
-    return is_keras and getattr(type(model), method) is not getattr(keras.Model, method)
-
-
 def takes_its_own_steps(model: Any) -> bool:
     """Returns whether a model overrides `train_step` or `test_step`."""
-    return any(overrides(model, step) for step in _STEPS)
+    is_keras = isinstance(model, keras.Model)
+    return is_keras and any(overrides(model, step) for step in _STEPS)
 
 
 @dataclass(frozen=True)

@@ -122,13 +122,13 @@ class Objective:
 
     def _loss(self, takes_metrics: bool) -> Measure:
         config, model = self._config, self._trainer
-        overrides = model is not None and _overrides(model, "compute_loss")
+        own_loss = model is not None and overrides(model, "compute_loss")
         loss = _resolved("loss", "loss", config.loss)
         if isinstance(loss, list):
             loss = self._by_output(loss)
         _require_weighted(config.loss_weights, loss if isinstance(loss, Mapping) else ())
         if config.loss is None:
-            if model is None or not (model.compiled or overrides):
+            if model is None or not (model.compiled or own_loss):
                 raise ConfigError(
                     Problem(
                         "loss has no value",
@@ -137,7 +137,7 @@ class Objective:
                     )
                 )
             return OfModel(model, loss=True, metrics=takes_metrics)
-        if overrides and model is not None:
+        if own_loss and model is not None:
             optimizer = model.optimizer if model.compiled else None
             model.compile(optimizer=optimizer, loss=loss, loss_weights=config.loss_weights or None)
             return OfModel(model, loss=True, metrics=takes_metrics)
@@ -285,7 +285,8 @@ def _named(kind: str, key: str, name: str) -> Any:
     return name if kind == "loss" and not isinstance(measure, keras.losses.Loss) else measure
 
 
-def _overrides(model: keras.Model, method: str) -> bool:
+def overrides(model: keras.Model, method: str) -> bool:
+    """Returns whether a model has a method of its own in place of `keras.Model`'s."""
     return getattr(type(model), method) is not getattr(keras.Model, method)
 
 
@@ -307,7 +308,7 @@ def _require_called(config: RunConfig, model: Any) -> None:
     """Raises a ConfigError for a model that overrides methods that the runner does not call."""
     if not isinstance(model, keras.Model):
         return
-    overridden = [method for method in _NOT_CALLED if _overrides(model, method)]
+    overridden = [method for method in _NOT_CALLED if overrides(model, method)]
     if overridden:
         raise ConfigError(
             Problem(
