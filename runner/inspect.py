@@ -13,7 +13,7 @@ from rich.text import Text
 from runner.checkpoints.inspection import Checkpoint, Statistics, diff, statistics
 from runner.checkpoints.locate import LATEST, is_mlflow_uri, resolve
 from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number
+from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number, is_read
 from runner.config.schema import TrackingConfig
 from runner.console import Listing, Screen, as_text, plural, shaped, sized
 from runner.errors import CheckpointError, Problem, RunnerError
@@ -121,7 +121,11 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
     spec, classes = checkpoint.spec, _classes(checkpoint.spec)
     numbers: dict[str, Statistics] = {}
     if parsed.stats:
-        names = [name for name, tensor in spec.tensors.items() if tensor.dtype != "variant"]
+        names = [
+            name
+            for name, tensor in spec.tensors.items()
+            if tensor.dtype != "variant" and is_read(tensor.dtype)
+        ]
         numbers = {name: statistics(value) for name, value in checkpoint.reader.read(names)}
     kinds: dict[str, list[TensorSpec]] = {_MODEL: []}
     for name, tensor in spec.tensors.items():

@@ -31,6 +31,8 @@ from runner.errors import CheckpointError, Problem, nearest
 SEPARATOR = "+lora:"
 CONFIG = "adapter_config.json"
 _PREFIX = "base_model.model."
+# Values of `init_lora_weights` that leave the base as it is; `pissa`, `olora` and others do not.
+_STARTS = ("none", "true", "false", "gaussian", "eva", "orthogonal")
 _FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?(?P<factor>[AB])(\.weight)?")
 
 
@@ -113,8 +115,9 @@ class AdapterReader(CheckpointReader):
         alpha = self._config.get("lora_alpha", rank)
         module = name.removeprefix(_PREFIX).partition(".lora_")[0]
         for pattern, other in (self._config.get("alpha_pattern") or {}).items():
-            if re.fullmatch(rf"(.*\.)?{pattern}", module):
+            if re.fullmatch(rf"(.*\.)?({pattern})", module):
                 alpha = other
+                break
         return float(alpha) / (math.sqrt(rank) if self._config.get("use_rslora") else rank)
 
     @functools.cached_property
@@ -130,12 +133,23 @@ class AdapterReader(CheckpointReader):
             )
         with explained(file, "the configuration of an adapter"):
             config = json.loads(files.read_text(file))
-            kind, is_dora = config.get("peft_type"), config.get("use_dora")
-        if kind != "LORA" or is_dora:
+            kind = config.get("peft_type")
+            if kind == "LORA" and config.get("use_dora"):
+                kind = "DoRA"
+            start = str(config.get("init_lora_weights")).lower()
+        if kind != "LORA":
             raise CheckpointError(
                 Problem(
-                    f"{file} describes an adapter of type {'DoRA' if is_dora else kind}",
+                    f"{file} describes an adapter of type {kind}",
                     "only LoRA adds a product of two matrices to a tensor",
+                    "merge it with peft (merge_and_unload) and name the merged model",
+                )
+            )
+        if start not in _STARTS:
+            raise CheckpointError(
+                Problem(
+                    f"{file} describes an adapter that began as {start}",
+                    "such an adapter also changes the weights of the model that it is added to",
                     "merge it with peft (merge_and_unload) and name the merged model",
                 )
             )
@@ -149,7 +163,9 @@ class AdapterReader(CheckpointReader):
         for name in tensors:
             match = _FACTOR.fullmatch(name)
             if match is None:
-                updates[name.removeprefix(_PREFIX)] = _Update(name, name)
+                # A bias that was trained beside the factors is within the layer they wrap.
+                changed = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+                updates[changed] = _Update(name, name)
             elif match["factor"] == "A":
                 other = re.sub(r"(.*lora_(?:embedding_)?)A", r"\1B", name)
                 is_transposed = bool(match["embedding"] or self._config.get("fan_in_fan_out"))

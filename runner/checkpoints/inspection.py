@@ -15,7 +15,7 @@ from rich.text import Text
 
 from runner.checkpoints.locate import LATEST, resolve
 from runner.checkpoints.open import open_checkpoint as open_reader
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec, is_read
 from runner.console import Listing, as_text, plural
 from runner.errors import nearest
 
@@ -147,6 +147,8 @@ def _differences(one: Checkpoint, other: Checkpoint) -> Iterator[tuple[str, str]
         changed = _metadata(ours[name], theirs[partner])
         if changed:
             yield name, changed
+        elif not is_read(ours[name].dtype):
+            yield name, f"not compared: {ours[name].dtype}"
         elif ours[name].dtype != "variant":  # A variant has no comparable values.
             comparable.append(name)
     values = one.reader.read(comparable)

@@ -104,7 +104,8 @@ def _readable(path: str) -> Iterator[None]:
 
 def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
     if checkpoint.startswith(hugging_face.SCHEME):
-        return hugging_face.locate_in_cache(checkpoint)
+        address, separator, mapping = checkpoint.partition("#")
+        return f"{hugging_face.locate_in_cache(address)}{separator}{mapping}"
     if not is_mlflow_uri(checkpoint):
         # A shell does not expand the tilde in `checkpoint=~/model`.
         return os.path.expanduser(checkpoint.removeprefix(_ORBAX))

@@ -154,7 +154,12 @@ class MsgpackReader(FileReader):
             root = parser.value()
             if parser.position != len(data) or not isinstance(root, dict):
                 raise ValueError("it does not hold one map")
-        return dict(_arrays("", root))
+        arrays: dict[str, Array] = {}
+        for name, array in _arrays("", root):
+            if name in arrays:
+                raise ValueError(f"it names two arrays {name!r}")
+            arrays[name] = array
+        return arrays
 
 
 def _arrays(prefix: str, node: Any) -> Iterator[tuple[str, Array]]:

@@ -95,9 +95,10 @@ class OrbaxReader(CheckpointReader):
             name = ".".join(keys)
             if os.sep in name or entry["value_metadata"].get("skip_deserialize"):
                 continue
-            store = {"driver": "file", "path": f"{folder}/{name}/"}
+            store: dict[str, Any] = {"driver": "file", "path": f"{folder}/{name}/"}
             if is_ocdbt:
-                store = {"driver": "ocdbt", "base": f"file://{folder}/", "path": f"{name}/"}
+                base = {"driver": "file", "path": f"{folder}/"}
+                store = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
             pending["/".join(keys)] = tensorstore.open({"driver": driver, "kvstore": store})
         return {name: future.result() for name, future in pending.items()}
 

@@ -70,6 +70,11 @@ def is_number(name: str) -> bool:
     return True
 
 
+def is_read(dtype: str) -> bool:
+    """Returns whether tensors of a type can be read; PyTorch's sparse ones cannot, for example."""
+    return not dtype.endswith(" of PyTorch")
+
+
 @dataclass(frozen=True)
 class CheckpointSpec:
     """The metadata of a checkpoint.

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.checkpoints.pickle_nodes import Call, Global, Node, PersistentId, PickleError
+from runner.checkpoints.pickle_nodes import (
+    MAX_OPCODES,
+    Call,
+    Global,
+    Node,
+    PersistentId,
+    PickleError,
+)
 from runner.errors import CheckpointError, Problem, nearest
 
 # Storage classes of `torch`, and the element types of `torch`, by NumPy's names.
@@ -23,6 +31,12 @@ _DTYPES = {
     "BoolStorage": "bool",
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
+    # The integers of quantized tensors, which are not read; their size says where others are.
+    "QInt8Storage": "int8",
+    "QUInt8Storage": "uint8",
+    "QInt32Storage": "int32",
+    "QUInt4x2Storage": "uint8",
+    "QUInt2x4Storage": "uint8",
     "float8_e8m0fnu": "float8_e8m0fnu",
     **{f"float{bits}": f"float{bits}" for bits in (16, 32, 64)},
     **{f"int{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
@@ -40,6 +54,10 @@ _DTYPES = {
 # Where programs keep the model's values beside other things, first wins.
 _STATE_DICTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
 _MAX_RANK, _MAX_DEPTH, _MAX_TENSORS = 32, 64, 500_000
+# Of one name, and of all names together.
+_MAX_NAME, _MAX_NAMES = 4096, 128 << 20
+# How many keys, and how many values of each, are searched for mappings to propose.
+_MAX_SEARCHED = 100
 
 
 @dataclass(frozen=True)
@@ -98,13 +116,11 @@ def state_dict(root: Node, path: str, mapping: str = "") -> StateDict:
     """
     top = _items(root)
     step = top.get("global_step")
-    choices = [str(key) for key, value in top.items() if next(_tensors(value), None)]
     if mapping:
-        node: Node = root
-        for part in mapping.split("."):
-            node = _items(node).get(part)
+        node = _part(root, mapping)
     else:
-        mapping = next((name for name in _STATE_DICTS if name in choices), "")
+        held = (name for name in _STATE_DICTS if next(_tensors(top.get(name)), None))
+        mapping = next(held, "")
         if any(_tensor(value) is not None for value in top.values()):
             mapping = ""
         node = top[mapping] if mapping else root
@@ -115,10 +131,38 @@ def state_dict(root: Node, path: str, mapping: str = "") -> StateDict:
                 f"{path} holds no tensors" + (f" in {mapping!r}" if mapping else ""),
                 "it is a file of torch.save with other objects",
                 "name a file with a state_dict, or a mapping in this file after `#`",
-                tuple(f"{path}#{name}" for name in nearest(mapping, choices)),
+                tuple(f"{path}#{name}" for name in nearest(mapping, _mappings(top))),
             )
         )
     return StateDict(mapping, tensors, tied, step if type(step) is int else None)
+
+
+def _part(node: Node, mapping: str) -> Node:
+    """Returns what is at keys joined by dots, which the keys may hold as well; None if nothing."""
+    while mapping:
+        items = {str(key): value for key, value in _items(node).items() if _is_name(key)}
+        parts = mapping.split(".")
+        heads = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        head = next((head for head in heads if head in items), mapping)
+        node, mapping = items.get(head), mapping[len(head) + 1 :]
+    return node
+
+
+def _mappings(top: Mapping[Node, Node]) -> list[str]:
+    """Returns the keys of mappings with tensors, among the first keys of a saved object."""
+    return [
+        str(key)
+        for key, value in itertools.islice(top.items(), _MAX_SEARCHED)
+        if _is_name(key)
+        and any(
+            _tensor(part) is not None
+            for part in itertools.islice(_items(value).values(), _MAX_SEARCHED)
+        )
+    ]
+
+
+def _is_name(key: Node) -> bool:
+    return isinstance(key, (str, int))
 
 
 def storage_dtype(reference: PersistentId) -> tuple[str, str]:
@@ -143,9 +187,13 @@ def _distinct(
     tensors: dict[str, StorageView] = {}
     first: dict[StorageView, str] = {}
     tied: dict[str, str] = {}
+    characters = 0
     for name, tensor in named:
-        if len(tensors) + len(tied) >= _MAX_TENSORS:
-            raise PickleError(f"it names more than {_MAX_TENSORS:,} tensors")
+        characters += len(name)
+        if len(tensors) + len(tied) >= _MAX_TENSORS or characters > _MAX_NAMES:
+            raise PickleError(f"it names more than {_MAX_TENSORS:,} tensors, or too long")
+        if name in tensors or name in tied:
+            raise PickleError(f"it names two tensors {name!r}")
         original = first.setdefault(tensor, name) if tensor.key else name
         if original == name:
             tensors[name] = tensor
@@ -155,9 +203,11 @@ def _distinct(
 
 
 def _items(node: Node) -> Mapping[Node, Node]:
-    """Returns what a node holds by name: the items of a dictionary, or the parts of a module."""
+    """Returns what a node holds by name or number: items of a dictionary or list, or a module."""
     if isinstance(node, dict):
         return node
+    if isinstance(node, (list, tuple)):
+        return dict(enumerate(node))
     if not isinstance(node, Call):
         return {}
     if isinstance(node.state, dict) and "_parameters" in node.state and "_modules" in node.state:
@@ -165,32 +215,63 @@ def _items(node: Node) -> Mapping[Node, Node]:
         skipped = node.state.get("_non_persistent_buffers_set", ())
         for kind in ("_parameters", "_buffers", "_modules"):
             parts.update(_items(node.state.get(kind)))
-        for name in skipped.elements if isinstance(skipped, Call) else skipped or ():
+        names = skipped.elements if isinstance(skipped, Call) else skipped or ()
+        if len(names) > _MAX_SEARCHED:
+            raise PickleError(f"a module has more than {_MAX_SEARCHED} buffers that are not saved")
+        for name in names:
             parts.pop(name, None)
         return parts
+    if node.name == "collections.OrderedDict" and node.arguments and not node.items:
+        return _pairs(node.arguments[0])
     return node.items
 
 
+def _pairs(node: Node) -> Mapping[Node, Node]:
+    """Returns the items of an ordered dictionary as Python 2 pickles it: a list of pairs."""
+    pairs = node if isinstance(node, (list, tuple)) else ()
+    items = {}
+    for pair in pairs:
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and _is_name(pair[0])):
+            break
+        items[pair[0]] = pair[1]
+    if items and len(items) != len(pairs):  # Each pair counts when nodes are counted.
+        raise PickleError("an ordered dictionary has a key twice, or keys of several types")
+    return items
+
+
 def _tensors(node: Node) -> Iterator[tuple[str, StorageView]]:
-    """Yields the names and tensors in nested mappings, in their order."""
-    pending: list[tuple[str, Node, int]] = [("", node, 0)]
+    """Yields the names and tensors in nested mappings and lists, in their order.
+
+    Raises:
+      PickleError: when they are nested too deeply, or hold too many nodes.
+    """
+    pending = [iter((("", node),))]
     visited = 0
     while pending:
-        prefix, node, depth = pending.pop()
+        name, node = next(pending[-1], ("", None))
+        if node is None:
+            pending.pop()
+            continue
         visited += 1
-        if depth > _MAX_DEPTH or visited > 4 * _MAX_TENSORS:
+        if len(pending) > _MAX_DEPTH or visited > 2 * MAX_OPCODES:
             raise PickleError("its mappings are nested too deeply")
         tensor = _tensor(node)
         if tensor is not None:
-            yield prefix, tensor
-            continue
-        separator = "." if prefix else ""
-        children = [
-            (f"{prefix}{separator}{key}", value, depth + 1)
-            for key, value in _items(node).items()
-            if isinstance(key, (str, int))
-        ]
-        pending += reversed(children)
+            yield name, tensor
+        else:
+            items = _items(node)
+            visited += len(items)
+            pending.append(_parts(name, items))
+
+
+def _parts(prefix: str, items: Mapping[Node, Node]) -> Iterator[tuple[str, Node]]:
+    """Yields the names and values of a mapping or list that may hold tensors, one at a time."""
+    for key, value in items.items():
+        if _is_name(key) and isinstance(value, (dict, list, tuple, Call)):
+            name = f"{prefix}.{key}" if prefix else str(key)
+            if len(name) > _MAX_NAME:
+                raise PickleError(f"a name is longer than {_MAX_NAME:,} characters")
+            yield name, value
 
 
 def _tensor(node: Node) -> StorageView | None:

@@ -18,6 +18,7 @@ from runner.console import Screen
 from runner.inspect import main, state_class
 from runner.restoration.variables import StateClass
 from tests.conformance.goldens import old_array_protocol, save_bundle, save_npz
+from tests.tiny import torch_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -259,3 +260,14 @@ def test_a_scaffold_for_arrays_of_pytorch_and_for_variables_without_names(tmp_pa
     odd = save_npz(tmp_path / "odd.npz", **{"a[0]/w": [1.0], "b": [1.0]})
     keys = yaml.safe_load(_shown(odd, "--as-scaffold")[1])
     assert keys["scaffolds"]["odd"]["variables"]["include"] == [r"re:a\[0\]/.*", "b"]
+
+
+def test_tensors_that_cannot_be_read_are_listed_and_not_compared(tmp_path: Path) -> None:
+    sparse = torch_files.Pickled("torch._utils._rebuild_sparse_tensor", ())
+    path = torch_files.save(tmp_path / "m.pt", {"a": torch_files.tensor(), "b": sparse})
+    code, text = _shown(path, "--stats")
+    assert code == 0
+    assert "sparse_tensor of PyTorch" in text
+    code, text = _shown(path, torch_files.save(tmp_path / "other.pt", {"b": sparse}))
+    assert code == 1
+    assert "not compared: sparse_tensor of PyTorch" in text

@@ -58,7 +58,11 @@ def test_kernels_of_gpt2_are_changed_by_the_transposed_product(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"use_dora": True}, "DoRA"), ({"peft_type": "IA3"}, "type IA3")],
+    [
+        ({"use_dora": True}, "DoRA"),
+        ({"peft_type": "IA3"}, "type IA3"),
+        ({"init_lora_weights": "pissa_niter_4"}, "began as pissa_niter_4"),
+    ],
 )
 def test_other_adapters_are_refused(
     settings: Mapping[str, Any], message: str, tmp_path: Path
@@ -109,3 +113,21 @@ def test_the_adapter_and_its_settings_belong_to_the_digest(tmp_path: Path) -> No
         for adapter in (DATA / "plain", changed(tmp_path / "adapter", lora_alpha=8))
     }
     assert len(digests) == 2
+
+
+def test_the_first_pattern_that_matches_sets_the_scale(tmp_path: Path) -> None:
+    patterns = {"key|query": 14, "query": 1}
+    changed(tmp_path / "patterns", alpha_pattern=patterns, lora_alpha=1)
+    changed(tmp_path / "alpha", lora_alpha=14)
+    one, other = (merged(tmp_path / name)["query.weight"] for name in ("patterns", "alpha"))
+    assert one.tolist() == other.tolist()
+
+
+def test_a_bias_that_was_trained_with_the_factors_is_replaced(tmp_path: Path) -> None:
+    adapter = changed(tmp_path / "adapter")
+    file = adapter / "adapter_model.safetensors"
+    tensors = dict(read(str(file)))
+    bias = np.full_like(read(BASE)["query.bias"], 3)
+    tensors["base_model.model.query.base_layer.bias"] = bias
+    safetensors.numpy.save_file(tensors, file)
+    assert merged(adapter)["query.bias"].tolist() == bias.tolist()

@@ -17,6 +17,7 @@ import safetensors.numpy
 from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
+from tests.tiny import torch_files
 
 COMMIT, OLDER = "a" * 40, "b" * 40
 
@@ -37,6 +38,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(COMMIT)
     return tmp_path
+
+
+def test_an_address_may_name_a_mapping_in_its_file(cache: Path) -> None:
+    torch_files.save_arrays(
+        cache / "models--org--net" / "snapshots" / COMMIT / "m.ckpt",
+        {"w": np.zeros(3, "f4")},
+        step=1,
+    )
+    (path,) = resolve("hf://org/net/m.ckpt#state_dict")
+    assert open_checkpoint(path).spec().path.endswith(f"{COMMIT}/m.ckpt#state_dict")
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def array(shape: object, dtype: str, size: int) -> msgpack.ExtType:
         msgpack.packb({"a": array([-1], "float32", 4)}),
         msgpack.packb({"a": array([2**40, 2**40], "float32", 16)}),
         msgpack.packb({"a": array([2], "object", 16)}),
+        msgpack.packb({"a": {"b": array([1], "float32", 4)}, "a/b": array([1], "float32", 4)}),
         msgpack.packb({"a": array("xy", "float32", 16)}),
         msgpack.packb({"a": {"__msgpack_chunked_array__": True, "shape": {}, "chunks": {}}}),
         msgpack.packb({"a": 1})[:-1],

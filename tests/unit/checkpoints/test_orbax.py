@@ -28,6 +28,12 @@ def test_every_value_is_what_orbax_saved(name: str) -> None:
     assert step == 20
 
 
+def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
+    copy = shutil.copytree(DATA / "manager", tmp_path / "a #1%20")
+    (path,) = resolve(str(copy))
+    assert [value for _, value in open_checkpoint(path).read(["step"])] == [20]
+
+
 @pytest.mark.parametrize(
     ("source", "which", "step"),
     [("", "latest", 20), ("", "10", 10), ("#10", "latest", 10)],

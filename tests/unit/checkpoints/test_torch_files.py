@@ -18,7 +18,7 @@ from runner.checkpoints.pickle_nodes import MAX_BYTES, Call, Global, PickleError
 from runner.checkpoints.reader import parse_dtype
 from runner.checkpoints.torch_files import TorchReader
 from runner.errors import CheckpointError
-from tests.tiny.torch_files import Pickled, Storage, save, tensor
+from tests.tiny.torch_files import Pickled, Storage, dumped, save, save_legacy, tensor
 
 DATA = Path(__file__).parents[2] / "data" / "torch"
 FILES = sorted(DATA.glob("*.pt"))
@@ -231,3 +231,44 @@ def test_damaged_files_are_errors_or_read(file: str, tmp_path: Path) -> None:
             sizes, message = [], str(error)
         assert max(sizes, default=0) < 1 << 20
         assert str(path) in message
+
+
+def test_ordered_dictionaries_of_python_2_are_read(tmp_path: Path) -> None:
+    """It pickled their items as an argument, which is how older files of model zoos are."""
+    pair = b"\x80\x02ccollections\nOrderedDict\n](](X\x01\x00\x00\x00a"
+    content = pair + dumped(tensor())[2:-1] + b"ee\x85R."
+    assert list(TorchReader(save(tmp_path / "m.pt", content)).spec().tensors) == ["a"]
+
+
+def test_keys_may_hold_dots_and_lists_are_numbered(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.pt", {"model.ema": {"a": ({"b": tensor()}, tensor())}})
+    assert list(TorchReader(path, "model.ema").spec().tensors) == ["a.0.b"]
+    assert list(TorchReader(path, "model.ema.a.0").spec().tensors) == ["b"]
+
+
+def test_two_tensors_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.pt", {"a": {"b": tensor()}, "a.b": tensor(shape=(2,))})
+    with pytest.raises(CheckpointError, match=r"two tensors 'a\.b'"):
+        TorchReader(path).spec()
+
+
+def test_quantized_tensors_do_not_hide_others_of_a_legacy_file(tmp_path: Path) -> None:
+    quantized = Pickled(
+        "torch._utils._rebuild_qtensor", Storage("0", "QInt8Storage"), 0, (4,), (1,), (), False, {}
+    )
+    storages: dict[str, NDArray[Any]] = {
+        "0": np.zeros(4, np.int8),
+        "1": np.arange(4, dtype=np.float32),
+    }
+    path = save_legacy(tmp_path / "m.pt", {"q": quantized, "a": tensor(Storage("1"))}, storages)
+    assert [value.tolist() for _, value in TorchReader(path).read(["a"])] == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 10_000_000])
+def test_one_large_mapping_at_many_keys_is_searched_once(name: str, tmp_path: Path) -> None:
+    numbers = [b"J" + number.to_bytes(4, "little") for number in range(100_000)]
+    shared = b"}q\x00(" + b"".join(number + b"N" for number in numbers) + b"u"
+    keys = b"".join(number + b"h\x00" for number in numbers)
+    first = pickle.dumps(name, 2)[2:-3] + shared
+    with pytest.raises(CheckpointError, match=r"no tensors|too deeply|longer than"):
+        TorchReader(save(tmp_path / "m.pt", b"\x80\x02}(" + first + keys + b"u.")).spec()

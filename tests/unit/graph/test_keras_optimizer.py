@@ -144,6 +144,11 @@ def test_its_variables_are_called_and_classed_as_those_of_tensorflows_optimizers
     assert len(states) == len(kernels) * 2 * 4 + 2, "and nothing has another name"
 
 
+def test_averages_that_overwrite_the_weights_are_no_values_that_the_model_loads() -> None:
+    optimizer = adam_w(use_ema=True, ema_overwrite_frequency=2)
+    assert build(tiny(**PLAIN, optimizer=optimizer)).training is not None
+
+
 @pytest.mark.parametrize(
     "changes",
     [
