@@ -22,7 +22,7 @@ from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut, r
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.objective import ignored_settings, overrides
 from runner.graph.training_step import rollback_count
-from runner.internals.keras import metrics_of, slots_of
+from runner.internals.keras import layers_of, metrics_of, slots_of
 from runner.restoration.model_variables import tensorflow_variable
 from runner.restoration.variables import EMA_SUFFIX
 from runner.system.user_code import calling
@@ -185,7 +185,9 @@ class ModelSteps:
         graph = tf.compat.v1.get_default_graph()
         apart = {
             variable.value.ref()
-            for metric in metrics_of(self._model)
+            for part in (self._model, *layers_of(self._model))
+            if isinstance(part, keras.Model)
+            for metric in metrics_of(part)
             for variable in metric.variables
         }
         if not trains:
