@@ -106,7 +106,7 @@ def evaluate_run(experiment: Experiment) -> float:
     if not metrics:
         raise ConfigError(
             Problem(
-                f"mode=evaluate: {config.model['_target_']} returns a model that evaluates nothing",
+                "mode=evaluate: the model evaluates nothing",
                 "it has neither a test_step nor a loss",
                 "give it a test_step that returns metrics",
             )

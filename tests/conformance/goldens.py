@@ -18,6 +18,7 @@ import msgpack
 import numpy as np
 import safetensors.numpy
 import tensorflow as tf
+import tensorstore
 from numpy.typing import NDArray
 
 from tests.tiny.tables import recompressed
@@ -365,6 +366,25 @@ def torch_shards(folder: Path, values: Tensors) -> object:
     index = folder / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return index
+
+
+@golden(step=None, checksums=False)
+def orbax(folder: Path, values: Tensors) -> object:
+    """A tree of arrays, each in a folder, without chunks that are compressed."""
+    metadata = {}
+    for name, value in values.items():
+        keys = name.split("/")
+        spec = {
+            "driver": "zarr",
+            "kvstore": {"driver": "file", "path": f"{folder}/tree/{'.'.join(keys)}/"},
+            "metadata": {"compressor": None},
+        }
+        array = tensorstore.open(spec, create=True, dtype=value.dtype.name, shape=value.shape)
+        array.result().write(value).result()
+        parts = [{"key": key, "key_type": 2} for key in keys]
+        metadata[str(tuple(keys))] = {"key_metadata": parts, "value_metadata": {}}
+    (folder / "tree" / "_METADATA").write_text(json.dumps({"tree_metadata": metadata}))
+    return folder / "tree"
 
 
 @golden(step=None, checksums=False)
