@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.reader import FileReader, TensorSpec, parse_dtype
+from runner.checkpoints.reader import FileReader, Span, TensorSpec, parse_dtype
 
 _ARRAY_TYPES = (1, 3)  # Arrays, and scalars of NumPy.
 _CHUNKED = "__msgpack_chunked_array__"
@@ -38,14 +38,6 @@ _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
 @dataclass(frozen=True)
-class Bytes:
-    """A range of the file."""
-
-    start: int
-    size: int
-
-
-@dataclass(frozen=True)
 class Extension:
     """A value of an extension type; of an array, the list of shape, dtype and bytes."""
 
@@ -53,7 +45,7 @@ class Extension:
     content: Any
 
 
-Array: TypeAlias = tuple[tuple[int, ...], str, tuple[Bytes, ...]]
+Array: TypeAlias = tuple[tuple[int, ...], str, tuple[Span, ...]]
 
 
 class _Parser:
@@ -95,12 +87,12 @@ class _Parser:
         self.position += size
         return number
 
-    def _skip(self, size: int) -> Bytes:
+    def _skip(self, size: int) -> Span:
         start = self.position
         self.position += size
         if self.position > len(self._data):
             raise ValueError("it ends within a value")
-        return Bytes(start, size)
+        return Span(start, size)
 
     def _map(self, length: int, depth: int) -> dict[str, Any]:
         parsed: dict[str, Any] = {}
@@ -181,7 +173,7 @@ def _array(chunks: list[Extension]) -> Array:
     return _checked(tuple(shape), contents[0][1], tuple(data for _, _, data in contents))
 
 
-def _checked(shape: tuple[int, ...], dtype: str, parts: tuple[Bytes, ...]) -> Array:
+def _checked(shape: tuple[int, ...], dtype: str, parts: tuple[Span, ...]) -> Array:
     if not all(type(size) is int for size in shape):
         raise ValueError(f"a shape is {shape!r}")
     expected = math.prod(shape) * parse_dtype(dtype).itemsize

@@ -76,6 +76,14 @@ def is_read(dtype: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Span:
+    """A range of a file's bytes."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
 class CheckpointSpec:
     """The metadata of a checkpoint.
 

@@ -25,6 +25,7 @@ from runner.checkpoints.pickle_nodes import MAX_BYTES, Node, PickleError, read_p
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
+    Span,
     TensorSpec,
     explained,
     is_number,
@@ -42,14 +43,6 @@ _MAX_EXPANDED_BYTES = 64 << 20
 
 
 ByteOrder: TypeAlias = Literal["little", "big"]
-
-
-@dataclass(frozen=True)
-class Span:
-    """A range of a file's bytes."""
-
-    start: int
-    size: int
 
 
 @dataclass(frozen=True)

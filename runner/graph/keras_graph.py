@@ -112,9 +112,10 @@ class KerasGraph(GraphMaker):
             # The step finds the variables that train by itself: they are frozen before it is
             # traced, and the model may create them only when it is called.
             steps.create_variables(source)
+            weights = keras_variables(model)
             for name, policy in _policies(config, _named(model)).items():
                 if not policy.trainable:
-                    keras_variables(model)[name].trainable = False
+                    weights[name].trainable = False
         training = steps.train(source) if source else None
         batches, cardinality = _one_pass(split, data, labelled=False)
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
@@ -195,13 +196,12 @@ def _assembled(
     notes: Sequence[str],
 ) -> BuiltGraph:
     """Returns the default graph as a built one, with its variables named and its saver built."""
-    graph = tf.compat.v1.get_default_graph()
     trainable = which_train(model, of_model)
     variables = name_variables(tf.compat.v1.global_variables(), _named(model), training)
     trained = _trained(of_model, trainable, policies=policies)
     weights = keras_variables(model)
     return BuiltGraph(
-        graph=graph,
+        graph=tf.compat.v1.get_default_graph(),
         variables=variables,
         specs=variable_specs(
             variables,
