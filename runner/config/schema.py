@@ -12,9 +12,20 @@ from typing import Any
 from omegaconf import MISSING
 
 from runner.config import choices
-from runner.config.choices import Mode, NonFinite, Resume, StateChoice, above, at_least
+from runner.config.choices import Mode, Resume, at_least
 from runner.config.keys import entries
 from runner.config.masking import MaskConfig as MaskConfig
+from runner.config.scaffold_schema import RestorationConfig as RestorationConfig
+from runner.config.scaffold_schema import ScaffoldConfig as ScaffoldConfig
+from runner.config.scaffold_schema import VariablesConfig as VariablesConfig
+from runner.config.scaffold_schema import VocabularyConfig as VocabularyConfig
+from runner.config.training_schema import CheckpointConfig as CheckpointConfig
+from runner.config.training_schema import ClipConfig as ClipConfig
+from runner.config.training_schema import EvaluateConfig as EvaluateConfig
+from runner.config.training_schema import ExportConfig as ExportConfig
+from runner.config.training_schema import NonFiniteConfig as NonFiniteConfig
+from runner.config.training_schema import PlanConfig as PlanConfig
+from runner.config.training_schema import TrainConfig as TrainConfig
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
@@ -82,199 +93,6 @@ class ClusterConfig:
     grace_secs: float = field(default=30.0, metadata=choices.GRACE)
     # How often each failed task is restarted; with `local` only.
     restarts: int = field(default=0, metadata=at_least(0))
-
-
-@dataclass
-class NonFiniteConfig:
-    """The reaction to a loss, or a weight about to be saved, that is NaN or infinite."""
-
-    # What to do then.
-    action: NonFinite = NonFinite["raise"]
-    # How many rollbacks a run makes, its resumptions included, before it raises an error.
-    rollbacks: int = field(default=3, metadata=at_least(1))
-    # Factor for the learning rate at each rollback.
-    learning_rate_scale: float = field(default=0.5, metadata=above(0, most=1))
-
-
-@dataclass
-class ClipConfig:
-    """Gradient clipping, applied in this order; null does not clip."""
-
-    # Maximum absolute value of a gradient element.
-    value: float | None = field(default=None, metadata=above(0, "null does not clip"))
-    # Maximum L2 norm of a variable's gradient.
-    norm: float | None = field(default=None, metadata=above(0, "null does not clip"))
-    # Maximum L2 norm of all gradients together.
-    global_norm: float | None = field(default=None, metadata=above(0, "null does not clip"))
-
-
-@dataclass
-class TrainConfig:
-    """The length of the training, and how often it logs, evaluates and saves.
-
-    Numbers count global steps. The three `..._every` also accept strings such as `10 minutes`.
-    """
-
-    # The global step at which training ends.
-    steps: int = field(default=1000, metadata=at_least(1))
-    # How often training metrics are logged.
-    log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
-    # How often the validation split is evaluated; also at the end.
-    evaluate_every: int | str = field(default=250, metadata=choices.SCHEDULE)
-    # How often a checkpoint is saved; also at the end.
-    checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
-    # Whether checkpoints hold the position in the training data and its shuffle buffer. False
-    # restarts the data when a run resumes.
-    save_input: bool = True
-    # How many of the newest checkpoints to keep.
-    keep_checkpoints: int = field(default=2, metadata=at_least(1))
-    # The metric that selects the best checkpoint. A sweep uses its best value.
-    objective: str = "validation/loss"
-    # Whether a smaller or a larger objective is better.
-    goal: choices.Goal = choices.Goal.minimize
-    # How many batches to accumulate for one optimizer update. The update is one global step;
-    # gradients and metrics are averaged.
-    accumulate: int = field(default=1, metadata=at_least(1))
-    clip: ClipConfig = field(default_factory=ClipConfig)
-    # Decay of moving averages of the trained weights, for example 0.999; null keeps none.
-    ema_decay: float | None = field(default=None, metadata=choices.DECAY)
-    # Whether moving averages, including those of `optimizer.use_ema`, are evaluated and exported as
-    # the weights.
-    evaluate_ema: bool = True
-    non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
-
-
-@dataclass
-class CheckpointConfig:
-    """Settings of the run's own checkpoints."""
-
-    # What to do when a save fails, for example because the disk is full. If the last save of a run
-    # fails, that is always an error.
-    on_error: choices.OnError = choices.OnError["warn"]
-
-
-@dataclass
-class VariablesConfig:
-    """The variables of a scaffold, as globs or `re:` expressions that match whole names."""
-
-    # The variables it owns, for example `[cnn/*]`; `*` also matches `/`.
-    include: list[str] = MISSING
-    # Exceptions from `include`, for example `[cnn/*/bias]`.
-    exclude: list[str] = field(default_factory=list)
-
-
-@dataclass
-class VocabularyConfig:
-    """Two vocabulary files, one token per line, that define how rows or columns move."""
-
-    # The vocabulary that the checkpoint was trained with.
-    old: str = MISSING
-    # The vocabulary of this model.
-    new: str = MISSING
-    # The axis that counts tokens: 0 in an embedding, usually the last in an output layer.
-    axis: int = 0
-
-
-@dataclass
-class ScaffoldConfig:
-    """One part of the model and where its values come from."""
-
-    # The variables this scaffold owns.
-    variables: VariablesConfig = field(default_factory=VariablesConfig)
-    # The checkpoint to start from; null initialises the variables instead. A file, directory or
-    # prefix, `experiment:NAME`, or an MLflow URI (`runs:/...`, `models:/...`).
-    checkpoint: str | None = field(default=None, metadata=choices.CHECKPOINT)
-    # Which checkpoint of a directory: `latest`, `best`, or a global step. Null uses the best of an
-    # experiment and the latest of any other source.
-    which: str | None = field(default=None, metadata=choices.WHICH)
-    # Averages several checkpoints: `last N`, or a list of steps or paths; null uses one.
-    average: Any = field(default=None, metadata=choices.AVERAGE)
-    # Name in the model -> name in the checkpoint, for example `{lstm/: encoder/rnn/}`. Each rule is
-    # a whole name, a prefix ending in `/`, or `re:` with groups; the first rule that matches wins.
-    # Optimizer slots and averages are renamed along with their variable.
-    rename: dict[str, str] = field(default_factory=dict, metadata=choices.STRINGS)
-    # False freezes its variables: they are left out of the optimizer.
-    trainable: bool = True
-    # Freezes its variables until this global step.
-    freeze_until_step: int = field(default=0, metadata=at_least(0, "0 trains them from the start"))
-    # Factor for the learning rate of its variables.
-    learning_rate_multiplier: float = field(default=1.0, metadata=choices.SCALE)
-    # True allows the checkpoint to be missing; the variables are then initialised.
-    optional: bool = False
-    # Which classes of state to restore from the checkpoint.
-    state: list[StateChoice] = field(
-        default_factory=lambda: [StateChoice.weights, StateChoice.batch_norm],
-        metadata=choices.STATE,
-    )
-    # True restores the weights from the checkpoint's moving averages.
-    use_ema: bool = False
-    # What to do when the checkpoint lacks a tensor for one of the variables.
-    missing: choices.Missing = choices.Missing.error
-    # What to do when, after all conversions, a tensor and its variable differ in shape.
-    shape: choices.ShapePolicy = choices.ShapePolicy.error
-    # Variable pattern -> the tensor's axes in the variable's order, as `numpy.transpose` takes
-    # them: `[1, 0]` for a dense kernel of PyTorch.
-    transpose: dict[str, list[int]] = field(default_factory=dict, metadata=choices.AXES)
-    # Variable pattern -> vocabularies that define how its rows or columns move.
-    vocabulary: dict[str, VocabularyConfig] = field(default_factory=dict)
-    # Variable pattern -> a named conversion, for example `torch_lstm`.
-    convert: dict[str, str] = field(default_factory=dict, metadata=choices.STRINGS)
-    # True allows casts that may lose more than a float's precision, for example from float to int.
-    cast: bool = False
-    # True makes NaN or infinity in a restored tensor an error instead of a warning.
-    finite: bool = False
-    # Overrides for the experiment in `experiment:NAME`, as on its command line.
-    overrides: list[str] = field(default_factory=list)
-
-
-@dataclass
-class RestorationConfig:
-    """Rules for the warm start as a whole."""
-
-    # What to do when several scaffolds claim one variable.
-    collision: choices.Collision = choices.Collision.error
-    # Scaffold or variable pattern -> how many of its variables must be restored.
-    expect: dict[str, choices.Expect] = field(default_factory=dict)
-    # True reads every restored variable back and compares it with its source.
-    verify: bool = False
-    # Which initializers to run before restoring.
-    initialize: choices.Initialize = choices.Initialize.all
-
-
-@dataclass
-class PlanConfig:
-    """Settings of `mode=plan`."""
-
-    # A table for people, JSON for programs, or a web page, written to standard output.
-    format: choices.PlanFormat = choices.PlanFormat.table
-    # True gives every variable a row, including optimizer slots, counters and seeds.
-    full: bool = False
-
-
-@dataclass
-class EvaluateConfig:
-    """Settings of `mode=evaluate`."""
-
-    # The checkpoint of the run: `best`, `latest` or a global step. `scaffolds` needs no run: it
-    # evaluates the values that training would start from, from the scaffolds' checkpoints and
-    # initializers.
-    which: str = field(default="best", metadata=choices.OWN_WHICH)
-    # The split to evaluate. Metrics of `test` are recorded with the run; metrics of the other
-    # splits are only shown.
-    split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
-
-
-@dataclass
-class ExportConfig:
-    """Settings of `mode=export`."""
-
-    # The checkpoint, as in `evaluate.which`. The best one is exported to `export` in the run
-    # directory, others to `export-STEP`, and `scaffolds` to `export-scaffolds` in `run_dir`.
-    which: str = field(default="best", metadata=choices.OWN_WHICH)
-    # Registers the model in MLflow under this name; null does not register it.
-    register: str | None = field(default=None, metadata=choices.MODEL_NAME)
-    # Moves this alias to the registered version, as in `models:/NAME@ALIAS`; null moves none.
-    alias: str | None = field(default=None, metadata=choices.ALIAS)
 
 
 @dataclass

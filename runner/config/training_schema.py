@@ -1,0 +1,113 @@
+"""The keys of `train` and `checkpoint`, and the keys of the other modes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runner.config import choices
+from runner.config.choices import NonFinite, above, at_least
+
+
+@dataclass
+class NonFiniteConfig:
+    """The reaction to a loss, or a weight about to be saved, that is NaN or infinite."""
+
+    # What to do then.
+    action: NonFinite = NonFinite["raise"]
+    # How many rollbacks a run makes, its resumptions included, before it raises an error.
+    rollbacks: int = field(default=3, metadata=at_least(1))
+    # Factor for the learning rate at each rollback.
+    learning_rate_scale: float = field(default=0.5, metadata=above(0, most=1))
+
+
+@dataclass
+class ClipConfig:
+    """Gradient clipping, applied in this order; null does not clip."""
+
+    # Maximum absolute value of a gradient element.
+    value: float | None = field(default=None, metadata=above(0, "null does not clip"))
+    # Maximum L2 norm of a variable's gradient.
+    norm: float | None = field(default=None, metadata=above(0, "null does not clip"))
+    # Maximum L2 norm of all gradients together.
+    global_norm: float | None = field(default=None, metadata=above(0, "null does not clip"))
+
+
+@dataclass
+class TrainConfig:
+    """The length of the training, and how often it logs, evaluates and saves.
+
+    Numbers count global steps. The three `..._every` also accept strings such as `10 minutes`.
+    """
+
+    # The global step at which training ends.
+    steps: int = field(default=1000, metadata=at_least(1))
+    # How often training metrics are logged.
+    log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
+    # How often the validation split is evaluated; also at the end.
+    evaluate_every: int | str = field(default=250, metadata=choices.SCHEDULE)
+    # How often a checkpoint is saved; also at the end.
+    checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
+    # Whether checkpoints hold the position in the training data and its shuffle buffer. False
+    # restarts the data when a run resumes.
+    save_input: bool = True
+    # How many of the newest checkpoints to keep.
+    keep_checkpoints: int = field(default=2, metadata=at_least(1))
+    # The metric that selects the best checkpoint. A sweep uses its best value.
+    objective: str = "validation/loss"
+    # Whether a smaller or a larger objective is better.
+    goal: choices.Goal = choices.Goal.minimize
+    # How many batches to accumulate for one optimizer update. The update is one global step;
+    # gradients and metrics are averaged.
+    accumulate: int = field(default=1, metadata=at_least(1))
+    clip: ClipConfig = field(default_factory=ClipConfig)
+    # Decay of moving averages of the trained weights, for example 0.999; null keeps none.
+    ema_decay: float | None = field(default=None, metadata=choices.DECAY)
+    # Whether moving averages, including those of `optimizer.use_ema`, are evaluated and exported as
+    # the weights.
+    evaluate_ema: bool = True
+    non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
+
+
+@dataclass
+class CheckpointConfig:
+    """Settings of the run's own checkpoints."""
+
+    # What to do when a save fails, for example because the disk is full. If the last save of a run
+    # fails, that is always an error.
+    on_error: choices.OnError = choices.OnError["warn"]
+
+
+@dataclass
+class PlanConfig:
+    """Settings of `mode=plan`."""
+
+    # A table for people, JSON for programs, or a web page, written to standard output.
+    format: choices.PlanFormat = choices.PlanFormat.table
+    # True gives every variable a row, including optimizer slots, counters and seeds.
+    full: bool = False
+
+
+@dataclass
+class EvaluateConfig:
+    """Settings of `mode=evaluate`."""
+
+    # The checkpoint of the run: `best`, `latest` or a global step. `scaffolds` needs no run: it
+    # evaluates the values that training would start from, from the scaffolds' checkpoints and
+    # initializers.
+    which: str = field(default="best", metadata=choices.OWN_WHICH)
+    # The split to evaluate. Metrics of `test` are recorded with the run; metrics of the other
+    # splits are only shown.
+    split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
+
+
+@dataclass
+class ExportConfig:
+    """Settings of `mode=export`."""
+
+    # The checkpoint, as in `evaluate.which`. The best one is exported to `export` in the run
+    # directory, others to `export-STEP`, and `scaffolds` to `export-scaffolds` in `run_dir`.
+    which: str = field(default="best", metadata=choices.OWN_WHICH)
+    # Registers the model in MLflow under this name; null does not register it.
+    register: str | None = field(default=None, metadata=choices.MODEL_NAME)
+    # Moves this alias to the registered version, as in `models:/NAME@ALIAS`; null moves none.
+    alias: str | None = field(default=None, metadata=choices.ALIAS)
