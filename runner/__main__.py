@@ -77,7 +77,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         start_delivery(run_config.tracking)  # Its imports overlap those below.
     _import_runtime()
     from runner.cluster.chief import coordinator_of, run_task
-    from runner.run import run_experiment
+    from runner.lifecycle import run_experiment
     from runner.training.run import RunContext
     from runner.training.watch import TrialWatch
 
@@ -105,11 +105,11 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
 
 def _import_runtime() -> None:
     """Imports TensorFlow quietly, once a valid configuration needs it."""
-    first = "runner.run" not in sys.modules  # Not so in the second trial of a sweep.
+    first = "runner.lifecycle" not in sys.modules  # Not so in the second trial of a sweep.
     with without_import_notes(), without_collections() if first else nullcontext():
         import tensorflow as tf
 
-        import runner.run  # noqa: F401
+        import runner.lifecycle  # noqa: F401
 
         # Otherwise the first session looks for GPUs, and reports a missing driver.
         tf.config.list_physical_devices()
