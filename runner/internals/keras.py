@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,19 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
         visited_saveables={id(optimizer)} if optimizer is not None else set(),
     )
     return store.groups
+
+
+@contextmanager
+def restored_names() -> Iterator[None]:
+    """Puts back the names, policy and seeds that `keras.utils.clear_session` drops in the block.
+
+    Nothing public returns them. Clearing replaces the objects that hold them.
+    """
+    state = global_state.GLOBAL_STATE_TRACKER, global_state.GLOBAL_SETTINGS_TRACKER
+    try:
+        yield
+    finally:
+        global_state.GLOBAL_STATE_TRACKER, global_state.GLOBAL_SETTINGS_TRACKER = state
 
 
 def layers_of(model: Any) -> list[Any]:

@@ -27,6 +27,7 @@ from runner.checkpoints.locate import Artifacts, is_mlflow_uri
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
+from runner.console import as_html
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import layers_of
 from runner.restoration import html_report, json_report, report
@@ -58,7 +59,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WarmStartPlan(RestorationPlan):
-    """Where the value of every variable of an eager model comes from; prints as a table.
+    """Where the value of every variable of a model comes from; prints as a table.
 
     Attributes:
       origins: scaffold -> the checkpoints that its source was resolved to.
@@ -70,6 +71,9 @@ class WarmStartPlan(RestorationPlan):
 
     def __str__(self) -> str:
         return report.text(self, whole=False)
+
+    def _repr_html_(self) -> str:
+        return as_html(report.table(self))
 
     def to_html(self) -> str:
         """Returns the plan as one self-contained page."""

@@ -15,6 +15,7 @@ from runner.internals.keras import (
     hand_over_losses,
     layers_of,
     metrics_of,
+    restored_names,
     saved_groups,
     slots_of,
     spares_weights,
@@ -100,3 +101,12 @@ def test_a_signal_inside_a_keras_call_stays_one() -> None:
         Interrupted()(np.ones([1]))
     assert caught.value.exit_code == 143
     assert str(caught.value) == str(InterruptedRunError(signal.SIGTERM))
+
+
+def test_the_names_before_a_cleared_session_come_back() -> None:
+    keras.utils.clear_session()
+    assert keras.layers.Dense(1).name == "dense"
+    with restored_names():
+        keras.utils.clear_session()
+        assert keras.layers.Dense(1).name == "dense"
+    assert keras.layers.Dense(1).name == "dense_1"
