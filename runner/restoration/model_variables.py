@@ -83,7 +83,8 @@ def initializers(model: Any) -> dict[str, str]:
     A layer keeps it under the name of the argument, such as `kernel_initializer`. A variable whose
     layer keeps none is left out.
     """
-    root, names = f"{getattr(model, 'name', '')}/", {}
+    names = {id(variable): name for name, variable in keras_variables(model).items()}
+    classes = {}
     for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
         for key, value in vars(layer).items():
             leaf = key.removesuffix("_initializer")
@@ -93,8 +94,10 @@ def initializers(model: Any) -> dict[str, str]:
             if leaf == "bias" and getattr(layer, "unit_forget_bias", False):
                 name += ", forget gate 1"
             for ending in ("", "_kernel"):  # `recurrent_initializer` is for `recurrent_kernel`.
-                names[f"{layer.path}/{leaf}{ending}".removeprefix(root)] = name
-    return names
+                variable = getattr(layer, f"{leaf}{ending}", None)
+                if id(variable) in names:
+                    classes[names[id(variable)]] = name
+    return classes
 
 
 def eager_variables(model: Any) -> dict[str, Any]:
