@@ -23,7 +23,7 @@ from runner.config.composition import register, shipped
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.console import Screen
-from runner.run import run_experiment
+from runner.lifecycle import run_experiment
 from runner.training.run import RunContext
 
 NEVER = 10**9

@@ -21,7 +21,7 @@ from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.console import Screen
 from runner.graph.build import build_graph
-from runner.run import run_experiment
+from runner.lifecycle import run_experiment
 from runner.training.run import RunContext
 
 STEPS = 250

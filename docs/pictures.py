@@ -38,7 +38,7 @@ EXPERIMENT = "lstm_cnn"
 FLOORS = (
     ("commands", ("__main__", "inspect", "lineage", "sync")),
     ("outside the core", ("sweeps", "cluster")),
-    ("one run", ("run", "estimator", "training")),
+    ("one run", ("lifecycle", "estimator", "training")),
     ("TensorFlow", ("hooks", "graph", "session", "restoration")),
     ("disk and stores", ("runs", "tracking", "checkpoints")),
     ("input", ("inputs", "config")),

@@ -1,13 +1,13 @@
 """Warm-starts TensorFlow models from several checkpoints, trains, records and resumes them.
 
-`python -m runner` runs a configuration, and `runner.run` shows the life of such a run; further
-commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room with one
-purpose: its doors are the functions to start reading from, and a seam is a class that another room
-extends. Any room may import `errors`, `console` and `internals`; otherwise it imports only those
-before it in this order: system, config, inputs, checkpoints, tracking, runs, restoration, session,
-graph, hooks, training, estimator, sweeps, cluster. Sweeps and clusters extend a run by two
-interfaces of `training`, `TrialWatch` and `Coordinator`; what a run does differently in a cluster,
-it reads from its configuration. `examples` is user code.
+`python -m runner` runs a configuration, and `runner.lifecycle` shows the life of such a run;
+further commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room
+with one purpose: its doors are the functions to start reading from, and a seam is a class that
+another room extends. Any room may import `errors`, `console` and `internals`; otherwise it imports
+only those before it in this order: system, config, inputs, checkpoints, tracking, runs,
+restoration, session, graph, hooks, training, estimator, sweeps, cluster. Sweeps and clusters extend
+a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a run does differently
+in a cluster, it reads from its configuration. `examples` is user code.
 
 For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
 `plan`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from runner.errors import RunnerError as RunnerError
     from runner.graph.graph_spec import GraphSpec as GraphSpec
     from runner.graph.input_pipeline import TrainingInput as TrainingInput
+    from runner.lifecycle import run_experiment as run_experiment
     from runner.restoration.eager import WarmStart as WarmStart
     from runner.restoration.eager import WarmStartPlan as WarmStartPlan
     from runner.restoration.eager import plan as plan
     from runner.restoration.eager import warm_start as warm_start
-    from runner.run import run_experiment as run_experiment
     from runner.session.cached_session import CachedSession as CachedSession
     from runner.session.monitored_session import ChiefSessionCreator as ChiefSessionCreator
     from runner.session.monitored_session import MonitoredSession as MonitoredSession
@@ -73,7 +73,7 @@ _PUBLIC = {
     "graph.graph_spec": ("GraphSpec",),
     "graph.input_pipeline": ("TrainingInput",),
     "restoration.eager": ("WarmStart", "WarmStartPlan", "plan", "warm_start"),
-    "run": ("run_experiment",),
+    "lifecycle": ("run_experiment",),
     "session.cached_session": ("CachedSession",),
     "session.monitored_session": (
         "ChiefSessionCreator",

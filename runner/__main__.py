@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import logging
 import os
 import signal
@@ -34,7 +35,6 @@ from runner.config.composition import (
     with_plus_plus,
 )
 from runner.config.masking import mask_of_command
-from runner.config.new_project import init
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_from_run_dir, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
@@ -77,7 +77,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
         start_delivery(run_config.tracking)  # Its imports overlap those below.
     _import_runtime()
     from runner.cluster.chief import coordinator_of, run_task
-    from runner.run import run_experiment
+    from runner.lifecycle import run_experiment
     from runner.training.run import RunContext
     from runner.training.watch import TrialWatch
 
@@ -105,11 +105,11 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
 
 def _import_runtime() -> None:
     """Imports TensorFlow quietly, once a valid configuration needs it."""
-    first = "runner.run" not in sys.modules  # Not so in the second trial of a sweep.
+    first = "runner.lifecycle" not in sys.modules  # Not so in the second trial of a sweep.
     with without_import_notes(), without_collections() if first else nullcontext():
         import tensorflow as tf
 
-        import runner.run  # noqa: F401
+        import runner.lifecycle  # noqa: F401
 
         # Otherwise the first session looks for GPUs, and reports a missing driver.
         tf.config.list_physical_devices()
@@ -144,8 +144,8 @@ def main() -> int:
     if "--version" in sys.argv[1:]:
         print(versions())
         return 0
-    if sys.argv[1:2] == ["init"]:
-        return _init()
+    if sys.argv[1:] and sys.argv[1] in _COMMANDS:
+        return _command(_COMMANDS[sys.argv[1]], sys.argv[2:])
     end_with_launcher(os.environ)
     register()
     sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
@@ -165,9 +165,16 @@ def main() -> int:
     return 0
 
 
-def _init() -> int:
+# The commands besides a run -> the module whose `main` takes their arguments.
+_COMMANDS = {"init": "runner.config.new_project"}
+
+
+def _command(module: str, arguments: Sequence[str]) -> int:
     try:
-        print(init(sys.argv[2:], shipped("template")))
+        with ending_at_once():
+            with without_import_notes():
+                command = importlib.import_module(module)
+            command.main(arguments)
     except RunnerError as error:
         return _fail(error)
     return 0

@@ -62,6 +62,7 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
             del plain[key]
     for key in _UNUSED_TRAIN_KEYS:
         del plain["train"][key]
+    plain["train"]["goal"] = config.train.direction
     if config.cluster.synchronous:
         # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}

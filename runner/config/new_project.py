@@ -9,12 +9,18 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.config.composition import shipped
 from runner.config.spelling import program
 from runner.errors import ConfigError, Problem
 
 # The template's folder and package, which take the name of the project.
 _NAME = "my_project"
 _USAGE = "runner init FOLDER creates a small working project: config, data, model and test"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs `runner init` with the arguments after it."""
+    print(init(arguments, shipped("template")))
 
 
 def init(arguments: Sequence[str], template: Path) -> str:

@@ -14,13 +14,21 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.choices import SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
+from runner.config.choices import (
+    SCAFFOLDS,
+    EvaluatedSplit,
+    Goal,
+    Mode,
+    rule_problems,
+)
 from runner.config.composition import default_optimizer
+from runner.config.instantiation import DEFAULT
 from runner.config.key_problems import unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.scaffold_reading import read_scaffolds
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
+from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -44,6 +52,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     """
     config = _complete(config)
     _empty_parts(config)
+    _drop_defaults_of_replaced_optimizer(config)
     if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments, config.mode))
     try:
@@ -71,6 +80,7 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     if not isinstance(typed, RunConfig):
         raise TypeError(f"the configuration is not composed over RunConfig but {type(typed)}")
     typed.scaffolds = scaffolds
+    typed.train.goal = typed.train.direction
     return typed
 
 
@@ -117,6 +127,17 @@ def _empty_parts(config: DictConfig) -> None:
     for key in ("data", "model", "loss", "optimizer"):
         if OmegaConf.is_missing(config, key) or config[key] == default:
             config[key] = {}
+
+
+def _drop_defaults_of_replaced_optimizer(config: DictConfig) -> None:
+    """Deletes the default optimizer's arguments where the experiment names another `_target_`."""
+    if OmegaConf.is_missing(config, "optimizer"):
+        return
+    plain: Any = OmegaConf.to_container(config.optimizer, resolve=False)
+    if plain.get("_target_") != default_optimizer()["_target_"]:
+        for key, value in plain.items():
+            if str(value).startswith(f"${{{DEFAULT}:"):
+                del config.optimizer[key]
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
@@ -184,8 +205,15 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     names = list(metric_names(resolved))
     # Without metrics in the configuration, a compiled model may have some; the graph checks them.
-    if names:
-        yield from _objective_problem(objective, ["loss", *names])
+    unknown = list(_objective_problem(objective, ["loss", *names])) if names else []
+    yield from unknown
+    if not unknown and resolved["train"]["goal"] is None and implied_goal(objective) is None:
+        yield Problem(
+            f"train.objective is {objective!r}, and train.goal is not set",
+            "the name does not say whether a smaller or a larger value is better",
+            "set train.goal",
+            tuple(Goal.__members__),
+        )
     if name is not None and (uri or "none").lower() == "none":
         yield Problem(
             f"export.register is {name!r}, and runs are not recorded in MLflow",

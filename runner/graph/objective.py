@@ -58,6 +58,15 @@ class Objective:
         if self._trainer and takes_metrics and not isinstance(loss, OfModel):
             self._measures.append(OfModel(self._trainer, loss=False, metrics=True))
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether a loss or a metric compares labels; `add_loss` and metrics of layers do not."""
+        config, model = self._config, self._trainer
+        compiled = model is not None and (
+            model.loss is not None or overrides(model, "compute_loss")
+        )
+        return compiled or bool(config.loss or config.metrics or config.weighted_metrics)
+
     def begin_batch(self) -> None:
         """Resets the metrics that the model's call updates, before a batch of training."""
         for measure in self._measures:
@@ -108,7 +117,10 @@ class Objective:
 
     def _notes(self, has_metrics: bool) -> Iterator[str]:
         config, model = self._config, self._trainer
-        if model is None or not model.compiled:
+        if model is None:
+            return
+        yield from _notes_on_logits(config.loss, model)
+        if not model.compiled:
             return
         replaced = {
             "optimizer": model.optimizer is not None and bool(config.optimizer),
@@ -201,6 +213,22 @@ class Objective:
                 )
             )
         return replace(batch, weights=class_weights(batch.labels, weights))
+
+
+def _notes_on_logits(loss: Any, model: keras.Model) -> Iterator[str]:
+    """Yields a line for each loss by name that takes probabilities and is given logits."""
+    if isinstance(model, keras.Sequential):
+        layers = {"": model.layers[-1]} if model.layers else {}
+    else:
+        layers = {name: model.get_layer(name) for name in outputs_of(model)}
+    for output, layer in layers.items():
+        name = loss.get(output) if isinstance(loss, Mapping) else loss
+        takes_probabilities = isinstance(name, str) and "crossentropy" in name.lower()
+        if takes_probabilities and getattr(layer, "activation", None) is keras.activations.linear:
+            yield (
+                f"loss: {name} takes probabilities, and {layer.name}, which has no activation, "
+                "gives logits: use a class of keras.losses with from_logits=true, or an activation"
+            )
 
 
 def ignored_settings(model: keras.Model) -> Iterator[str]:

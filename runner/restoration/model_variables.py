@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import layers_of, slots_of
-from runner.restoration.weights_layout import layers_around
+from runner.restoration.weights_layout import attributes_around, layers_around
 
 
 def model_variables(model: Any) -> dict[str, tf.Variable]:
@@ -21,6 +21,7 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
     the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
     which layers are built. The path, without the root model's name, is what stays. A functional
     model's own name is not in it: where two have variables of one path, their names go before it.
+    A clone has the name of its origin: the attributes that hold the two stand in their place.
 
     Raises:
       ConfigError: when two variables have one path.
@@ -37,12 +38,13 @@ def keras_variables(model: Any) -> dict[str, Any]:
     root = f"{getattr(model, 'name', '')}/"
     variables = getattr(model, "variables", [])
     names = [variable.path.removeprefix(root) for variable in variables]
-    if twice := _twice(names):
-        layers = layers_around(model)
-        names = [
-            "/".join((*layers.get(id(variable), ()), variable.name)) if name in twice else name
-            for name, variable in zip(names, variables, strict=True)
-        ]
+    for around in (layers_around, attributes_around):
+        if twice := _twice(names):
+            parents = around(model)
+            names = [
+                "/".join((*parents.get(id(variable), ()), variable.name)) if name in twice else name
+                for name, variable in zip(names, variables, strict=True)
+            ]
     if twice := _twice(names):
         raise ConfigError(
             *(
@@ -81,7 +83,8 @@ def initializers(model: Any) -> dict[str, str]:
     A layer keeps it under the name of the argument, such as `kernel_initializer`. A variable whose
     layer keeps none is left out.
     """
-    root, names = f"{getattr(model, 'name', '')}/", {}
+    names = {id(variable): name for name, variable in keras_variables(model).items()}
+    classes = {}
     for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
         for key, value in vars(layer).items():
             leaf = key.removesuffix("_initializer")
@@ -91,8 +94,10 @@ def initializers(model: Any) -> dict[str, str]:
             if leaf == "bias" and getattr(layer, "unit_forget_bias", False):
                 name += ", forget gate 1"
             for ending in ("", "_kernel"):  # `recurrent_initializer` is for `recurrent_kernel`.
-                names[f"{layer.path}/{leaf}{ending}".removeprefix(root)] = name
-    return names
+                variable = getattr(layer, f"{leaf}{ending}", None)
+                if id(variable) in names:
+                    classes[names[id(variable)]] = name
+    return classes
 
 
 def layer_classes(model: Any) -> dict[str, str]:

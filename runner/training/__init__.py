@@ -11,6 +11,6 @@
 - `evaluation`, `export`: `mode=evaluate` and `mode=export`, of a run's checkpoint or of the values
   that training would start from.
 
-`runner.run` calls these in turn. Earlier rooms make plans and graphs; clusters and sweeps extend
-`Coordinator` and `TrialWatch`.
+`runner.lifecycle` calls these in turn. Earlier rooms make plans and graphs; clusters and sweeps
+extend `Coordinator` and `TrialWatch`.
 """

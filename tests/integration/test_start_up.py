@@ -28,7 +28,7 @@ def test_a_process_imports_and_makes_no_more_than_its_first_step_needs(
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("{")]
     found = json.loads(line)
     modules, threads = set(found["modules"]), found["threads"]
-    assert {"tensorflow", "keras", "runner.run"} <= modules
+    assert {"tensorflow", "keras", "runner.lifecycle"} <= modules
     # The follower's, and those of the tools beside the run.
     assert not modules & {"mlflow", "sqlalchemy", "alembic", "tensorboard", "safetensors"}
     assert not modules & {"runner.sync", "runner.inspect", "runner.tracking.mlflow_store"}

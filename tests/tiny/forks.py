@@ -53,7 +53,7 @@ MODULES = (
     "runner.__main__",
     "runner.cluster.chief",
     "runner.inspect",
-    "runner.run",
+    "runner.lifecycle",
     "runner.sweeps.figures",
     "runner.sweeps.grid_sweeper",
     "runner.sweeps.optuna_sweeper",

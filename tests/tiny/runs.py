@@ -16,7 +16,7 @@ from rich.console import Console
 from runner.cluster.chief import coordinator_of
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.console import Screen
-from runner.run import run_experiment
+from runner.lifecycle import run_experiment
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.training.run import RunContext
 from runner.training.watch import TrialWatch

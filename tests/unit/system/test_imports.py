@@ -40,8 +40,8 @@ def test_nothing_is_collected_inside_and_everything_is_exempt_afterwards() -> No
 
 @pytest.mark.parametrize(
     ("level", "fails", "shown"),
-    [(None, False, ""), (None, True, "a note\n"), ("0", False, "a note\n")],
-    ids=["dropped", "shown after a failure", "shown at the user's own level"],
+    [(None, False, ""), (None, True, "a note\n"), ("0", False, "a note\n"), ("3", False, "")],
+    ids=["dropped", "shown after a failure", "shown on request", "dropped at a higher level"],
 )
 def test_notes_of_an_import_are_dropped(
     level: str | None,
