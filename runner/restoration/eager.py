@@ -35,6 +35,7 @@ from runner.restoration.engine import Backend, restore_values
 from runner.restoration.model_variables import (
     build_optimizer,
     eager_variables,
+    layer_classes,
     optimizer_variables,
     tensorflow_variable,
     which_train,
@@ -278,6 +279,7 @@ def _prepare(
     if optimizer is not None:
         build_optimizer(optimizer, [*trained.values()], model)
         slots = optimizer_variables(optimizer, variables)
+    layers = layer_classes(model)
     specs = [
         VariableSpec(
             _tensor(name, variable),
@@ -285,6 +287,7 @@ def _prepare(
             trains[name],
             initializer="",
             frozen=name in frozen,
+            layer=layers.get(name, ""),
         )
         for name, variable in variables.items()
     ]
