@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.keras_graph import build_data
 from runner.graph.optimization import averaged_names
 from runner.graph.precision import build_model, dtype_policy
+from runner.graph.splits import build_data, features_of
 from runner.restoration.model_variables import eager_variables, model_variables, tensorflow_variable
 
 
@@ -33,8 +33,7 @@ def eager_model(config: RunConfig, prefix: str) -> Any:
         state, cause = "the run has no Keras model", "it trains a graph or a function"
         raise ConfigError(Problem(state, cause, "export it: mode=export"))
     if not model.built:
-        spec = build_data(config).test().element_spec
-        features = spec[0] if isinstance(spec, tuple) else spec
+        features = features_of(build_data(config).test().element_spec)
         model(
             tf.nest.map_structure(lambda part: tf.zeros([1, *part.shape[1:]], part.dtype), features)
         )
