@@ -108,7 +108,7 @@ class _Proving:
         """Returns a layer's name in the plan: of its variables, which tell parts apart."""
         if (held := self._held(layer)) and _is_leaf(layer):
             return held[0].rpartition("/")[0]
-        return str(layer.path.removeprefix(f"{model.name}/"))
+        return str(layer.path or layer.name).removeprefix(f"{model.name}/")
 
     def _held(self, layer: Any) -> list[str]:
         return [self._names[id(v)] for v in layer.weights if id(v) in self._names]
