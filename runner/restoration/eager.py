@@ -28,6 +28,7 @@ from runner.checkpoints.locate import Artifacts, is_mlflow_uri
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
+from runner.console import as_html
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import layers_of
 from runner.restoration import html_report, json_report, report
@@ -35,6 +36,7 @@ from runner.restoration.engine import Backend, restore_values
 from runner.restoration.model_variables import (
     build_optimizer,
     eager_variables,
+    layer_classes,
     optimizer_variables,
     tensorflow_variable,
     which_train,
@@ -59,7 +61,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WarmStartPlan(RestorationPlan):
-    """Where the value of every variable of an eager model comes from; prints as a table.
+    """Where the value of every variable of a model comes from; prints as a table.
 
     Attributes:
       origins: scaffold -> the checkpoints that its source was resolved to.
@@ -71,6 +73,9 @@ class WarmStartPlan(RestorationPlan):
 
     def __str__(self) -> str:
         return report.text(self, whole=False)
+
+    def _repr_html_(self) -> str:
+        return as_html(report.table(self))
 
     def to_html(self) -> str:
         """Returns the plan as one self-contained page."""
@@ -285,6 +290,7 @@ def _prepare(
     if optimizer is not None:
         build_optimizer(optimizer, [*trained.values()], model)
         slots = optimizer_variables(optimizer, variables)
+    layers = layer_classes(model)
     specs = [
         VariableSpec(
             _tensor(name, variable),
@@ -292,6 +298,7 @@ def _prepare(
             trains[name],
             initializer="",
             frozen=name in frozen,
+            layer=layers.get(name, ""),
         )
         for name, variable in variables.items()
     ]

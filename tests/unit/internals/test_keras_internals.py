@@ -16,6 +16,7 @@ from runner.internals.keras import (
     layers_of,
     metrics_of,
     recorded_calls,
+    restored_names,
     saved_groups,
     slots_of,
     spares_weights,
@@ -53,6 +54,8 @@ def test_the_metrics_that_compile_makes() -> None:
     model = Own([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse", metrics=["mae"])
     assert [type(metric).__name__ for metric in metrics_of(model)] == ["Mean", "CompileMetrics"]
+    model.compile("sgd", "mse", metrics=["mae", keras.metrics.Recall()])
+    assert [type(metric).__name__ for metric in metrics_of(model)][2:] == ["Recall"]
 
 
 def test_which_weights_do_not_decay() -> None:
@@ -114,3 +117,12 @@ def test_the_first_call_of_every_layer_is_recorded() -> None:
     (argument,) = calls[id(inner.layers[0])].arguments
     np.testing.assert_array_equal(argument, np.ones((1, 3)))
     assert {id(layer) for layer in layers_of(model)} >= calls.keys() >= {id(model), id(inner)}
+
+
+def test_the_names_before_a_cleared_session_come_back() -> None:
+    keras.utils.clear_session()
+    assert keras.layers.Dense(1).name == "dense"
+    with restored_names():
+        keras.utils.clear_session()
+        assert keras.layers.Dense(1).name == "dense"
+    assert keras.layers.Dense(1).name == "dense_1"
