@@ -117,7 +117,7 @@ def of_variables(
             yield f"{leaf}: from {' + '.join(piece.names)}{steps}"
             parents = {name[: -len(_leaf(name))] for name in piece.names}
             modules.setdefault(piece.source, set()).update(parents)
-            rows = piece.tensor.shape[:1]
+            rows = piece.tensors[0].shape[:1]
             begin = module.get("padding_idx")
             if isinstance(begin, int) and rows > assignment.variable.tensor.shape[:1]:
                 yield f"rows: of {rows[0]} in the source, positions begin at row {begin + 1}"
