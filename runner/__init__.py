@@ -10,7 +10,7 @@ a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a ru
 in a cluster, it reads from its configuration. `examples` is user code.
 
 For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
-`plan`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
+`plan`, `prove`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
 
 Sessions without a configuration:
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from runner.restoration.eager import WarmStartPlan as WarmStartPlan
     from runner.restoration.eager import plan as plan
     from runner.restoration.eager import warm_start as warm_start
+    from runner.restoration.proving import prove as prove
     from runner.session.cached_session import CachedSession as CachedSession
     from runner.session.monitored_session import ChiefSessionCreator as ChiefSessionCreator
     from runner.session.monitored_session import MonitoredSession as MonitoredSession
@@ -77,6 +78,7 @@ _PUBLIC = {
     "graph.graph_spec": ("GraphSpec",),
     "graph.input_pipeline": ("TrainingInput",),
     "restoration.eager": ("WarmStart", "WarmStartPlan", "plan", "warm_start"),
+    "restoration.proving": ("prove",),
     "lifecycle": ("run_experiment",),
     "session.cached_session": ("CachedSession",),
     "session.monitored_session": (

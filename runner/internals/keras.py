@@ -146,3 +146,33 @@ def _slot_prefix(variable: Any) -> str:
 def spares_weights(optimizer: Any) -> bool:
     """Whether `Optimizer.exclude_from_weight_decay` was called, which `get_config` leaves out."""
     return hasattr(optimizer, "_exclude_from_weight_decay")
+
+
+@dataclass(frozen=True)
+class Call:
+    """The first call of a layer: its positional arguments, and its output."""
+
+    arguments: tuple[Any, ...]
+    output: Any
+
+
+@contextmanager
+def recorded_calls() -> Iterator[dict[int, Call]]:
+    """Records the first call of every Keras layer within, by the `id` of the layer.
+
+    Keras has no hooks for calls. An attribute `call` of a layer would be tracked by it, and a model
+    of the outputs of all layers needs a functional one.
+    """
+    calls: dict[int, Call] = {}
+    original = keras.Layer.__call__
+
+    def recording(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+        output = original(layer, *arguments, **keywords)
+        calls.setdefault(id(layer), Call(arguments, output))
+        return output
+
+    keras.Layer.__call__ = recording
+    try:
+        yield calls
+    finally:
+        keras.Layer.__call__ = original
