@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from runner import checkpoints as checkpoints
     from runner import estimator as estimator
     from runner.api import Result as Result
+    from runner.api import fit as fit
     from runner.api import open_run as open_run
     from runner.api import run as run
     from runner.checkpoints.inspection import Checkpoint as Checkpoint
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
 # Module -> its public names. Imported when they are asked for: configuration errors and --help must
 # not wait for TensorFlow. Type checkers read the imports above.
 _PUBLIC = {
-    "api": ("Result", "open_run", "run"),
+    "api": ("Result", "fit", "open_run", "run"),
     "checkpoints.inspection": ("Checkpoint", "open_checkpoint"),
     "config.schema": ("RunConfig",),
     "config.validation": ("validate",),

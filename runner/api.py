@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
@@ -25,10 +25,13 @@ from runner.config.cluster_spec import is_task, launches
 from runner.config.composition import (
     command_scope,
     compose_command,
+    experiment_in_store,
     experiment_names,
     shipped,
     without_hydra,
 )
+from runner.config.fit_experiment import FitExperiment
+from runner.config.instantiation import given
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import is_from_run_dir, validate
@@ -36,12 +39,14 @@ from runner.console import Listing, as_html, screen_of_process
 from runner.errors import ConfigError, Problem, RunnerError, UserCodeError
 from runner.runs.recorded_config import recorded_config
 from runner.runs.run_directory import RunDirectory, runs
+from runner.system.atomic_files import write_text
 from runner.system.imports import import_tensorflow
 from runner.system.signals import Interruption
 from runner.system.user_code import FULL, staying
 from runner.tracking import open_store
 from runner.tracking.journal import history
 from runner.tracking.tracking_directory import TrackingDirectory
+from runner.training.watch import TrialWatch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,12 +89,14 @@ class Result:
       directory: its directory; None of a plan, and where no run is concerned.
       plan: where the variables came from; None where a run continued from its own checkpoint.
       evaluated: the metrics of `mode=evaluate`.
+      objects: what `${python:NAME}` in the configuration stands for, of `runner.fit`.
     """
 
     config: RunConfig
     directory: Path | None = None
     plan: WarmStartPlan | None = None
     evaluated: Mapping[str, float] = field(default_factory=dict)
+    objects: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -127,7 +134,7 @@ class Result:
         from runner.training.eager_model import eager_model
 
         which = which or ("best" if self.best else "latest")
-        with unchanged_process():
+        with unchanged_process(), given(self.objects):
             (prefix,) = resolve(str(self._run.path), which)
             return eager_model(self.config, prefix)
 
@@ -217,7 +224,107 @@ def run(
         return _run(experiment, [])
 
 
-def _run(config: Any, overrides: Sequence[str]) -> Result:
+@_door
+def fit(
+    build_model: Callable[..., Any],
+    x: Any,
+    y: Any = None,
+    *,
+    name: str = "",
+    scaffolds: Mapping[str, Any] | None = None,
+    epochs: int = 1,
+    batch_size: int | None = None,
+    validation_data: Any = None,
+    validation_split: float = 0.0,
+    validation_batch_size: int | None = None,
+    sample_weight: Any = None,
+    class_weight: Mapping[int, float] | None = None,
+    shuffle: bool = True,
+    steps_per_epoch: int | None = None,
+    callbacks: Sequence[Any] = (),
+    seed: int = 0,
+    overrides: Overrides = (),
+) -> Result:
+    """Trains a Keras model in a run: planned, warm-started, resumed exactly, recorded.
+
+    The same call resumes a run that was interrupted. The run directory gets `experiment.yaml`, the
+    experiment that the command line would take; its head names what another process cannot import.
+
+    Args:
+      build_model: a function that returns the compiled model; of a module or script, or any other.
+      x: features, or batches; see `runner.inputs.FitData`, of which also `y`, `batch_size`,
+        `validation_data`, `validation_split`, `validation_batch_size`, `sample_weight` and
+        `shuffle` are.
+      y: labels.
+      name: of the experiment; by default that of the function.
+      scaffolds: name -> the keys of `scaffolds.NAME` in a configuration.
+      epochs: how many passes over the data to make; the validation data are evaluated after each,
+        and without any the training data at the end.
+      batch_size: examples per batch of arrays, by default 32.
+      validation_data: `(x, y)`, or batches.
+      validation_split: the part of the arrays that is for validation.
+      validation_batch_size: by default `batch_size`.
+      sample_weight: weights of the examples.
+      class_weight: class -> weight of its examples in training.
+      shuffle: whether every epoch has another order.
+      steps_per_epoch: steps of an epoch; by default the number of batches.
+      callbacks: Keras callbacks.
+      seed: of the weights, the order and whatever else is random.
+      overrides: further settings, as for `runner.run`, such as `{"tracking.uri": None}`.
+
+    Returns:
+      The run.
+
+    Raises:
+      RunnerError: as `runner.run`.
+    """
+    data = {"x": x, "y": y, "sample_weight": sample_weight, "batch_size": batch_size}
+    data |= {"validation_data": validation_data, "validation_split": validation_split or None}
+    data |= {"validation_batch_size": validation_batch_size, "shuffle": shuffle}
+    data = {key: value for key, value in data.items() if value is not None}
+    import_tensorflow()
+    steps = steps_per_epoch or _steps(data)
+    made = FitExperiment()
+    node = made.node(build_model, data, name=name, seed=seed)
+    node["train"] = {"steps": epochs * steps, "log_every": min(50, steps)}
+    has_validation = validation_data is not None or validation_split
+    node["train"]["evaluate_every"] = steps if has_validation else "end"
+    node["train"]["checkpoint_every"] = steps
+    parts = {"class_weight": dict(class_weight or {}), "scaffolds": dict(scaffolds or {})}
+    node |= {key: part for key, part in parts.items() if part}
+    if callbacks:
+        node["train"] |= {"epochs": epochs, "steps_per_epoch": steps}
+        node["callbacks"] = made.callbacks(callbacks)
+    text = made.text(node)
+    with command_scope(), given(made.objects), experiment_in_store(node) as stored:
+        typed = _as_typed(overrides)
+        command = compose_command([f"+experiment={stored}", *typed])
+        watch = _FileOfExperiment(text)
+        return replace(_run(without_hydra(command), typed, watch), objects=made.objects)
+
+
+def _steps(data: Mapping[str, Any]) -> int:
+    from runner.inputs.fit_data import FitData
+
+    steps = FitData(**data).steps()
+    if steps is None:
+        cause = "the data do not tell how many batches they have"
+        raise ConfigError(Problem("the length of an epoch is not known", cause, "steps_per_epoch="))
+    return steps
+
+
+class _FileOfExperiment(TrialWatch):
+    """Writes the experiment into its run."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def started(self, run_dir: Path) -> None:
+        """Writes the file."""
+        write_text(run_dir / "experiment.yaml", self._text, lasting=False)
+
+
+def _run(config: Any, overrides: Sequence[str], watch: TrialWatch | None = None) -> Result:
     """Runs a configuration, within `command_scope`."""
     from_run_dir = isinstance(config, DictConfig) and is_from_run_dir(config)
     if from_run_dir:
@@ -242,6 +349,7 @@ def _run(config: Any, overrides: Sequence[str]) -> Result:
         overrides=overrides,
         from_run_dir=from_run_dir,
         screen=screen_of_process(),
+        watch=watch or TrialWatch(),
         coordinator=coordinator_of(valid),
     )
     seconds = valid.session.grace_seconds
