@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,6 +43,7 @@ from runner.graph.variables import (
     variable_specs,
     whole_name,
 )
+from runner.internals.keras import layers_of
 from runner.restoration.model_variables import (
     initializers,
     keras_variables,
@@ -74,7 +76,17 @@ class KerasGraph(GraphMaker):
             source = step = None
             if train:
                 source = training_input(data, replica, labelled=objective.needs_labels)
-                forward = _forward(calls, model, objective, train=True)
+                if _freezes(config) and not getattr(model, "inputs", None):
+                    _create_variables(calls, model, source)
+                norms = _frozen_norms(config, model)
+                notes += _statistics_notes(norms)
+                forward = _forward(
+                    calls,
+                    model,
+                    objective,
+                    train=True,
+                    frozen=[n for n, stays in norms.items() if stays],
+                )
                 step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
@@ -106,7 +118,8 @@ class KerasGraph(GraphMaker):
         graph = tf.compat.v1.get_default_graph()
         _require_sources(config, graph, loaded, policies=_policies(config, loaded))
         source = training_input(data, replica, labelled=False) if train else None
-        if source and not all(scaffold.trainable for scaffold in config.scaffolds.values()):
+        norms: dict[Any, bool] = {}
+        if source and _freezes(config):
             # The step finds the variables that train by itself: they are frozen before it is
             # traced, and the model may create them only when it is called.
             steps.create_variables(source)
@@ -114,6 +127,9 @@ class KerasGraph(GraphMaker):
             for name, policy in _policies(config, model_variables(model)).items():
                 if not policy.trainable:
                     weights[name].trainable = False
+            norms = _frozen_norms(config, model)
+            for norm, stays in norms.items():
+                norm.trainable = not stays
         training = steps.train(source) if source else None
         batches, cardinality = one_pass(split, data, labelled=False)
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
@@ -136,7 +152,7 @@ class KerasGraph(GraphMaker):
             evaluation=evaluation,
             calls=Calls(config),
             source=source,
-            notes=steps.notes(),
+            notes=[*steps.notes(), *_statistics_notes(norms)],
         )
 
     def serving(self, checkpoint: str) -> ServingGraph:
@@ -229,17 +245,65 @@ def _saver(
     return checkpoint_saver(config, saved, source if config.train.save_input else None)
 
 
-def _forward(calls: Calls, model: Model, objective: Objective, *, train: bool) -> Any:
+def _freezes(config: RunConfig) -> bool:
+    return not all(scaffold.trainable for scaffold in config.scaffolds.values())
+
+
+def _create_variables(calls: Calls, model: Model, source: TrainingInput) -> None:
+    """Creates the variables of a model that has none before its first call."""
+    features = features_of(source.next()[0])
+    call = tf.function(partial(calls.model, model), autograph=False)
+    call.get_concrete_function(features, training=False)
+
+
+def _frozen_norms(config: RunConfig, model: Model) -> dict[Any, bool]:
+    """Returns the batch-norm layers of frozen scaffolds, and whether their statistics stay."""
+    policies = _policies(config, model_variables(model))
+    weights = keras_variables(model)
+    owners = {id(weight): policies[name] for name, weight in weights.items() if name in policies}
+    norms = {}
+    for layer in layers_of(model):
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
+            scaffolds = [owners.get(id(weight)) for weight in layer.weights]
+            if scaffolds and all(scaffold and not scaffold.trainable for scaffold in scaffolds):
+                norms[layer] = not any(s.update_statistics for s in scaffolds if s)
+    return norms
+
+
+def _statistics_notes(norms: Mapping[Any, bool]) -> Iterator[str]:
+    for stays, what in ((True, "stay as they are"), (False, "follow the training data")):
+        if count := [*norms.values()].count(stays):
+            layers = f"{count} batch-norm layer{'s' * (count > 1)}"
+            yield f"frozen: the statistics of {layers} {what}"
+
+
+@contextmanager
+def _as_frozen(norms: Sequence[Any]) -> Iterator[None]:
+    """Calls layers as Keras calls those with `trainable = False`, which keep their statistics."""
+    for norm in norms:
+        norm.trainable = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.trainable = True
+
+
+def _forward(
+    calls: Calls, model: Model, objective: Objective, *, train: bool, frozen: Sequence[Any] = ()
+) -> Any:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
+    The batch-norm layers `frozen` keep their statistics.
     """
 
     def forward(batch: Any) -> Any:
         features, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
         if train:
             objective.begin_batch()
-        outputs = calls.model(model, features, training=train)
+        with _as_frozen(frozen):
+            outputs = calls.model(model, features, training=train)
         measure = objective.means if train else objective.add
         return measure(Batch(features, labels, weights, outputs, train))
 
