@@ -15,6 +15,7 @@ from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Model
 from runner.graph.optimization import Schedule
 from runner.graph.replica import Replica
+from runner.internals.preprocessing import adapting_in_graphs
 
 
 def set_threads(config: RunConfig) -> None:
@@ -55,7 +56,8 @@ def new_graph(config: RunConfig, replica: Replica) -> Iterator[tf.Graph]:
 def build_model(config: RunConfig) -> Model:
     """Builds the model; the keys for the runner are not among its arguments."""
     node = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
-    model: Model = build_target("model", node)
+    with adapting_in_graphs():
+        model: Model = build_target("model", node)
     return model
 
 
