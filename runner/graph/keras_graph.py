@@ -45,6 +45,7 @@ from runner.graph.variables import (
 from runner.restoration.model_variables import (
     initializers,
     keras_variables,
+    layer_classes,
     model_variables,
     which_train,
 )
@@ -77,7 +78,7 @@ class KerasGraph(GraphMaker):
                 step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
-            of_model = _in_order_of_model(_named(model))
+            of_model = _in_order_of_model(model_variables(model))
             policies = _policies(config, of_model)
             _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
@@ -101,7 +102,7 @@ class KerasGraph(GraphMaker):
         """Builds the same of a model that overrides Keras's steps, in the model's graph."""
         config = self.config
         steps = ModelSteps(config, model)
-        loaded = _in_order_of_model(_named(model))
+        loaded = _in_order_of_model(model_variables(model))
         graph = tf.compat.v1.get_default_graph()
         _require_sources(config, graph, loaded, policies=_policies(config, loaded))
         source = training_input(data, replica, labelled=False) if train else None
@@ -110,7 +111,7 @@ class KerasGraph(GraphMaker):
             # traced, and the model may create them only when it is called.
             steps.create_variables(source)
             weights = keras_variables(model)
-            for name, policy in _policies(config, _named(model)).items():
+            for name, policy in _policies(config, model_variables(model)).items():
                 if not policy.trainable:
                     weights[name].trainable = False
         training = steps.train(source) if source else None
@@ -122,7 +123,7 @@ class KerasGraph(GraphMaker):
         of_optimizers = steps.optimizer_variables()
         of_model = {
             name: variable
-            for name, variable in _in_order_of_model(_named(model)).items()
+            for name, variable in _in_order_of_model(model_variables(model)).items()
             if variable.ref() not in of_optimizers
         }
         return _assembled(
@@ -189,7 +190,7 @@ def _assembled(
 ) -> BuiltGraph:
     """Returns the default graph as a built one, with its variables named and its saver built."""
     trainable = which_train(model, of_model)
-    variables = name_variables(tf.compat.v1.global_variables(), _named(model), training)
+    variables = name_variables(tf.compat.v1.global_variables(), model_variables(model), training)
     trained = _trained(of_model, trainable, policies=policies)
     weights = keras_variables(model)
     return BuiltGraph(
@@ -201,6 +202,7 @@ def _assembled(
             policies=policies,
             training=training,
             initializers=initializers(model),
+            layers=layer_classes(model),
         ),
         training=training,
         evaluation=evaluation,
@@ -211,10 +213,6 @@ def _assembled(
         layout=partial(weights_layout, model, weights) if weights else None,
         slots=keras_slots(variables, training) if training else None,
     )
-
-
-def _named(model: Any) -> dict[str, tf.Variable]:
-    return {name: weight.value for name, weight in keras_variables(model).items()}
 
 
 def _saver(

@@ -117,6 +117,26 @@ def initializers(model: Any) -> dict[str, str]:
     return classes
 
 
+def layer_classes(model: Any) -> dict[str, str]:
+    """Returns name -> class of the layer that a Keras model's variable belongs to, e.g. `Dense`.
+
+    Of a class derived from one of Keras's layers it is Keras's.
+    """
+    if not isinstance(model, keras.Layer):
+        return {}
+    classes = {layer.path: _class_name(type(layer)) for layer in layers_of(model)}
+    return {
+        name: classes.get(variable.path.rpartition("/")[0], "")
+        for name, variable in keras_variables(model).items()
+    }
+
+
+def _class_name(kind: type) -> str:
+    of_keras = (base for base in kind.__mro__ if base.__module__.startswith("keras.src.layers"))
+    base = next(of_keras, keras.Layer)
+    return kind.__name__ if base is keras.Layer else base.__name__
+
+
 def eager_variables(model: Any) -> dict[str, Any]:
     """Returns name -> variable, `keras.Variable` or `tf.Variable`, of anything that holds some.
 
