@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Train
 from runner.graph.calls import Calls
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized
+from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.keras_steps import ModelSteps, takes_its_own_steps
@@ -43,7 +43,6 @@ from runner.graph.variables import (
     variable_specs,
     whole_name,
 )
-from runner.internals.keras import layers_of
 from runner.restoration.model_variables import (
     initializers,
     keras_variables,
@@ -78,8 +77,8 @@ class KerasGraph(GraphMaker):
                 source = training_input(data, replica, labelled=objective.needs_labels)
                 if _freezes(config) and not getattr(model, "inputs", None):
                     _create_variables(calls, model, source)
-                norms = _frozen_norms(config, model)
-                notes += _statistics_notes(norms)
+                norms = frozen_norms(model, _policies(config, model_variables(model)))
+                notes += statistics_notes(norms)
                 forward = _forward(
                     calls,
                     model,
@@ -127,7 +126,7 @@ class KerasGraph(GraphMaker):
             for name, policy in _policies(config, model_variables(model)).items():
                 if not policy.trainable:
                     weights[name].trainable = False
-            norms = _frozen_norms(config, model)
+            norms = frozen_norms(model, _policies(config, model_variables(model)))
             for norm, stays in norms.items():
                 norm.trainable = not stays
         training = steps.train(source) if source else None
@@ -152,7 +151,7 @@ class KerasGraph(GraphMaker):
             evaluation=evaluation,
             calls=Calls(config),
             source=source,
-            notes=[*steps.notes(), *_statistics_notes(norms)],
+            notes=[*steps.notes(), *statistics_notes(norms)],
         )
 
     def serving(self, checkpoint: str) -> ServingGraph:
@@ -256,39 +255,6 @@ def _create_variables(calls: Calls, model: Model, source: TrainingInput) -> None
     call.get_concrete_function(features, training=False)
 
 
-def _frozen_norms(config: RunConfig, model: Model) -> dict[Any, bool]:
-    """Returns the batch-norm layers of frozen scaffolds, and whether their statistics stay."""
-    policies = _policies(config, model_variables(model))
-    weights = keras_variables(model)
-    owners = {id(weight): policies[name] for name, weight in weights.items() if name in policies}
-    norms = {}
-    for layer in layers_of(model):
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
-            scaffolds = [owners.get(id(weight)) for weight in layer.weights]
-            if scaffolds and all(scaffold and not scaffold.trainable for scaffold in scaffolds):
-                norms[layer] = not any(s.update_statistics for s in scaffolds if s)
-    return norms
-
-
-def _statistics_notes(norms: Mapping[Any, bool]) -> Iterator[str]:
-    for stays, what in ((True, "stay as they are"), (False, "follow the training data")):
-        if count := [*norms.values()].count(stays):
-            layers = f"{count} batch-norm layer{'s' * (count > 1)}"
-            yield f"frozen: the statistics of {layers} {what}"
-
-
-@contextmanager
-def _as_frozen(norms: Sequence[Any]) -> Iterator[None]:
-    """Calls layers as Keras calls those with `trainable = False`, which keep their statistics."""
-    for norm in norms:
-        norm.trainable = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.trainable = True
-
-
 def _forward(
     calls: Calls, model: Model, objective: Objective, *, train: bool, frozen: Sequence[Any] = ()
 ) -> Any:
@@ -302,7 +268,7 @@ def _forward(
         features, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
         if train:
             objective.begin_batch()
-        with _as_frozen(frozen):
+        with as_frozen(frozen):
             outputs = calls.model(model, features, training=train)
         measure = objective.means if train else objective.add
         return measure(Batch(features, labels, weights, outputs, train))
