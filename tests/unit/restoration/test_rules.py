@@ -119,6 +119,17 @@ def test_renames_of_blocks_and_of_roles_compose() -> None:
         ]
 
 
+def test_a_named_conversion_names_the_tensor_that_steps_divide() -> None:
+    variables = [variable("a/query/kernel", (6, 2, 3)), variable("a/query/bias", (2, 3))]
+    source = checkpoint(shapes={"attn.qkv.weight": (18, 6), "attn.qkv.bias": (18,)})
+    rules = {"a/query/": "attn.qkv. | split(3, 0) | einsum_dense"}
+    plan = one(variables, scaffold(rules=rules), source)
+    assert not plan.problems, str(plan.problems[0])
+    steps = [piece.steps for assignment in plan.assignments for piece in assignment.pieces]
+    assert steps[0] == ("slice [0:6, 0:6]", "transposed (1, 0)", "reshaped to [6, 2, 3]")
+    assert steps[1] == ("slice [0:6]", "reshaped to [2, 3]")
+
+
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
