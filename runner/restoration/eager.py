@@ -24,13 +24,15 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.checkpoints.locate import Artifacts, is_mlflow_uri
+from runner.checkpoints.open import open_pinned
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, PlanError, Problem
 from runner.internals.keras import layers_of
 from runner.restoration import html_report, json_report, report
 from runner.restoration.engine import Backend, restore_values
+from runner.restoration.inversion import invert
 from runner.restoration.model_variables import (
     build_optimizer,
     eager_variables,
@@ -88,6 +90,41 @@ class WarmStartPlan(RestorationPlan):
         return json_report.provenance_document(
             self, self.origins, experiment=self.model, run_dir=Path.cwd()
         )
+
+    def invert(self, values: Any, scaffold: str | None = None) -> dict[str, NDArray[Any]]:
+        """Returns the tensors of a scaffold's checkpoint with the values of the variables in them.
+
+        `safetensors.numpy.save_file(plan.invert(model), "back.safetensors")` writes a trained model
+        under the names and in the layout of its source. What variables do not hold is as in the
+        source, see `runner.restoration.inversion.invert`.
+
+        Args:
+          values: the model, or variable -> value for any variables of the plan.
+          scaffold: the scaffold; may be left out if the plan restores from one only.
+
+        Raises:
+          ConfigError: when it is not clear which scaffold, or a value has no variable.
+          PlanError: when a value cannot be turned back: a rule of its has no inverse.
+          CheckpointError: when the checkpoint cannot be read.
+        """
+        restored = [name for name in self.sources if self.restored(name)]
+        chosen = restored[0] if scaffold is None and len(restored) == 1 else scaffold or ""
+        named = values if isinstance(values, Mapping) else eager_variables(values)
+        values = {
+            name: np.asarray(getattr(v, "numpy", lambda v=v: v)()) for name, v in named.items()
+        }
+        pinned = [(origin.spec.path, origin.spec.digest) for origin in self.origins.get(chosen, ())]
+        inverse = invert(self, chosen, values, open_reader=lambda: open_pinned(pinned))
+        if inverse.lost:
+            cause = "an expression without an inverse cannot be turned back"
+            raise PlanError(
+                Problem(
+                    f"not all values of {chosen} can be turned back: {inverse.lost_notice}",
+                    cause,
+                    "leave these variables out of the values",
+                )
+            )
+        return dict(inverse.tensors)
 
     def write_provenance(self, directory: str | Path) -> None:
         """Writes the provenance into the directory of the model's checkpoints.

@@ -159,11 +159,14 @@ def test_rules_that_are_not_valid(rules: dict[str, str], words: str) -> None:
     assert words in problem.cause
 
 
-def test_the_first_rule_wins_and_modules_come_last() -> None:
-    rules = Rules({"a/": "x.", "a/b/": "y.", "{n}/b/k": "z", "a/b/*": "v"})
+def test_the_rule_that_matches_most_wins_and_of_several_the_first() -> None:
+    rules = Rules(
+        {"a/": "x.", "a/b/": "y.", "a/b/c/": "w.", "{n}/b/k": "z", "a/b/*": "v", "{m/}c/": "{m/}u."}
+    )
     assert rules.find(["a/b/k"]) == parse("z")
     assert rules.find(["a/b/l"]) == parse("v")
     assert rules.find(["a/l"]) == parse("x.l")
-    assert rules.find(["b", "a/c"]) == parse("x.c")
+    assert rules.find(["b", "a/e"]) == parse("x.e")
+    assert rules.find(["a/c/k"]) == parse("x.u.k")
     assert rules.find(["b"]) is None
-    assert rules.unused() == ("a/b/",)
+    assert rules.unused() == ("a/b/", "a/b/c/")
