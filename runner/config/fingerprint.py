@@ -67,6 +67,8 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
         # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
+        if not scaffold["rules"]:  # Left out as `_IF_SET` is.
+            del scaffold["rules"]
         checkpoint = scaffold["checkpoint"]
         if checkpoint and checkpoint.startswith(EXPERIMENT):
             scaffold["checkpoint"] = f"{checkpoint}@{source_fingerprint(name)}"
