@@ -20,6 +20,7 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `sources`: opens the scaffolds' checkpoints; `starting_scaffold`: the scaffold that
   `runner.inspect --as-scaffold` prints.
 - `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them.
+- `eager_plan`: `WarmStartPlan`, a plan as programs have it.
 - `eager`: `plan`, `warm_start` and the callback `WarmStart`, the doors for programs without a run.
 
 - `proving`: `prove`, the door for comparing a model with what the source of its weights computes:
