@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +46,8 @@ class FitExperiment:
             cause = "the run builds the model itself, in a graph"
             remedy = "give a function that returns the compiled model"
             raise ConfigError(Problem(f"build_model is a {kind}", cause, remedy))
-        model = self.call("model", build_model)
+        # With the defaults of its arguments, which are parameters of the run and can be swept over.
+        model = {**_defaults(build_model), **self.call("model", build_model)}
         arguments = {key: self.value(f"data.{key}", value) for key, value in data.items()}
         return {
             "defaults": [{"override /optimizer": "compiled"}],
@@ -79,9 +81,9 @@ class FitExperiment:
     def call(self, key: str, function: Callable[..., Any]) -> dict[str, Any]:
         """Returns a node that calls a function, or a `functools.partial` with plain keywords."""
         arguments: Mapping[str, Any] = {}
-        is_partial = isinstance(function, functools.partial) and not function.args
-        if is_partial and _is_plain(dict(function.keywords)):
-            function, arguments = function.func, function.keywords
+        partial = function if isinstance(function, functools.partial) else None
+        if partial is not None and not partial.args and _is_plain(dict(partial.keywords)):
+            function, arguments = partial.func, partial.keywords
         if _named(function):
             if function.__module__ == _MAIN:
                 name = function.__qualname__
@@ -109,6 +111,17 @@ class FitExperiment:
             lines.append("# once another process has these:")
             lines += [f"#   {key}: {reason}" for key, reason in self.bound.items()]
         return "\n".join(lines) + f"\n{OmegaConf.to_yaml(OmegaConf.create(dict(node)))}"
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns argument -> plain default of a function."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and parameter.default is not parameter.empty
+        and _is_plain(parameter.default)
+    }
 
 
 def digest(value: Any) -> str:

@@ -144,7 +144,8 @@ def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path)
 
 
 def test_scaffolds_weights_and_plans_are_those_of_a_run(tmp_path: Path) -> None:
-    np.savez(tmp_path / "body.npz", **{"body/kernel": np.ones((4, 3)), "body/bias": np.ones(3)})
+    body: dict[str, Any] = {"body/kernel": np.ones((4, 3)), "body/bias": np.ones(3)}
+    np.savez(tmp_path / "body.npz", **body)
     scaffolds = {
         "body": {"checkpoint": str(tmp_path / "body.npz"), "variables": {"include": ["body/*"]}}
     }
