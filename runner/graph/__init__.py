@@ -7,7 +7,7 @@
   of the model's own.
 - `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes.
 - `evaluation`: evaluates a split, in the training session or in another graph and session.
-- `serving`: the signature of an exported model, and an example of its input.
+- `serving`: the signature of an exported model, an example of its input, and its predictions.
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
 - `objective`: the loss, the metrics and the weights of examples; `measures`: losses and metrics
   that are functions; `keras_measures`: those that are Keras's.
