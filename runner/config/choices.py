@@ -316,13 +316,6 @@ def _is_finite(value: object) -> bool:
 _FINITE = Rule(_is(_is_finite, "it must be a finite number"))
 CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
 NAME = rule(_name, "name=my_experiment")
-# Suffixes of files of predictions.
-PREDICTIONS = (".npz", ".jsonl", ".tfrecord")
-PREDICTED_TO = rule(
-    _is(lambda path: path.endswith(PREDICTIONS), "its suffix decides the format"),
-    choices=PREDICTIONS,
-    words="ends in `.npz`, `.jsonl` or `.tfrecord`, or null",
-)
 RUN_DIR = rule(_path("runs need a folder"))
 SCHEDULE = rule(_schedule, words="such as `10 minutes` or `at 100, at 1000`")
 # What TensorFlow and the operating system can count in milliseconds, about 30 years.

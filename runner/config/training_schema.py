@@ -122,6 +122,9 @@ class EvaluateConfig:
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
 
 
+_SUFFIXES = (".npz", ".jsonl", ".tfrecord")
+
+
 @dataclass
 class PredictConfig:
     """Settings of `mode=predict`."""
@@ -141,7 +144,14 @@ class PredictConfig:
     # The file to write: one array for each output (`.npz`), or one line or `tf.train.Example` for
     # each example. Null writes `predictions-STEP-SPLIT.npz` in the run directory. Nothing is
     # overwritten.
-    to: str | None = field(default=None, metadata=choices.PREDICTED_TO)
+    to: str | None = field(
+        default=None,
+        metadata=choices.rule(
+            lambda path: "" if path.endswith(_SUFFIXES) else "its suffix decides the format",
+            choices=_SUFFIXES,
+            words=" or ".join(f"`{suffix}`" for suffix in _SUFFIXES),
+        ),
+    )
 
 
 @dataclass

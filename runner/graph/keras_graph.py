@@ -27,19 +27,19 @@ from runner.graph.experiment import Data, Model, Sized
 from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
+from runner.graph.keras_serving import prediction_graph, serving_graph
 from runner.graph.keras_steps import ModelSteps, takes_its_own_steps
 from runner.graph.measures import Batch
-from runner.graph.objective import Objective, overrides
-from runner.graph.optimization import Schedule, averaged_names
+from runner.graph.objective import Objective
+from runner.graph.optimization import Schedule
 from runner.graph.precision import (
     build_model,
     dtype_policy,
-    full_precision,
     is_compiled,
     new_graph,
 )
 from runner.graph.replica import Replica
-from runner.graph.serving import SIGNATURE, first_example, named
+from runner.graph.serving import first_example
 from runner.graph.splits import build_data, features_of, one_pass, training_input
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import (
@@ -59,7 +59,6 @@ from runner.restoration.model_variables import (
 )
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
-from runner.system.user_code import calling
 
 
 class KerasGraph(GraphMaker):
@@ -164,56 +163,11 @@ class KerasGraph(GraphMaker):
 
     def serving(self, checkpoint: str) -> ServingGraph:
         """Builds the forward pass alone, of features that are fed."""
-        config = self.config
-        with new_graph(config, Replica()) as graph, dtype_policy(config):
-            batch = features_of(build_data(config).test().element_spec)
-            features = tf.nest.map_structure(
-                lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
-            )
-            model = build_model(config)
-            outputs = tf.function(
-                lambda batch: full_precision(model(batch, training=False)), autograph=False
-            )(features)
-            variables = model_variables(model)
-            signature = tf.compat.v1.saved_model.predict_signature_def(
-                named("features", features), named("outputs", outputs)
-            )
-            return ServingGraph(
-                graph=graph,
-                signatures={SIGNATURE: signature},
-                restorer=_restorer(config, model, checkpoint),
-                # Under their names in checkpoints.
-                saver=tf.compat.v1.train.Saver(dict(variables)) if variables else None,
-                main_op=tf.compat.v1.train.Scaffold.default_local_init_op(),
-            )
+        return serving_graph(self.config, checkpoint)
 
     def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
         """Builds the forward pass, or `predict_step` of a model that overrides it."""
-        config, calls = self.config, Calls(self.config)
-        with new_graph(config, Replica()) as graph, dtype_policy(config):
-            if callable(features):
-                dataset, cardinality = features(), None
-            else:
-                dataset, cardinality = one_pass(features, build_data(config), labelled=False)
-            batches = tf.compat.v1.data.make_initializable_iterator(without_autotuning(dataset))
-            model: Any = build_model(config)
-            own_step = isinstance(model, keras.Model) and overrides(model, "predict_step")
-
-            def predict(batch: Any) -> Any:
-                if not own_step:
-                    return full_precision(calls.model(model, features_of(batch), training=False))
-                with calling("model", f"{config.model['_target_']}.predict_step was called"):
-                    return full_precision(model.predict_step(batch))
-
-            outputs = tf.function(predict, autograph=False)(batches.get_next())
-            return PredictionGraph(
-                graph=graph,
-                outputs=named("outputs", outputs),
-                restorer=_restorer(config, model, checkpoint),
-                initializers=[tf.compat.v1.tables_initializer(), batches.initializer],
-                cardinality=cardinality,
-                explaining=calls.explaining,
-            )
+        return prediction_graph(self.config, features, checkpoint)
 
     def example(self) -> Mapping[str, Any]:
         """Returns the features of the first example of the test split."""
@@ -261,14 +215,6 @@ def _assembled(
         layout=partial(weights_layout, model, weights) if weights else None,
         slots=keras_slots(variables, training) if training else None,
     )
-
-
-def _restorer(config: RunConfig, model: Any, checkpoint: str) -> tf.compat.v1.train.Saver:
-    """Returns the saver that reads the variables of a model, or their averages, for its outputs."""
-    variables = model_variables(model)
-    if config.train.evaluate_ema:
-        variables = averaged_names(variables, checkpoint)
-    return tf.compat.v1.train.Saver(variables or None)
 
 
 def _saver(
