@@ -15,6 +15,8 @@ from runner.config.validation import require_objective
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
+from runner.graph.eager_model import eager_twin
+from runner.graph.epochs import training_input
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -75,16 +77,19 @@ class KerasGraph(GraphMaker):
                     notes += optimizer_notes(config, model)
             source = step = None
             if train:
-                source = _training_input(data, replica)
+                source = training_input(config, data, _batches("train", data), replica)
                 forward = _forward(calls, model, objective, train=True)
                 step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
-            of_model = _in_order_of_model(_named(model))
+            of_model = _in_order_of_model(model_variables(model))
             policies = _policies(config, of_model)
             _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
+            if training is not None and config.callbacks:
+                epoch = objective.epoch(training.train_op, graph)
+                training = replace(training, epoch=epoch)
             return _assembled(
                 config,
                 model,
@@ -104,16 +109,17 @@ class KerasGraph(GraphMaker):
         """Builds the same of a model that overrides Keras's steps, in the model's graph."""
         config = self.config
         steps = ModelSteps(config, model)
-        loaded = _in_order_of_model(_named(model))
+        loaded = _in_order_of_model(model_variables(model))
         graph = tf.compat.v1.get_default_graph()
         _require_sources(config, graph, loaded, policies=_policies(config, loaded))
-        source = _training_input(data, replica, labelled=False) if train else None
+        batches = _batches("train", data, labelled=False) if train else None
+        source = training_input(config, data, batches, replica) if batches else None
         if source and not all(scaffold.trainable for scaffold in config.scaffolds.values()):
             # The step finds the variables that train by itself: they are frozen before it is
             # traced, and the model may create them only when it is called.
             steps.create_variables(source)
             weights = keras_variables(model)
-            for name, policy in _policies(config, _named(model)).items():
+            for name, policy in _policies(config, model_variables(model)).items():
                 if not policy.trainable:
                     weights[name].trainable = False
         training = steps.train(source) if source else None
@@ -125,7 +131,7 @@ class KerasGraph(GraphMaker):
         of_optimizers = steps.optimizer_variables()
         of_model = {
             name: variable
-            for name, variable in _in_order_of_model(_named(model)).items()
+            for name, variable in _in_order_of_model(model_variables(model)).items()
             if variable.ref() not in of_optimizers
         }
         return _assembled(
@@ -197,7 +203,7 @@ def _assembled(
 ) -> BuiltGraph:
     """Returns the default graph as a built one, with its variables named and its saver built."""
     trainable = which_train(model, of_model)
-    variables = name_variables(tf.compat.v1.global_variables(), _named(model), training)
+    variables = name_variables(tf.compat.v1.global_variables(), model_variables(model), training)
     trained = _trained(of_model, trainable, policies=policies)
     weights = keras_variables(model)
     return BuiltGraph(
@@ -216,13 +222,12 @@ def _assembled(
         calls=calls,
         sizes=data.sizes() if isinstance(data, Sized) else {},
         notes=tuple(notes),
+        eager=partial(eager_twin, config, source, variables, takes_its_own_steps(model))
+        if source
+        else None,
         layout=partial(weights_layout, model, weights) if weights else None,
         slots=keras_slots(variables, training) if training else None,
     )
-
-
-def _named(model: Any) -> dict[str, tf.Variable]:
-    return {name: weight.value for name, weight in keras_variables(model).items()}
 
 
 def _saver(
@@ -285,12 +290,6 @@ def _one_pass(
         return batches, batches.cardinality()
     # The last batch of endless data may hold examples of two passes.
     return batches.unbatch().take(size).batch(_BATCH_SIZE), None
-
-
-def _training_input(data: Data, replica: Replica, *, labelled: bool = True) -> TrainingInput:
-    batches = replica.shard(_batches("train", data, labelled=labelled))
-    ahead = getattr(data, "prefetch", True)
-    return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
 
 
 def _forward(calls: Calls, model: Model, objective: Objective, *, train: bool) -> Any:
