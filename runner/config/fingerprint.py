@@ -73,6 +73,7 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
                 del train[key]
         if "epochs" not in train and train["evaluate_every"] is None:
             train["evaluate_every"] = EVALUATE_EVERY  # Older runs have the default itself.
+    plain["train"]["goal"] = config.train.direction
     if config.cluster.synchronous:
         # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}

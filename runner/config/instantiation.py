@@ -28,11 +28,13 @@ logging.getLogger("hydra").addHandler(logging.NullHandler())
 
 _HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 KINDS = ("graph", "run")
+# Marks an argument of the default optimizer, which goes when another `_target_` replaces it.
+DEFAULT = "default"
 _REFERENCE = re.compile(rf"\$\{{({'|'.join(KINDS)}):([^}}]+)\}}")
 
 
 def register_resolvers() -> None:
-    """Makes `${graph:NAME}` and `${run:NAME}` values that resolve to their own spelling.
+    """Makes `${default:VALUE}` a value, and `${graph:NAME}` and `${run:NAME}` their own spelling.
 
     A resolved configuration can so be printed, hashed, recorded and composed again; only
     `build_target` replaces the references by objects.
@@ -41,6 +43,7 @@ def register_resolvers() -> None:
         OmegaConf.register_new_resolver(
             kind, lambda name, kind=kind: f"${{{kind}:{name}}}", replace=True
         )
+    OmegaConf.register_new_resolver(DEFAULT, lambda value: value, replace=True)
 
 
 class References:
@@ -137,8 +140,10 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
             raise cause from None
         if not isinstance(cause, ValueError | TypeError):
             raise raised(key, cause or error) from cause
+        has_arguments = any(name not in _HYDRA_KEYS[:2] for name in node)
+        refused = "refuses its arguments" if has_arguments else "fails"
         raise ConfigError(
-            Problem(f"{key}: {node['_target_']} refuses its arguments", located(cause))
+            Problem(f"{key}: {node['_target_']} {refused}", located(cause))
         ) from error
 
 

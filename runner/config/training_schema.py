@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from runner.config import choices
@@ -9,6 +10,20 @@ from runner.config.choices import NonFinite, above, at_least
 
 # Steps between two evaluations where neither the configuration nor an epoch says otherwise.
 EVALUATE_EVERY = 250
+
+_MAXIMIZED = r"(acc|accuracy|auc|f1|f1_score|precision|recall|top_k|iou|io_u)"
+_MINIMIZED = r"(loss|error|mse|mae|rmse|perplexity|crossentropy|divergence)"
+
+
+def implied_goal(objective: str) -> choices.Goal | None:
+    """Returns the goal that the name of a metric implies; None where that is in doubt."""
+    name = objective.rpartition("/")[2].lower()
+    is_loss = name == "loss" or name.endswith("_loss")
+    maximized = not is_loss and re.search(rf"(^|_){_MAXIMIZED}(_|$)", name)
+    minimized = is_loss or re.search(rf"(^|_){_MINIMIZED}(_|$)", name)
+    if bool(maximized) == bool(minimized):
+        return None
+    return choices.Goal.maximize if maximized else choices.Goal.minimize
 
 
 @dataclass
@@ -64,8 +79,9 @@ class TrainConfig:
     keep_checkpoints: int = field(default=2, metadata=at_least(1))
     # The metric that selects the best checkpoint. A sweep uses its best value.
     objective: str = "validation/loss"
-    # Whether a smaller or a larger objective is better.
-    goal: choices.Goal = choices.Goal.minimize
+    # Whether a smaller or a larger objective is better. Null infers it from the objective's name:
+    # losses and errors are minimized, accuracies, `auc`, `f1`, precision, recall and IoU maximized.
+    goal: choices.Goal | None = None
     # How many batches to accumulate for one optimizer update. The update is one global step;
     # gradients and metrics are averaged.
     accumulate: int = field(default=1, metadata=at_least(1))
@@ -76,6 +92,11 @@ class TrainConfig:
     # the weights.
     evaluate_ema: bool = True
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
+
+    @property
+    def direction(self) -> choices.Goal:
+        """The `goal`, or the one that the objective's name implies; minimize if it implies none."""
+        return self.goal or implied_goal(self.objective) or choices.Goal.minimize
 
 
 @dataclass

@@ -14,14 +14,22 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.choices import SCAFFOLDS, EvaluatedSplit, Mode, rule_problems
+from runner.config.choices import (
+    SCAFFOLDS,
+    EvaluatedSplit,
+    Goal,
+    Mode,
+    rule_problems,
+)
 from runner.config.cluster_spec import is_cluster
-from runner.config.composition import default_optimizer
+from runner.config.composition import default_optimizer, reporting_composition
+from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.scaffold_reading import read_scaffolds
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
+from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -32,19 +40,19 @@ _IN_THE_UPDATE = ("accumulate", "clip", "ema_decay", "evaluate_ema")
 _IN_THE_UPDATE_OF_A_PART = ("trainable", "freeze_until_step", "learning_rate_multiplier")
 
 
-def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
+def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] = ()) -> RunConfig:
     """Returns the typed configuration, with `scaffolds` as a dict of `ScaffoldConfig`.
 
     Args:
-      config: the composed configuration.
+      config: a composed configuration, or any mapping with its keys.
       experiments: the names that `+experiment=` accepts, for the messages.
 
     Raises:
       ConfigError: with every problem.
-      TypeError: when the configuration is not composed over `RunConfig`.
     """
     config = _complete(config)
     _empty_parts(config)
+    _drop_defaults_of_replaced_optimizer(config)
     if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments, config.mode))
     try:
@@ -70,10 +78,10 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += _user_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
-    typed = OmegaConf.to_object(config)
-    if not isinstance(typed, RunConfig):
-        raise TypeError(f"the configuration is not composed over RunConfig but {type(typed)}")
+    objects: Any = OmegaConf.to_object(config)
+    typed: RunConfig = objects
     typed.scaffolds = scaffolds
+    typed.train.goal = typed.train.direction
     return typed
 
 
@@ -100,16 +108,23 @@ def is_from_run_dir(command: DictConfig) -> bool:
         return False
 
 
-def _complete(config: DictConfig) -> DictConfig:
-    """Returns a copy in which a key that the command line deleted has its default again."""
-    completed = copy.deepcopy(config)
+def _complete(config: DictConfig | Mapping[str, Any]) -> DictConfig:
+    """Returns a copy over the schema, with its defaults for keys that are absent or deleted."""
+    schema = OmegaConf.structured(RunConfig(scaffolds=None))
+    completed: Any = copy.deepcopy(config)
+    if OmegaConf.get_type(config) is not RunConfig:
+        register_resolvers()
+        with reporting_composition():
+            optimizer = {} if "optimizer" in config else {"optimizer": default_optimizer()}
+            completed = OmegaConf.merge(schema, optimizer, completed)
     OmegaConf.set_struct(completed, False)
     deleted = {field.name for field in fields(RunConfig)} - set(completed)
     if deleted:
-        defaults = dict(OmegaConf.structured(RunConfig(scaffolds=None)).items_ex(resolve=False))
+        defaults = dict(schema.items_ex(resolve=False))
         for name in deleted:
             completed[name] = defaults[name]
-    return completed
+    whole: DictConfig = completed
+    return whole
 
 
 def _count_steps(config: DictConfig) -> None:
@@ -127,6 +142,17 @@ def _empty_parts(config: DictConfig) -> None:
     for key in ("data", "model", "loss", "optimizer"):
         if OmegaConf.is_missing(config, key) or config[key] == default:
             config[key] = {}
+
+
+def _drop_defaults_of_replaced_optimizer(config: DictConfig) -> None:
+    """Deletes the default optimizer's arguments where the experiment names another `_target_`."""
+    if OmegaConf.is_missing(config, "optimizer"):
+        return
+    plain: Any = OmegaConf.to_container(config.optimizer, resolve=False)
+    if plain.get("_target_") != default_optimizer()["_target_"]:
+        for key, value in plain.items():
+            if str(value).startswith(f"${{{DEFAULT}:"):
+                del config.optimizer[key]
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
@@ -194,8 +220,15 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     names = list(metric_names(resolved))
     # Without metrics in the configuration, a compiled model may have some; the graph checks them.
-    if names:
-        yield from _objective_problem(objective, ["loss", *names])
+    unknown = list(_objective_problem(objective, ["loss", *names])) if names else []
+    yield from unknown
+    if not unknown and resolved["train"]["goal"] is None and implied_goal(objective) is None:
+        yield Problem(
+            f"train.objective is {objective!r}, and train.goal is not set",
+            "the name does not say whether a smaller or a larger value is better",
+            "set train.goal",
+            tuple(Goal.__members__),
+        )
     if name is not None and (uri or "none").lower() == "none":
         yield Problem(
             f"export.register is {name!r}, and runs are not recorded in MLflow",

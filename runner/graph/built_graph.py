@@ -12,7 +12,7 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.graph.calls import Calls
-from runner.graph.eager_model import EagerTwin
+from runner.graph.eager_twin import EagerTwin
 from runner.graph.epochs import EpochMetrics
 from runner.graph.evaluation import Evaluation
 from runner.graph.input_pipeline import InputState

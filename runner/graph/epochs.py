@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Sized
-from runner.graph.input_pipeline import TrainingInput
-from runner.graph.replica import Replica
 
 RATE = "optimizer/learning_rate"
 """The variable of a constant learning rate, which callbacks may change."""
@@ -36,6 +35,30 @@ class EpochMetrics:
     saved: tf.Variable
 
 
+class EpochMeans:
+    """The means of metrics over the batches of an epoch, weighted as Keras weights them."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, keras.metrics.Mean] = {}
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """What they have added up."""
+        return [variable for mean in self._means.values() for variable in mean.variables]
+
+    def add(self, totals: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> None:
+        """Adds a batch: metric name -> sum and count."""
+        for name, (total, count) in totals.items():
+            if name not in self._means:  # Variables are created once.
+                self._means[name] = keras.metrics.Mean(name)
+            value = total / tf.cast(count, total.dtype)
+            self._means[name].update_state(value, sample_weight=count)
+
+    def results(self) -> dict[str, tf.Tensor]:
+        """Returns the means by name: float32 scalars."""
+        return {name: mean.result() for name, mean in self._means.items()}
+
+
 def epoch_metrics(
     values: Mapping[str, tf.Tensor], reset: tf.Operation, variables: Iterable[tf.Variable]
 ) -> EpochMetrics:
@@ -44,29 +67,15 @@ def epoch_metrics(
     return EpochMetrics(values, reset, tuple(variables), saved)
 
 
-def training_input(
-    config: RunConfig, data: Any, batches: tf.data.Dataset, replica: Replica
-) -> TrainingInput:
-    """Adds the training input to the graph, repeated where the run counts epochs.
-
-    Raises:
-      ConfigError: when the length of an epoch is needed and not known.
-    """
-    batches, length = _in_epochs(config, data, batches)
-    return TrainingInput(
-        replica.shard(batches),
-        prefetch=getattr(data, "prefetch", True),
-        replicas=replica.count,
-        epoch_length=length,
-    )
-
-
-def _in_epochs(
+def in_epochs(
     config: RunConfig, data: Any, batches: tf.data.Dataset
 ) -> tuple[tf.data.Dataset, int | None]:
     """Returns the training data without end, and the length of an epoch in global steps.
 
     The length is None, and the data as they are, where nothing depends on epochs.
+
+    Raises:
+      ConfigError: when the length is needed and not known.
     """
     train = config.train
     if not (train.epochs or train.steps_per_epoch or config.callbacks):

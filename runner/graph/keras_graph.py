@@ -7,16 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import require_objective
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
-from runner.graph.eager_model import eager_twin
-from runner.graph.epochs import training_input
+from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -34,6 +33,7 @@ from runner.graph.precision import (
 )
 from runner.graph.replica import Replica
 from runner.graph.serving import SIGNATURE, first_example, named
+from runner.graph.splits import build_data, features_of, one_pass, training_input
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import (
     checkpoint_saver,
@@ -46,15 +46,12 @@ from runner.graph.variables import (
 from runner.restoration.model_variables import (
     initializers,
     keras_variables,
+    layer_classes,
     model_variables,
     which_train,
 )
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
-from runner.system.user_code import calling
-
-# Of an evaluation of the training data.
-_BATCH_SIZE = 32
 
 
 class KerasGraph(GraphMaker):
@@ -77,7 +74,7 @@ class KerasGraph(GraphMaker):
                     notes += optimizer_notes(config, model)
             source = step = None
             if train:
-                source = training_input(config, data, _batches("train", data), replica)
+                source = training_input(config, data, replica, labelled=objective.needs_labels)
                 forward = _forward(calls, model, objective, train=True)
                 step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
@@ -112,8 +109,7 @@ class KerasGraph(GraphMaker):
         loaded = _in_order_of_model(model_variables(model))
         graph = tf.compat.v1.get_default_graph()
         _require_sources(config, graph, loaded, policies=_policies(config, loaded))
-        batches = _batches("train", data, labelled=False) if train else None
-        source = training_input(config, data, batches, replica) if batches else None
+        source = training_input(config, data, replica, labelled=False) if train else None
         if source and not all(scaffold.trainable for scaffold in config.scaffolds.values()):
             # The step finds the variables that train by itself: they are frozen before it is
             # traced, and the model may create them only when it is called.
@@ -123,7 +119,7 @@ class KerasGraph(GraphMaker):
                 if not policy.trainable:
                     weights[name].trainable = False
         training = steps.train(source) if source else None
-        batches, cardinality = _one_pass(split, data, labelled=False)
+        batches, cardinality = one_pass(split, data, labelled=False)
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
         if evaluation.metrics:
             require_objective(config.train.objective, evaluation.metrics)
@@ -151,7 +147,7 @@ class KerasGraph(GraphMaker):
         """Builds the forward pass alone, of features that are fed."""
         config = self.config
         with new_graph(config, Replica()) as graph, dtype_policy(config):
-            batch = _features(build_data(config).test().element_spec)
+            batch = features_of(build_data(config).test().element_spec)
             features = tf.nest.map_structure(
                 lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
             )
@@ -180,12 +176,7 @@ class KerasGraph(GraphMaker):
         with tf.Graph().as_default():
             dataset = build_data(self.config).test()
             batches = tf.compat.v1.data.make_initializable_iterator(dataset)
-            return first_example(_features(batches.get_next()), batches.initializer)
-
-
-def _features(batch: Any) -> Any:
-    """Returns the features of a batch, which may have no labels."""
-    return batch[0] if isinstance(batch, tuple) else batch
+            return first_example(features_of(batches.get_next()), batches.initializer)
 
 
 def _assembled(
@@ -215,6 +206,7 @@ def _assembled(
             policies=policies,
             training=training,
             initializers=initializers(model),
+            layers=layer_classes(model),
         ),
         training=training,
         evaluation=evaluation,
@@ -244,61 +236,14 @@ def _saver(
     return checkpoint_saver(config, saved, source if config.train.save_input else None)
 
 
-def build_data(config: RunConfig) -> Data:
-    """Builds the data.
-
-    Raises:
-      ConfigError: when the target cannot be built or lacks a split.
-    """
-    data = build_target("data", config.data)
-    if not isinstance(data, Data):
-        splits = ("train", "validation", "test")
-        lacking = [split for split in splits if not hasattr(data, split)]
-        raise ConfigError(
-            Problem(
-                f"data: {config.data['_target_']} has no {', '.join(lacking)}",
-                "data has the methods train(), validation() and test(), each a tf.data.Dataset",
-            )
-        )
-    return data
-
-
-def _batches(split: str, data: Data, *, labelled: bool = True) -> tf.data.Dataset:
-    with calling(f"data.{split}()"):
-        dataset = getattr(data, split)()
-    element = getattr(dataset, "element_spec", None)
-    if isinstance(element, tuple) and len(element) in (2, 3):
-        return dataset
-    if element is not None and not labelled:  # A step of the model's own takes any batch.
-        return dataset
-    raise ConfigError(
-        Problem(
-            f"data.{split}() gives {element if element is not None else type(dataset).__name__}",
-            "it must be a tf.data.Dataset of (features, labels) batches, or of (features, labels, "
-            "weights)",
-        )
-    )
-
-
-def _one_pass(
-    split: str, data: Data, *, labelled: bool = True
-) -> tuple[tf.data.Dataset, tf.Tensor | None]:
-    """Returns the batches of a split, and their number; None where they are known to end."""
-    batches = _batches(split, data, labelled=labelled)
-    size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
-    if size is None:
-        return batches, batches.cardinality()
-    # The last batch of endless data may hold examples of two passes.
-    return batches.unbatch().take(size).batch(_BATCH_SIZE), None
-
-
 def _forward(calls: Calls, model: Model, objective: Objective, *, train: bool) -> Any:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
     """
 
-    def forward(features: Any, labels: Any, weights: Any = None) -> Any:
+    def forward(batch: Any) -> Any:
+        features, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
         if train:
             objective.begin_batch()
         outputs = calls.model(model, features, training=train)
@@ -314,10 +259,10 @@ def _evaluation(
     calls: Calls, split: str, data: Data, *, model: Model, objective: Objective
 ) -> InGraphEvaluation:
     with tf.name_scope(split):
-        dataset, cardinality = _one_pass(split, data)
+        dataset, cardinality = one_pass(split, data, labelled=objective.needs_labels)
         dataset = without_autotuning(dataset)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        totals = _forward(calls, model, objective, train=False)(*iterator.get_next())
+        totals = _forward(calls, model, objective, train=False)(iterator.get_next())
         results = tf.function(objective.of_pass, autograph=False)()
         begin = iterator.initializer
         if results:

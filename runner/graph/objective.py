@@ -18,7 +18,7 @@ import tensorflow as tf
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked
-from runner.graph.epochs import EpochMetrics, epoch_metrics
+from runner.graph.epochs import EpochMeans, EpochMetrics, epoch_metrics
 from runner.graph.keras_measures import Losses, OfModel, Streaming, outputs_of
 from runner.graph.measures import Batch, Measure, PerExample, Totals, Values
 from runner.system.user_code import calling
@@ -47,8 +47,7 @@ class Objective:
     def __init__(self, config: RunConfig, model: Any) -> None:
         _require_called(config, model)
         self._config, self._model = config, model
-        # Metric name -> its mean over an epoch, which callbacks see.
-        self._epoch_means: dict[str, keras.metrics.Mean] = {}
+        self._epoch_means = EpochMeans()
         self._trainer = model if isinstance(model, keras.Model) else None
         self._replaced = _made_by_compile(self._trainer)
         of_model = self._trainer.metrics if self._trainer else []
@@ -61,6 +60,15 @@ class Objective:
         if self._trainer and takes_metrics and not isinstance(loss, OfModel):
             self._measures.append(OfModel(self._trainer, loss=False, metrics=True))
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether a loss or a metric compares labels; `add_loss` and metrics of layers do not."""
+        config, model = self._config, self._trainer
+        compiled = model is not None and (
+            model.loss is not None or overrides(model, "compute_loss")
+        )
+        return compiled or bool(config.loss or config.metrics or config.weighted_metrics)
+
     def begin_batch(self) -> None:
         """Resets the metrics that the model's call updates, before a batch of training."""
         for measure in self._measures if not self._config.callbacks else ():
@@ -71,11 +79,7 @@ class Objective:
         batch = self._by_class(batch)
         values = _merged(self._call(measure, measure.of_batch, batch) for measure in self._measures)
         if self._config.callbacks:
-            for name, (total, count) in self._add(batch).items():
-                if name not in self._epoch_means:
-                    self._epoch_means[name] = keras.metrics.Mean(name)
-                value = total / tf.cast(count, total.dtype)
-                self._epoch_means[name].update_state(value, sample_weight=count)
+            self._epoch_means.add(self.add(batch))
         # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
         return {
             name: value if name == "loss" else tf.stop_gradient(value)
@@ -84,9 +88,6 @@ class Objective:
 
     def add(self, batch: Batch) -> Totals:
         """Adds a batch to a pass; returns metric name -> sum and count, for means."""
-        return self._add(batch)
-
-    def _add(self, batch: Batch) -> Totals:
         return _merged(self._call(measure, measure.add, batch) for measure in self._measures)
 
     def of_pass(self) -> Values:
@@ -98,10 +99,9 @@ class Objective:
 
         As in `keras.Model.fit`, evaluations use the state of the same metrics.
         """
-        means = self._epoch_means
 
         def of_epoch() -> Values:
-            return {**{name: mean.result() for name, mean in means.items()}, **self.of_pass()}
+            return {**self._epoch_means.results(), **self.of_pass()}
 
         self.keep_apart(graph)
         with tf.control_dependencies([train_op]):
@@ -131,12 +131,15 @@ class Objective:
             graph.add_to_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES, variable)
 
     def _state(self) -> list[tf.Variable]:
-        holders: list[Any] = [*self._measures, *self._epoch_means.values()]
+        holders: list[Any] = [*self._measures, self._epoch_means]
         return [variable.value for holder in holders for variable in holder.variables]
 
     def _notes(self, has_metrics: bool) -> Iterator[str]:
         config, model = self._config, self._trainer
-        if model is None or not model.compiled:
+        if model is None:
+            return
+        yield from _notes_on_logits(config.loss, model)
+        if not model.compiled:
             return
         replaced = {
             "optimizer": model.optimizer is not None and bool(config.optimizer),
@@ -229,6 +232,22 @@ class Objective:
                 )
             )
         return replace(batch, weights=class_weights(batch.labels, weights))
+
+
+def _notes_on_logits(loss: Any, model: keras.Model) -> Iterator[str]:
+    """Yields a line for each loss by name that takes probabilities and is given logits."""
+    if isinstance(model, keras.Sequential):
+        layers = {"": model.layers[-1]} if model.layers else {}
+    else:
+        layers = {name: model.get_layer(name) for name in outputs_of(model)}
+    for output, layer in layers.items():
+        name = loss.get(output) if isinstance(loss, Mapping) else loss
+        takes_probabilities = isinstance(name, str) and "crossentropy" in name.lower()
+        if takes_probabilities and getattr(layer, "activation", None) is keras.activations.linear:
+            yield (
+                f"loss: {name} takes probabilities, and {layer.name}, which has no activation, "
+                "gives logits: use a class of keras.losses with from_logits=true, or an activation"
+            )
 
 
 def ignored_settings(model: keras.Model) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from runner.graph.eager_model import EagerTwin, load
+from runner.graph.eager_twin import EagerTwin, load
 from runner.graph.epochs import EpochMetrics
 from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
 from runner.hooks.checkpoint import SavedBeside

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,18 +60,36 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     return store.groups
 
 
+@contextmanager
+def restored_names() -> Iterator[None]:
+    """Puts back the names, policy and seeds that `keras.utils.clear_session` drops in the block.
+
+    Nothing public returns them. Clearing replaces the objects that hold them.
+    """
+    state = global_state.GLOBAL_STATE_TRACKER, global_state.GLOBAL_SETTINGS_TRACKER
+    try:
+        yield
+    finally:
+        global_state.GLOBAL_STATE_TRACKER, global_state.GLOBAL_SETTINGS_TRACKER = state
+
+
 def layers_of(model: Any) -> list[Any]:
     """Returns a Keras layer and all nested layers; `Model.layers` has only its direct children."""
     return list(model._flatten_layers())
 
 
 def metrics_of(model: Any) -> list[Any]:
-    """Returns the metrics of a Keras model, also those that `compile` made.
+    """Returns the metrics of a Keras model, also those that `compile` made or was given.
 
     A model may override `metrics`, which then lacks the tracker of the loss that `compile` made.
+    Before the first batch, the metrics of `compile` do not know the objects that it was given.
     """
-    compiled = (getattr(model, name, None) for name in ("_loss_tracker", "_compile_metrics"))
-    return [*model.metrics, *(metric for metric in compiled if metric is not None)]
+    tracker, compiled = (
+        getattr(model, name, None) for name in ("_loss_tracker", "_compile_metrics")
+    )
+    given = [getattr(compiled, f"_user_{kind}", None) for kind in ("metrics", "weighted_metrics")]
+    others = [tracker, compiled, *keras.tree.flatten(given)]
+    return [*model.metrics, *(item for item in others if isinstance(item, keras.Metric))]
 
 
 def hand_over_losses(model: Any, scope: Any) -> None:
@@ -127,3 +146,33 @@ def _slot_prefix(variable: Any) -> str:
 def spares_weights(optimizer: Any) -> bool:
     """Whether `Optimizer.exclude_from_weight_decay` was called, which `get_config` leaves out."""
     return hasattr(optimizer, "_exclude_from_weight_decay")
+
+
+@dataclass(frozen=True)
+class Call:
+    """The first call of a layer: its positional arguments, and its output."""
+
+    arguments: tuple[Any, ...]
+    output: Any
+
+
+@contextmanager
+def recorded_calls() -> Iterator[dict[int, Call]]:
+    """Records the first call of every Keras layer within, by the `id` of the layer.
+
+    Keras has no hooks for calls. An attribute `call` of a layer would be tracked by it, and a model
+    of the outputs of all layers needs a functional one.
+    """
+    calls: dict[int, Call] = {}
+    original = keras.Layer.__call__
+
+    def recording(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+        output = original(layer, *arguments, **keywords)
+        calls.setdefault(id(layer), Call(arguments, output))
+        return output
+
+    keras.Layer.__call__ = recording
+    try:
+        yield calls
+    finally:
+        keras.Layer.__call__ = original

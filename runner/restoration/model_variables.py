@@ -21,6 +21,7 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
     the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
     which layers are built. The path, without the root model's name, is what stays. A functional
     model's own name is not in it: where two have variables of one path, their names go before it.
+    A clone has the name of its origin: the attributes that hold the two stand in their place.
 
     Raises:
       ConfigError: when two variables have one path.
@@ -41,6 +42,14 @@ def keras_variables(model: Any) -> dict[str, Any]:
         layers = layers_around(model)
         names = [
             "/".join((*layers.get(id(variable), ()), variable.name)) if name in twice else name
+            for name, variable in zip(names, variables, strict=True)
+        ]
+    if twice := _twice(names):
+        holders = _attributes_around(model)
+        names = [
+            f"{holders[id(variable)]}/{name.partition('/')[2]}"
+            if name in twice and id(variable) in holders
+            else name
             for name, variable in zip(names, variables, strict=True)
         ]
     if twice := _twice(names):
@@ -71,6 +80,16 @@ def which_train(model: Any, variables: Mapping[str, Any]) -> dict[str, bool]:
     return trains
 
 
+def _attributes_around(model: Any) -> dict[int, str]:
+    """Returns the `id` of a variable -> the attribute of the model that holds its layer."""
+    return {
+        id(variable): attribute
+        for attribute, layer in vars(model).items()
+        if isinstance(layer, keras.Layer)
+        for variable in layer.variables
+    }
+
+
 def _twice(names: Sequence[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
@@ -81,7 +100,8 @@ def initializers(model: Any) -> dict[str, str]:
     A layer keeps it under the name of the argument, such as `kernel_initializer`. A variable whose
     layer keeps none is left out.
     """
-    root, names = f"{getattr(model, 'name', '')}/", {}
+    names = {id(variable): name for name, variable in keras_variables(model).items()}
+    classes = {}
     for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
         for key, value in vars(layer).items():
             leaf = key.removesuffix("_initializer")
@@ -91,8 +111,30 @@ def initializers(model: Any) -> dict[str, str]:
             if leaf == "bias" and getattr(layer, "unit_forget_bias", False):
                 name += ", forget gate 1"
             for ending in ("", "_kernel"):  # `recurrent_initializer` is for `recurrent_kernel`.
-                names[f"{layer.path}/{leaf}{ending}".removeprefix(root)] = name
-    return names
+                variable = getattr(layer, f"{leaf}{ending}", None)
+                if id(variable) in names:
+                    classes[names[id(variable)]] = name
+    return classes
+
+
+def layer_classes(model: Any) -> dict[str, str]:
+    """Returns name -> class of the layer that a Keras model's variable belongs to, e.g. `Dense`.
+
+    Of a class derived from one of Keras's layers it is Keras's.
+    """
+    if not isinstance(model, keras.Layer):
+        return {}
+    classes = {layer.path: _class_name(type(layer)) for layer in layers_of(model)}
+    return {
+        name: classes.get(variable.path.rpartition("/")[0], "")
+        for name, variable in keras_variables(model).items()
+    }
+
+
+def _class_name(kind: type) -> str:
+    of_keras = (base for base in kind.__mro__ if base.__module__.startswith("keras.src.layers"))
+    base = next(of_keras, keras.Layer)
+    return kind.__name__ if base is keras.Layer else base.__name__
 
 
 def eager_variables(model: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from runner.config.masking import MASKED
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory
+from runner.tracking.address import resolve
 from runner.tracking.backends import recorded_settings
 from runner.tracking.tracking_directory import TrackingDirectory
 
@@ -54,6 +55,9 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
                 "name the experiment instead of the run: +experiment=NAME",
             )
         )
+    settings = _tracking(directory)
+    if not {"tracking", "tracking.uri"} & {*keys}:
+        problems += _gone(directory, settings["tracking.uri"])
     if problems:
         raise ConfigError(*problems)
     merged = OmegaConf.merge(OmegaConf.structured(RunConfig(scaffolds=None)), recorded)
@@ -61,7 +65,7 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
     for key in NOT_IN_FINGERPRINT:
         if key != "tracking":
             OmegaConf.update(merged, key, command[key], merge=False)
-    for key, value in _tracking(directory).items():
+    for key, value in settings.items():
         OmegaConf.update(merged, key, value)
     for key in keys:
         OmegaConf.update(merged, key, OmegaConf.select(command, key), merge=False)
@@ -125,6 +129,16 @@ def _override(key: str) -> str:
     # The items of a list are given together.
     root, *rest = re.split(r"\.\d", key)[0].split(".")
     return f"'+{root}={''.join(f'{{{name}: ' for name in rest)}...{'}' * len(rest)}'"
+
+
+def _gone(directory: RunDirectory, uri: Any) -> Iterator[Problem]:
+    database = resolve(uri, Path.cwd()).database if uri else None
+    if database is not None and not database.parent.is_dir():
+        yield Problem(
+            f"{directory.path} is recorded in {database}, whose folder does not exist any more",
+            "the run was copied or moved without it",
+            "name the store: tracking.uri=sqlite:///mlflow.db; or record nothing: tracking=none",
+        )
 
 
 def _tracking(directory: RunDirectory) -> Mapping[str, Any]:

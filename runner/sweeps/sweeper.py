@@ -118,7 +118,7 @@ class RunnerSweeper(Sweeper):
 
     def objectives(self, config: RunConfig) -> list[Objective]:
         """Checks the sweeper's settings, and returns the objectives that rank the trials."""
-        return [Objective(config.train.objective, config.train.goal)]
+        return [Objective(config.train.objective, config.train.direction)]
 
     def identity(self) -> str:
         """Returns the settings that identify the sweep besides its overrides."""

@@ -37,12 +37,11 @@ def without_import_notes() -> Iterator[None]:
     """Discards what is written to file descriptor 2 inside the block, unless the block fails.
 
     TensorFlow's C++ libraries report CPU features and missing GPU drivers while they are loaded,
-    whatever the log level is. A user who sets `TF_CPP_MIN_LOG_LEVEL` sees everything.
+    whatever the log level is. A user who sets `TF_CPP_MIN_LOG_LEVEL=0` sees them.
     """
-    if LEVEL in os.environ:
+    if os.environ.setdefault(LEVEL, "2") == "0":
         yield
         return
-    os.environ[LEVEL] = "2"
     sys.stderr.flush()
     descriptor = os.dup(2)
     with tempfile.TemporaryFile() as notes:
@@ -65,7 +64,10 @@ def import_tensorflow() -> None:
         return
     is_set = LEVEL in os.environ
     with without_import_notes(), without_collections():
-        import tensorflow  # noqa: F401 - later imports find it in `sys.modules`
+        import tensorflow as tf
+
+        # Otherwise the first session looks for GPUs, and reports a missing driver.
+        tf.config.list_physical_devices()
     if not is_set:
         # Child processes would take it for the user's, and print the notes.
         del os.environ[LEVEL]

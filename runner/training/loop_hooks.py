@@ -197,7 +197,7 @@ def _best_checkpoint(run: OpenedRun, saves: SavePolicy) -> BestCheckpoint:
         run.directory.best,
         run.directory.best_record,
         train.objective.removeprefix("validation/"),
-        train.goal,
+        train.direction,
         saves,
     )
 

@@ -29,7 +29,7 @@ ENUMS = [
         ("", RunConfig),
         ("train", TrainConfig),
         ("train.steps", int),
-        ("train.goal", Goal),
+        ("train.goal", Goal | None),
         ("tracking.uri", str | None),
         ("model.units", Any),
         ("metrics.accuracy._target_", Any),

@@ -264,8 +264,51 @@ def test_scaffolds_that_are_refused(changes: dict[str, Any], state: str) -> None
     assert found.state == f"scaffolds.a.{state}"
 
 
-def test_a_configuration_over_another_schema_is_a_programming_error() -> None:
-    plain = OmegaConf.create(OmegaConf.to_container(composed()))
-    assert isinstance(plain, DictConfig)
-    with pytest.raises(TypeError, match="not composed over RunConfig but <class 'dict'>"):
-        validate(plain)
+def test_a_mapping_of_any_kind_is_validated_over_the_schema() -> None:
+    whole = composed()
+    plain: Any = OmegaConf.to_container(whole)
+    assert validate(plain) == validate(OmegaConf.create(plain)) == validate(whole)
+    shorter = {key: plain[key] for key in ("name", "data", "model", "loss")}
+    assert validate({**shorter, "train": {"steps": 3}}).train.objective == "validation/loss"
+    assert "Adam" in validate(shorter).optimizer["_target_"]
+    with pytest.raises(ConfigError, match=r"train\.stepz is not a key"):
+        validate({**shorter, "train": {"stepz": 3}})
+
+
+@pytest.mark.parametrize(
+    ("objective", "goal"),
+    [
+        ("validation/loss", Goal.minimize),
+        ("validation/top_k_categorical_accuracy", Goal.maximize),
+        ("validation/digit_accuracy", Goal.maximize),
+        ("validation/AUC", Goal.maximize),
+        ("validation/f1_score", Goal.maximize),
+        ("validation/mean_io_u", Goal.maximize),
+        ("validation/recall_loss", Goal.minimize),  # The loss of an output called `recall`.
+        ("validation/mean_squared_error", Goal.minimize),
+        ("validation/mae", Goal.minimize),
+        ("validation/perplexity", Goal.minimize),
+        ("validation/score", None),
+        ("validation/accuracy_error", None),
+    ],
+)
+def test_the_goal_is_inferred_where_the_name_leaves_no_doubt(
+    objective: str, goal: Goal | None
+) -> None:
+    name = objective.removeprefix("validation/")
+    config = composed(train={"objective": objective}, metrics={name: TARGET} | {"loss": TARGET})
+    if goal is None:
+        assert problem(config).choices == ("maximize", "minimize")
+    else:
+        assert validate(config).train.goal is goal
+    config.train.goal = Goal.minimize
+    assert validate(config).train.goal is Goal.minimize
+
+
+def test_another_optimizer_takes_no_argument_of_the_default_one() -> None:
+    merged = composed(optimizer=DEFAULT_OPTIMIZER)
+    assert validate(merged).optimizer["beta1"] == 0.9
+    merged.optimizer.merge_with({"_target_": "keras.optimizers.SGD", "learning_rate": 1e-3})
+    assert validate(merged).optimizer == {"_target_": "keras.optimizers.SGD", "learning_rate": 1e-3}
+    merged.optimizer.merge_with({"_target_": DEFAULT_OPTIMIZER["_target_"], "beta1": 0.5})
+    assert validate(merged).optimizer["beta2"] == 0.999

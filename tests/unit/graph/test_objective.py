@@ -15,7 +15,7 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.built_graph import BuiltGraph
-from runner.graph.objective import class_weights
+from runner.graph.objective import Objective, class_weights
 from runner.restoration.model_variables import model_variables
 from tests.tiny.configs import tiny
 from tests.tiny.graphs import build, opened, training_of
@@ -269,3 +269,30 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> 
     config = tiny(**{"data": DATA, "model": SCORED, "loss": "mse", "metrics": {}, **changes})
     with pytest.raises(ConfigError, match=message):
         build(config)
+
+
+CROSSENTROPY = "categorical_crossentropy"
+
+
+@pytest.mark.parametrize(
+    ("loss", "activation", "functional", "noted"),
+    [
+        (CROSSENTROPY, None, True, True),
+        (CROSSENTROPY, None, False, True),
+        ("BinaryCrossentropy", "linear", True, True),
+        ({"digit": CROSSENTROPY}, None, True, True),
+        ({"other": CROSSENTROPY}, None, True, False),
+        (CROSSENTROPY, "softmax", True, False),
+        (CROSSENTROPY, "softmax", False, False),
+        ("mse", None, True, False),
+        (losses("CategoricalCrossentropy", from_logits=True), None, True, False),
+    ],
+)
+def test_a_loss_of_probabilities_on_logits_is_noted(
+    loss: Any, activation: str | None, functional: bool, noted: bool
+) -> None:
+    digit = keras.layers.Dense(2, activation=activation, name="digit")
+    image = keras.Input((3,))
+    model = keras.Model(image, digit(image)) if functional else keras.Sequential([image, digit])
+    notes = Objective(tiny(loss=loss, metrics={}), model).notes
+    assert ["takes probabilities, and digit" in note for note in notes] == [True] * noted

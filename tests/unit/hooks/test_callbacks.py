@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from runner.config.schema import RunConfig, TrainConfig
-from runner.errors import UserCodeError
+from runner.errors import ConfigError, UserCodeError
 from tests.tiny.configs import tiny
 from tests.tiny.keras_callbacks import fitted
-from tests.tiny.runs import Runs, disturbed
+from tests.tiny.runs import Runs, disturbed, evaluations
 
 HERE = "tests.tiny.keras_callbacks"
 EPOCHS, LENGTH = 4, 5
@@ -122,11 +122,11 @@ def test_a_killed_run_with_callbacks_and_hooks_ends_as_if_it_had_not(
                 runs.start(config(runs.folder, callbacks, **settings))
         runs.start(config(runs.folder, callbacks, **settings))
         values.append(runs.values())
-        logs.append(lines(file)[-20:])
+        logs.append(lines(file)[-13:])  # Since the last checkpoint.
         files.append(table.read_text())
     for name, value in values[0].items():
         assert name == "callbacks" or np.array_equal(values[1][name], value), name
-    assert logs[0][-20:] == logs[1][-20:]
+    assert logs[0] == logs[1]
     assert files[0] == files[1]
 
 
@@ -136,3 +136,34 @@ def test_an_error_of_a_callback_shows_its_frames(tmp_path: Path) -> None:
     assert "callbacks.mine raised ZeroDivisionError: the callback failed" in str(caught.value)
     assert "in divide" in caught.value.details
     assert "runner/hooks" not in caught.value.details
+
+
+def test_epochs_count_passes_over_data_that_end(tmp_path: Path) -> None:
+    """In the middle of the last one the run is killed, and the data continue there."""
+    values = []
+    for name in ("undisturbed", "failed"):
+        runs = Runs(tmp_path / name)
+        settings = config(runs.folder, {})
+        if name == "failed":
+            settings.hooks = disturbed("FailOnce", step=18, marker=str(tmp_path / "marker"))
+            with pytest.raises(UserCodeError, match="the hook failed"):
+                runs.start(settings)
+        runs.start(settings)
+        values.append(runs.values())
+        assert evaluations(runs.lines())[-1] == EPOCHS * LENGTH
+    assert evaluations(runs.lines()) == [20]
+    assert [line.split()[2:4] for line in runs.lines() if "steps/s" in line] == [["epoch", "4"]]
+    for name, value in values[0].items():
+        assert np.array_equal(values[1][name], value), name
+
+
+@pytest.mark.parametrize("train", [{"epochs": 2}, {"steps": 9}])
+def test_the_length_of_an_epoch_must_be_known(train: dict[str, Any], tmp_path: Path) -> None:
+    blobs = {"_target_": "tests.tiny.experiment.Blobs", "batch_size": 8, "seed": 0}
+    settings = config(tmp_path, {"stop": STOPPING}, data=blobs, train=TrainConfig(**train))
+    with pytest.raises(ConfigError) as caught:
+        Runs(tmp_path).start(settings)
+    (problem,) = caught.value.problems
+    assert problem.state == ("train.epochs is 2" if "epochs" in train else "callbacks are set")
+    assert problem.remedy == "set train.steps_per_epoch=8"
+    assert not list(tmp_path.glob("*/run.json"))

@@ -141,3 +141,16 @@ def test_a_command_that_names_no_run_or_an_experiment_is_not_by_folder(
     command: Command, overrides: tuple[str, ...]
 ) -> None:
     assert not is_from_run_dir(command(*overrides)[0])
+
+
+def test_a_copied_run_does_not_make_the_folder_of_its_store_again(
+    run: RunDirectory, command: Command, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    opening = Opening("uid", "tiny", "1", stores=(f"sqlite:///{gone}/mlflow.db",))
+    TrackingDirectory(run.path).write_opening(opening)
+    with pytest.raises(ConfigError, match="whose folder does not exist any more"):
+        recorded_config(*command(*FOLDER, SECRET))
+    for choice in ("tracking=none", "tracking.uri=sqlite:///mlflow.db"):
+        recorded_config(*command(*FOLDER, SECRET, choice))
+    assert not gone.exists()

@@ -28,7 +28,7 @@ from runner.restoration.model_variables import LEARNING_RATE, keras_variables, t
 from runner.system.user_code import calling
 
 
-def eager_model(config: RunConfig, batch: Any, *, own_steps: bool) -> keras.Model:
+def _built_again(config: RunConfig, batch: Any, *, own_steps: bool) -> keras.Model:
     """Returns the model of a configuration, eager, with variables, optimizer, loss and metrics.
 
     Args:
@@ -128,8 +128,8 @@ def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:
 def eager_twin(
     config: RunConfig, source: TrainingInput, variables: Mapping[str, tf.Variable], own_steps: bool
 ) -> EagerTwin:
-    """Builds a model's eager twin; see `eager_model` and `EagerTwin`."""
-    model = eager_model(config, source.element_spec, own_steps=own_steps)
+    """Builds the eager twin of the model that trains with a training input."""
+    model = _built_again(config, source.element_spec, own_steps=own_steps)
     return EagerTwin(model, variables, own_steps=own_steps)
 
 
@@ -137,9 +137,9 @@ class EagerTwin:
     """A model's eager twin, whose variables take the values of a session, and give them back.
 
     Args:
-      model: from `eager_model`.
+      model: built again, eagerly.
       variables: name -> variable of the graph.
-      own_steps: as for `eager_model`.
+      own_steps: whether the model overrides `train_step` or `test_step`.
 
     Attributes:
       model: the model.
