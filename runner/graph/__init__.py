@@ -12,6 +12,8 @@
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
 - `objective`: the loss, the metrics and the weights of examples; `measures`: losses and metrics
   that are functions; `keras_measures`: those that are Keras's.
+- `epochs`: the length of an epoch, and the metrics over one; `eager_twin`: the model once more,
+  eager, with the values of a session, for callbacks.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `keras_optimizer`: Keras's as TensorFlow's;
   `precision`: the new graph and the model in it, with seeds, 16 bits, XLA and threads.

@@ -22,6 +22,7 @@ from runner.graph.built_graph import (
     Training,
 )
 from runner.graph.calls import Calls
+from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized
 from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
@@ -81,7 +82,7 @@ class KerasGraph(GraphMaker):
                     notes += optimizer_notes(config, model)
             source = step = None
             if train:
-                source = training_input(data, replica, labelled=objective.needs_labels)
+                source = training_input(config, data, replica, labelled=objective.needs_labels)
                 if _freezes(config) and not getattr(model, "inputs", None):
                     _create_variables(calls, model, source)
                 norms = frozen_norms(model, _policies(config, model_variables(model)))
@@ -101,6 +102,9 @@ class KerasGraph(GraphMaker):
             _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
+            if training is not None and config.callbacks:
+                epoch = objective.epoch(training.train_op, graph)
+                training = replace(training, epoch=epoch)
             return _assembled(
                 config,
                 model,
@@ -123,7 +127,7 @@ class KerasGraph(GraphMaker):
         loaded = _in_order_of_model(model_variables(model))
         graph = tf.compat.v1.get_default_graph()
         _require_sources(config, graph, loaded, policies=_policies(config, loaded))
-        source = training_input(data, replica, labelled=False) if train else None
+        source = training_input(config, data, replica, labelled=False) if train else None
         norms: dict[Any, bool] = {}
         if source and _freezes(config):
             # The step finds the variables that train by itself: they are frozen before it is
@@ -212,6 +216,9 @@ def _assembled(
         calls=calls,
         sizes=data.sizes() if isinstance(data, Sized) else {},
         notes=tuple(notes),
+        eager=partial(eager_twin, config, source, variables, takes_its_own_steps(model))
+        if source
+        else None,
         layout=partial(weights_layout, model, weights) if weights else None,
         slots=keras_slots(variables, training) if training else None,
     )
