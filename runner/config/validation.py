@@ -166,13 +166,9 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
         if resolved[key] or not (user_graph or key == "optimizer")
     ]
     nodes = {key: resolved[key] for key in (*parts, *user_graph) if resolved[key] != "???"}
-<<<<<<< HEAD
     if resolved["predict"]["data"] is not None:
         nodes["predict.data"] = resolved["predict"]["data"]
-    for group in ("hooks", "input_fns"):
-=======
     for group in ("hooks", "callbacks", "input_fns"):
->>>>>>> main
         nodes |= {f"{group}.{key}": node for key, node in resolved[group].items()}
     for key, node in nodes.items():
         if not isinstance(node, Mapping) or "_target_" not in node:
