@@ -11,6 +11,7 @@ import copy
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -31,6 +32,7 @@ CASES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(HERE.glo
 WRONG = [name for name, case in CASES.items() if case.get("wrong")]
 SMALL = [name for name, case in CASES.items() if case.get("small") and name not in WRONG]
 WHOLE = [name for name, case in CASES.items() if case.get("whole", True)]
+ON_THE_PAGE = ["torchvision-resnet50-hub", "hugging_face-gpt2", "pytorch-bidirectional_lstm"]
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
@@ -113,6 +115,16 @@ def test_the_proof_names_the_first_layer_of_a_wrong_start(name: str) -> None:
     assert proof.first_difference is not None
     first = {"layer": proof.first_difference.layer, "module": proof.first_difference.module}
     assert first == case["wrong"]
+
+
+def test_the_page_shows_rules_that_hold() -> None:
+    page = (HERE.parents[1] / "docs" / "how-to" / "architectures.md").read_text()
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    shown = [block["scaffolds"] for block in blocks]
+    for scaffolds in shown:
+        for scaffold in scaffolds.values():
+            del scaffold["checkpoint"]
+    assert shown == [CASES[name]["scaffolds"] for name in ON_THE_PAGE]
 
 
 def record(folder: Path, *arguments: str) -> None:
