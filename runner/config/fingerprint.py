@@ -41,6 +41,7 @@ _IF_SET = (
     "input_fns",
     "graph",
 )
+_OF_A_SCAFFOLD_IF_SET = ("rules", "update_statistics")
 # Read by the modes evaluate and export only.
 _UNUSED_INPUTS = ("test", "serving")
 _UNUSED_TRAIN_KEYS = ("log_every", "checkpoint_every", "keep_checkpoints")
@@ -67,6 +68,9 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
         # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
+        for key in _OF_A_SCAFFOLD_IF_SET:
+            if not scaffold[key]:
+                del scaffold[key]
         checkpoint = scaffold["checkpoint"]
         if checkpoint and checkpoint.startswith(EXPERIMENT):
             scaffold["checkpoint"] = f"{checkpoint}@{source_fingerprint(name)}"

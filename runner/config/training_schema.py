@@ -128,6 +128,9 @@ class ExportConfig:
     # The checkpoint, as in `evaluate.which`. The best one is exported to `export` in the run
     # directory, others to `export-STEP`, and `scaffolds` to `export-scaffolds` in `run_dir`.
     which: str = field(default="best", metadata=choices.OWN_WHICH)
+    # A scaffold: writes the values under the names and in the layout of its checkpoint instead, to
+    # `export-SCAFFOLD/model.safetensors`, for example back to PyTorch.
+    names: str | None = None
     # Registers the model in MLflow under this name; null does not register it.
     register: str | None = field(default=None, metadata=choices.MODEL_NAME)
     # Moves this alias to the registered version, as in `models:/NAME@ALIAS`; null moves none.
