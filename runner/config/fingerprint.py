@@ -23,6 +23,7 @@ NOT_IN_FINGERPRINT = (
     "resume",
     "run_dir",
     "plan",
+    "proof",
     "evaluate",
     "export",
     "session",
@@ -43,6 +44,8 @@ _IF_SET = (
 )
 # Read by the modes evaluate and export only.
 _UNUSED_INPUTS = ("test", "serving")
+# Keys of a scaffold that check values and change none.
+_CHECKS = ("sha256", "proof")
 _UNUSED_TRAIN_KEYS = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
@@ -67,6 +70,10 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
         # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
+        for key in _CHECKS:
+            del scaffold[key]
+        if not scaffold["rules"]:  # Older runs lack the key.
+            del scaffold["rules"]
         checkpoint = scaffold["checkpoint"]
         if checkpoint and checkpoint.startswith(EXPERIMENT):
             scaffold["checkpoint"] = f"{checkpoint}@{source_fingerprint(name)}"

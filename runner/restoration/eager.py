@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.checkpoints.locate import Artifacts, is_mlflow_uri
-from runner.checkpoints.reader import TensorSpec
+from runner.checkpoints.reader import CheckpointReader, TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.console import as_html
@@ -221,19 +221,33 @@ class _WarmStart:
     def restore(self) -> None:
         """Assigns every value of the plan, once all have been read."""
         readers = {name: source.reader for name, source in self.sources.items()}
-        restore_values(
-            self.plan,
-            readers,
-            _EagerBackend(self.variables),
-            non_finite=NonFinite(),
-            verify=self.verify,
-        )
-        for layer in layers_of(self.model) if isinstance(self.model, keras.Layer) else ():
-            if isinstance(layer, keras.layers.Normalization):
-                layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
+        backend = _EagerBackend(self.variables)
+        restore_values(self.plan, readers, backend, non_finite=NonFinite(), verify=self.verify)
+        _finalize(self.model)
         for assignment in self.plan.assignments:
             if assignment.variable.frozen:
                 self.variables[assignment.variable.name].trainable = False
+
+
+def restore_model(
+    model: keras.Model, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
+) -> None:
+    """Assigns the variables of a model as the plan of a run says, whose names are the same.
+
+    Raises:
+      CheckpointError: when a value cannot be read; nothing is changed then.
+    """
+    variables = eager_variables(model)
+    assignments = (a for a in plan.assignments if a.variable.name in variables)
+    part = replace(plan, assignments=tuple(assignments))
+    restore_values(part, readers, _EagerBackend(variables))
+    _finalize(model)
+
+
+def _finalize(model: Any) -> None:
+    for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
 
 
 class _EagerBackend(Backend):
