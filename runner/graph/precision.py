@@ -16,6 +16,7 @@ from runner.errors import ConfigError, Problem
 from runner.graph.experiment import Model
 from runner.graph.optimization import Schedule
 from runner.graph.replica import Replica
+from runner.internals.preprocessing import adapting_in_graphs
 from runner.restoration.model_variables import model_variables
 from runner.restoration.variables import require_matches
 
@@ -63,7 +64,8 @@ def build_model(config: RunConfig) -> Model:
         creates them when it is called is checked later, with the plan.
     """
     node = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
-    model: Model = build_target("model", node)
+    with adapting_in_graphs():
+        model: Model = build_target("model", node)
     if config.mode is Mode.train and getattr(model, "inputs", None):
         require_matches(model_variables(model), config.scaffolds)
     return model

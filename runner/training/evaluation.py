@@ -100,6 +100,7 @@ def evaluate_run(experiment: Experiment) -> Mapping[str, float]:
         built = build_graph(weights.config, split.value, train=False)
         with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
             built.saver.restore(session, weights.prefix)
+            session.run(tf.compat.v1.tables_initializer())
             with built.calls.explaining():
                 metrics = built.evaluation.evaluate(session)
     Interruption.check_swallowed()

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import google_crc32c
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
