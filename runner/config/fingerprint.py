@@ -26,6 +26,7 @@ NOT_IN_FINGERPRINT = (
     "plan",
     "proof",
     "evaluate",
+    "predict",
     "export",
     "session",
     "tracking",

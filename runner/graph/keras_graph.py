@@ -13,7 +13,14 @@ import tensorflow as tf
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import require_objective
 from runner.errors import ConfigError, Problem
-from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
+from runner.graph.built_graph import (
+    BuiltGraph,
+    Features,
+    GraphMaker,
+    PredictionGraph,
+    ServingGraph,
+    Training,
+)
 from runner.graph.calls import Calls
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
@@ -21,19 +28,19 @@ from runner.graph.experiment import Data, Model, Sized
 from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
+from runner.graph.keras_serving import prediction_graph, serving_graph
 from runner.graph.keras_steps import ModelSteps, takes_its_own_steps
 from runner.graph.measures import Batch
 from runner.graph.objective import Objective
-from runner.graph.optimization import Schedule, averaged_names
+from runner.graph.optimization import Schedule
 from runner.graph.precision import (
     build_model,
     dtype_policy,
-    full_precision,
     is_compiled,
     new_graph,
 )
 from runner.graph.replica import Replica
-from runner.graph.serving import SIGNATURE, first_example, named
+from runner.graph.serving import first_example
 from runner.graph.splits import build_data, features_of, one_pass, training_input
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import (
@@ -160,31 +167,11 @@ class KerasGraph(GraphMaker):
 
     def serving(self, checkpoint: str) -> ServingGraph:
         """Builds the forward pass alone, of features that are fed."""
-        config = self.config
-        with new_graph(config, Replica()) as graph, dtype_policy(config):
-            batch = features_of(build_data(config).test().element_spec)
-            features = tf.nest.map_structure(
-                lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
-            )
-            model = build_model(config)
-            outputs = tf.function(
-                lambda batch: full_precision(model(batch, training=False)), autograph=False
-            )(features)
-            variables = model_variables(model)
-            restored = variables
-            if config.train.evaluate_ema:
-                restored = averaged_names(variables, checkpoint)
-            signature = tf.compat.v1.saved_model.predict_signature_def(
-                named("features", features), named("outputs", outputs)
-            )
-            return ServingGraph(
-                graph=graph,
-                signatures={SIGNATURE: signature},
-                restorer=tf.compat.v1.train.Saver(restored or None),
-                # Under their names in checkpoints.
-                saver=tf.compat.v1.train.Saver(dict(variables)) if variables else None,
-                main_op=tf.compat.v1.train.Scaffold.default_local_init_op(),
-            )
+        return serving_graph(self.config, checkpoint)
+
+    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
+        """Builds the forward pass, or `predict_step` of a model that overrides it."""
+        return prediction_graph(self.config, features, checkpoint)
 
     def example(self) -> Mapping[str, Any]:
         """Returns the features of the first example of the test split."""
