@@ -315,10 +315,7 @@ def _is_finite(value: object) -> bool:
 # Holds for every field.
 _FINITE = Rule(_is(_is_finite, "it must be a finite number"))
 CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
-SHA256 = rule(
-    _is(re.compile(r"(sha256:)?[0-9a-f]{64}").fullmatch, "it is not 64 hexadecimal digits"),
-    "`python -m runner.inspect PATH --digest` prints it",
-)
+SHA256 = rule(_is(re.compile("(sha256:)?[0-9a-f]{64}").fullmatch, "it is not 64 hex digits"))
 PROOF = rule(_path("it names no reference"), "null proves nothing")
 NAME = rule(_name, "name=my_experiment")
 RUN_DIR = rule(_path("runs need a folder"))
