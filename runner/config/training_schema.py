@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from runner.config import choices
 from runner.config.choices import NonFinite, above, at_least
+
+# Steps between two evaluations where neither the configuration nor an epoch says otherwise.
+EVALUATE_EVERY = 250
 
 _MAXIMIZED = r"(acc|accuracy|auc|f1|f1_score|precision|recall|top_k|iou|io_u)"
 _MINIMIZED = r"(loss|error|mse|mae|rmse|perplexity|crossentropy|divergence)"
@@ -54,12 +58,19 @@ class TrainConfig:
     Numbers count global steps. The three `..._every` also accept strings such as `10 minutes`.
     """
 
-    # The global step at which training ends.
+    # The global step at which training ends. With `epochs`, their number decides it.
     steps: int = field(default=1000, metadata=at_least(1))
+    # How many passes over the training data to make; null trains for `steps`. Data that end are
+    # repeated, and their number of batches is the length of an epoch.
+    epochs: int | None = field(default=None, metadata=at_least(1, "null trains for train.steps"))
+    # The length of an epoch in global steps, for data whose number of batches is not known; null
+    # takes that number.
+    steps_per_epoch: int | None = field(default=None, metadata=at_least(1))
     # How often training metrics are logged.
     log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
-    # How often the validation split is evaluated; also at the end.
-    evaluate_every: int | str = field(default=250, metadata=choices.SCHEDULE)
+    # How often the validation split is evaluated; also at the end. Null is after every epoch if
+    # the run counts epochs, and every 250 steps otherwise.
+    evaluate_every: int | str | None = field(default=None, metadata=choices.SCHEDULE)
     # How often a checkpoint is saved; also at the end.
     checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
     # Whether checkpoints hold the position in the training data and its shuffle buffer. False
@@ -119,6 +130,38 @@ class EvaluateConfig:
     # The split to evaluate. Metrics of `test` are recorded with the run; metrics of the other
     # splits are only shown.
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
+
+
+_SUFFIXES = (".npz", ".jsonl", ".tfrecord")
+
+
+@dataclass
+class PredictConfig:
+    """Settings of `mode=predict`."""
+
+    # The checkpoint, as in `evaluate.which`.
+    which: str = field(default="best", metadata=choices.OWN_WHICH)
+    # The split to predict for; its labels are not used.
+    split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
+    # A file of features in place of the split: `.npz` or `.npy` with arrays [count, ...], or
+    # `.jsonl` with one example a line. Features that have names are arrays or keys of these names.
+    file: str | None = None
+    # `_target_` in place of the split: of a function that returns a `tf.data.Dataset` of batches,
+    # or of data with splits like `data`.
+    data: dict[str, Any] | None = None
+    # Examples in a batch from `predict.file`.
+    batch_size: int = field(default=32, metadata=at_least(1))
+    # The file to write: one array for each output (`.npz`), or one line or `tf.train.Example` for
+    # each example. Null writes `predictions-STEP-SPLIT.npz` in the run directory. Nothing is
+    # overwritten.
+    to: str | None = field(
+        default=None,
+        metadata=choices.rule(
+            lambda path: "" if path.endswith(_SUFFIXES) else "its suffix decides the format",
+            choices=_SUFFIXES,
+            words=" or ".join(f"`{suffix}`" for suffix in _SUFFIXES),
+        ),
+    )
 
 
 @dataclass

@@ -21,6 +21,7 @@ from runner.config.choices import (
     Mode,
     rule_problems,
 )
+from runner.config.cluster_spec import is_cluster
 from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import unknown_key, unresolved
@@ -32,6 +33,8 @@ from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+# The modes that read a run's checkpoint.
+OF_A_RUN = (Mode.evaluate, Mode.predict, Mode.export)
 _INPUTS = ("train", "validation", "test", "serving")
 _PARTS = ("data", "model", "loss", "metrics", "optimizer")
 # What the runner does in the update of a graph that it builds.
@@ -55,6 +58,7 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
     if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments, config.mode))
     try:
+        _count_steps(config)
         missing = sorted(OmegaConf.missing_keys(config))
         resolved: Any = OmegaConf.to_container(config, resolve=True)
         remember_typed(OmegaConf.to_container(config, resolve=False), resolved)
@@ -72,6 +76,7 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
     problems += scaffold_problems
     problems += _model_problems(resolved)
     problems += _cross_problems(resolved)
+    problems += _epoch_problems(config, resolved)
     problems += _user_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
@@ -85,7 +90,7 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
 def no_experiment(experiments: Sequence[str], mode: Mode) -> Problem:
     """Returns the problem of a command that names no experiment."""
     remedy = "python -m runner +experiment=NAME"
-    if mode in (Mode.evaluate, Mode.export):
+    if mode in OF_A_RUN:
         remedy += "; or name one run by run_dir=runs/NAME/001"
     return Problem(
         "no experiment is named",
@@ -97,7 +102,7 @@ def no_experiment(experiments: Sequence[str], mode: Mode) -> Problem:
 
 def is_from_run_dir(command: DictConfig) -> bool:
     """Whether a composed command names the run to evaluate or export instead of an experiment."""
-    if command.mode not in (Mode.evaluate, Mode.export):
+    if command.mode not in OF_A_RUN:
         return False
     try:
         return OmegaConf.is_missing(command, "name") and bool(command.run_dir)
@@ -122,6 +127,13 @@ def _complete(config: DictConfig | Mapping[str, Any]) -> DictConfig:
             completed[name] = defaults[name]
     whole: DictConfig = completed
     return whole
+
+
+def _count_steps(config: DictConfig) -> None:
+    """Sets `train.steps` where the number of epochs and their length decide it."""
+    train = config.train
+    if train.epochs and train.steps_per_epoch:
+        train.steps = train.epochs * train.steps_per_epoch
 
 
 def _empty_parts(config: DictConfig) -> None:
@@ -154,7 +166,9 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
         if resolved[key] or not (user_graph or key == "optimizer")
     ]
     nodes = {key: resolved[key] for key in (*parts, *user_graph) if resolved[key] != "???"}
-    for group in ("hooks", "input_fns"):
+    if resolved["predict"]["data"] is not None:
+        nodes["predict.data"] = resolved["predict"]["data"]
+    for group in ("hooks", "callbacks", "input_fns"):
         nodes |= {f"{group}.{key}": node for key, node in resolved[group].items()}
     for key, node in nodes.items():
         if not isinstance(node, Mapping) or "_target_" not in node:
@@ -231,12 +245,42 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
             "a registered model belongs to a run, and no run has these values",
             "delete export.register",
         )
+    if None not in (resolved["predict"]["file"], resolved["predict"]["data"]):
+        yield Problem(
+            "predict.file and predict.data are both set",
+            "one of them gives the features",
+            "delete one of them",
+        )
     if alias is not None and name is None:
         yield Problem(
             f"export.alias is {alias!r}, but no model is registered",
             "an alias names a version of a registered model",
             "add export.register=NAME",
         )
+
+
+def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yields the problems of epochs and of callbacks, which see them."""
+    train = resolved["train"]
+    kind = next((key for key in ("graph", "model_fn") if resolved[key] is not None), "")
+    kind = "a cluster" if is_cluster(config.cluster) else kind
+    if kind and resolved["callbacks"]:
+        yield Problem(
+            f"callbacks are set beside {kind}",
+            "a callback works on a Keras model that one process trains",
+            "use hooks, which a cluster's chief runs" if kind == "a cluster" else "use hooks",
+        )
+    if train["epochs"] is None or train["steps_per_epoch"] is not None:
+        return
+    remedy = "set train.steps_per_epoch"
+    if kind:
+        cause = f"with {kind} the length of an epoch is not known"
+        yield Problem(f"train.epochs is {train['epochs']}", cause, remedy)
+    unresolved: Any = OmegaConf.to_container(config, resolve=False)
+    for key, value in flatten(unresolved).items():
+        if isinstance(value, str) and "${train.steps}" in value:
+            cause = "train.epochs decides the number of steps once the data are built"
+            yield Problem(f"{key} is {value}", cause, remedy)
 
 
 def _user_graph_problems(

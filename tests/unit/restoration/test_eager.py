@@ -97,6 +97,9 @@ def test_unnamed_variables_count_from_the_first_of_the_model() -> None:
             self.first = self.add_weight(shape=(3,))
             self.second = self.add_weight(shape=(3,))
 
+        def call(self, x: Any) -> Any:
+            return x * self.first + self.second
+
     for _ in range(2):
         model = keras.Sequential([keras.Input((3,)), Scale(name="one"), Scale(name="two")])
         rows = runner.plan(model, {"all": {"variables": {"include": ["*"]}}}).assignments
