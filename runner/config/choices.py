@@ -27,6 +27,8 @@ class Mode(Enum):
     # Evaluates the best checkpoint of the last run on the test split. That is the last finished run
     # of this configuration, or the run in `run_dir`.
     evaluate = "evaluate"
+    # Writes what that checkpoint predicts for the test split. `predict` names other features.
+    predict = "predict"
     # Exports that checkpoint as a SavedModel.
     export = "export"
 

@@ -25,6 +25,7 @@ NOT_IN_FINGERPRINT = (
     "run_dir",
     "plan",
     "evaluate",
+    "predict",
     "export",
     "session",
     "tracking",

@@ -11,6 +11,8 @@ import copy
 import importlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -20,10 +22,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 import yaml
 from numpy.typing import NDArray
 
 import runner
+from runner.restoration.model_variables import eager_variables
 
 HERE = Path(__file__).parent
 PYTHON = os.environ.get("TORCH_PYTHON", sys.executable)
@@ -31,6 +35,7 @@ CASES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(HERE.glo
 WRONG = [name for name, case in CASES.items() if case.get("wrong")]
 SMALL = [name for name, case in CASES.items() if case.get("small") and name not in WRONG]
 WHOLE = [name for name, case in CASES.items() if case.get("whole", True)]
+ON_THE_PAGE = ["torchvision-resnet50-hub", "hugging_face-gpt2", "pytorch-bidirectional_lstm"]
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
@@ -96,10 +101,39 @@ def check(case: dict[str, Any], model: keras.Model, checkpoint: Path) -> runner.
     return plan
 
 
+def check_inverse(
+    case: dict[str, Any], model: keras.Model, plan: runner.WarmStartPlan, checkpoint: Path
+) -> None:
+    """Turns values back: the source's own bit for bit, and others so that they return."""
+    exported = checkpoint.with_name("exported.safetensors")
+    safetensors.numpy.save_file(plan.invert(model), exported)
+    tensors = runner.open_checkpoint(str(exported))
+    for name, array in runner.open_checkpoint(str(checkpoint)).items():
+        assert (tensors[name].shape, tensors[name].tobytes()) == (array.shape, array.tobytes()), (
+            name
+        )
+    random = np.random.default_rng(0)
+    trained = {
+        entry.variable.name: random.uniform(0.5, 1.5, entry.variable.full_shape).astype(np.float32)
+        for entry in plan.assignments
+        if any(piece.names for piece in entry.pieces)
+    }
+    safetensors.numpy.save_file(plan.invert(trained), exported)
+    runner.warm_start(model, scaffolds_of(case, exported))
+    variables = eager_variables(model)
+    for name, value in trained.items():
+        np.testing.assert_allclose(variables[name].numpy(), value, rtol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize("name", SMALL)
-def test_small_architectures(name: str) -> None:
+def test_small_architectures(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    check(case, model_of(case, small=True), HERE / "small" / f"{case['source']}.pt")
+    for ending in ("pt", "npz"):
+        shutil.copy(HERE / "small" / f"{case['source']}.{ending}", tmp_path)
+    model, checkpoint = model_of(case, small=True), tmp_path / f"{case['source']}.pt"
+    plan = check(case, model, checkpoint)
+    if case.get("inverse", True):
+        check_inverse(case, model, plan, checkpoint)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -113,6 +147,16 @@ def test_the_proof_names_the_first_layer_of_a_wrong_start(name: str) -> None:
     assert proof.first_difference is not None
     first = {"layer": proof.first_difference.layer, "module": proof.first_difference.module}
     assert first == case["wrong"]
+
+
+def test_the_page_shows_rules_that_hold() -> None:
+    page = (HERE.parents[1] / "docs" / "how-to" / "architectures.md").read_text()
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    shown = [block["scaffolds"] for block in blocks]
+    for scaffolds in shown:
+        for scaffold in scaffolds.values():
+            del scaffold["checkpoint"]
+    assert shown[:1] == [CASES[name]["scaffolds"] for name in ON_THE_PAGE[:1]]
 
 
 def record(folder: Path, *arguments: str) -> None:
@@ -131,7 +175,10 @@ def test_whole_architectures(name: str, tmp_path: Path) -> None:
     model = model_of(case, small=False)
     record(tmp_path, case["source"])
     for form in ("pt", "safetensors"):
-        check(case, model, tmp_path / f"{case['source']}.{form}")
+        checkpoint = tmp_path / f"{case['source']}.{form}"
+        plan = check(case, model, checkpoint)
+        if case.get("inverse", True):
+            check_inverse(case, model, plan, checkpoint)
         for variable in model.variables:
             variable.assign(np.zeros(variable.shape, variable.dtype))
 
