@@ -31,6 +31,7 @@ from runner.internals.keras import layers_of
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Backend, restore_values
 from runner.restoration.model_variables import (
+    addresses,
     build_optimizer,
     eager_variables,
     layer_classes,
@@ -151,7 +152,8 @@ class WarmStart(keras.callbacks.Callback):
         steps = int(self.model.optimizer.iterations)
         if steps:
             variables = eager_variables(self.model)
-            for name in _frozen(variables, *read_warm_start(self._scaffolds, self._restoration)):
+            configs, rules = read_warm_start(self._scaffolds, self._restoration)
+            for name in _frozen(variables, configs, rules, addresses(self.model)):
                 variables[name].trainable = False
             _LOGGER.warning("%s has trained %d steps: no warm start", self.model.name, steps)
             return
@@ -245,7 +247,8 @@ def _prepare(
     if input_shape is not None and not getattr(model, "built", True):
         model.build(input_shape)
     variables = eager_variables(model)
-    frozen = _frozen(variables, configs, rules)
+    qualified = addresses(model)
+    frozen = _frozen(variables, configs, rules, qualified)
     trains = {**which_train(model, variables), **dict.fromkeys(frozen, False)}
     trained = {name: variable for name, variable in variables.items() if trains[name]}
     if optimizer is None and any(_OF_OPTIMIZERS & {*config.state} for config in configs.values()):
@@ -263,6 +266,7 @@ def _prepare(
             initializer="",
             frozen=name in frozen,
             layer=layers.get(name, ""),
+            address=qualified.get(name, ""),
         )
         for name, variable in variables.items()
     ]
@@ -291,6 +295,7 @@ def _frozen(
     variables: Mapping[str, Any],
     scaffolds: Mapping[str, ScaffoldConfig],
     rules: RestorationConfig,
+    qualified: Mapping[str, str],
 ) -> frozenset[str]:
     """Returns the variables that would train if their scaffold did not say `trainable: false`.
 
@@ -299,7 +304,7 @@ def _frozen(
     """
     states = {name: classify(name, model=True) for name in variables}
     states = {name: state for name, state in states.items() if state in WARM_STARTED}
-    claims = assign_owners(states, scaffolds, rules.collision).claims
+    claims = assign_owners(states, scaffolds, rules.collision, addresses=qualified).claims
     frozen = frozenset(
         name
         for name, owners in claims.items()

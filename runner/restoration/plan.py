@@ -139,7 +139,10 @@ def make_plan(
     """
     states = {spec.full_name: spec.state for spec in variables}
     shared_by = {spec.full_name: spec.shared_by for spec in variables}
-    ownership = assign_owners(states, scaffolds, collision, shared_by=shared_by)
+    addresses = {spec.full_name: spec.address for spec in variables if spec.address}
+    ownership = assign_owners(
+        states, scaffolds, collision, shared_by=shared_by, addresses=addresses
+    )
     claimants = {spec.name: ownership.claims.get(spec.full_name, ()) for spec in variables}
     owners = owners_of(states)
     matches: dict[str, Matches] = {}
@@ -151,7 +154,9 @@ def make_plan(
             matches[scaffold] = Matches({}, ())
         else:
             claimed = [spec for spec in variables if scaffold in claimants[spec.name]]
-            matches[scaffold] = match(scaffold, config, source, variables=claimed, owners=owners)
+            matches[scaffold] = match(
+                scaffold, config, source, variables=claimed, owners=owners, addresses=addresses
+            )
     assignments = tuple(
         _assignment(spec, claimants[spec.name], scaffolds, matches=matches) for spec in variables
     )
@@ -285,7 +290,10 @@ def _concerned(
         ]
     pattern = compile_pattern(key)
     matched = [
-        assignment for assignment in assignments if pattern.fullmatch(assignment.variable.full_name)
+        assignment
+        for assignment in assignments
+        if pattern.fullmatch(assignment.variable.full_name)
+        or pattern.fullmatch(assignment.variable.address)
     ]
     # `cnn/*` matches optimizer slots too, which a warm start brings only on request.
     requested = [

@@ -177,7 +177,7 @@ def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
     }
     rows = [
         Row(
-            variable=assignment.variable.name,
+            variable=assignment.variable.address or assignment.variable.name,
             shape=shaped(assignment.variable.tensor.shape, assignment.variable.tensor.dtype),
             origin=_origin(assignment, plan, aliases),
             training=training(assignment),
@@ -237,7 +237,7 @@ def _origin(
     origins = []
     for piece in assignment.pieces:
         names = [aliases.get((piece.source, name), name) for name in piece.names]
-        same = names == [variable.full_name]
+        same = names in ([variable.full_name], [variable.address])
         how = f" ({', '.join(piece.steps)})" if piece.steps else ""
         origins.append(piece.source + ("" if same else f": {' + '.join(names)}") + how)
     return ", ".join(origins)

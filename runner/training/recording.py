@@ -59,6 +59,8 @@ def recorded(run: OpenedRun) -> Iterator[None]:
             tracker = run.tracker
         interruption.check()
         _record_start(run)
+        is_new = run.plan is not None
+        run.experiment.recorder.attach(tracker, directory.path, is_new=is_new)
         yield
         status = Status.FINISHED
     except InterruptedRunError:
@@ -77,6 +79,7 @@ def recorded(run: OpenedRun) -> Iterator[None]:
     finally:
         with interruption.deferred():
             try:
+                run.experiment.recorder.detach()
                 if tracker is not None:
                     name_tracked_run(directory, run.experiment.store)
                     _record_end(run)

@@ -45,6 +45,7 @@ from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import Tracker, open_store
+from runner.tracking.current_run import CurrentRun
 from runner.tracking.tracker import RUN_DIR_TAG
 from runner.training.proving import proven
 from runner.training.sources import FINGERPRINT_TAG, Sources, plan_run
@@ -125,6 +126,7 @@ class Experiment:
       context: what the command gives besides it.
       screen: where to print.
       mask: hides secrets in what is recorded.
+      recorder: what one's own code records to the run, as `runner.current_run()`.
       store: where runs are recorded.
       sources: the checkpoints that the configuration names.
       container: the configured `run_dir`.
@@ -133,6 +135,7 @@ class Experiment:
     def __init__(self, config: RunConfig, context: RunContext) -> None:
         self.config, self.context, self.screen = config, context, context.screen
         self.mask = Mask(config.tracking.mask, asdict(config))
+        self.recorder = CurrentRun(self.mask)
         self.store = open_store(config.tracking, asdict(config), self.mask)
         self.sources = Sources(config, self.store)
         self.container = Path(config.run_dir)
