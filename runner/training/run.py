@@ -47,6 +47,7 @@ from runner.system.status import Status
 from runner.tracking import Tracker, open_store
 from runner.tracking.current_run import CurrentRun
 from runner.tracking.tracker import RUN_DIR_TAG
+from runner.training.proving import proven
 from runner.training.sources import FINGERPRINT_TAG, Sources, plan_run
 from runner.training.watch import SWEEP_TAG, TrialWatch
 
@@ -196,12 +197,12 @@ class Experiment:
         return ResumeCriteria(self.container, self.record, resume, self.settings)
 
     def make_plan(self) -> RestorationPlan:
-        """Returns the plan of a fresh start, with all problems.
+        """Returns the plan of a fresh start, with all problems, also of proofs that fail.
 
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
         """
-        return plan_run(self.config, self.built, self.sources)
+        return proven(self.config, plan_run(self.config, self.built, self.sources), self.sources)
 
     def make_sound_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start.
@@ -214,7 +215,9 @@ class Experiment:
         plan.require_sound()
         return plan
 
-    def restorer(self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = ()) -> Restorer:
+    def restorer(
+        self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = (), **arguments: Any
+    ) -> Restorer:
         """Returns the restorer that initialises and restores the variables of `built`."""
         settings = self.config.restoration
         return Restorer(
@@ -224,6 +227,7 @@ class Experiment:
             initialize=settings.initialize,
             verify=settings.verify,
             other_inits=other_inits,
+            **arguments,
         )
 
     def finished_run(self) -> RunDirectory:
