@@ -71,7 +71,7 @@ def perform(experiment: Experiment) -> Outcome:
     """Does what the `mode` of an experiment says; raises as `run_experiment` does."""
     config = experiment.config
     try:
-        with disk_errors(experiment.container):
+        with disk_errors(experiment.container), experiment.recorder.active():
             if config.mode is Mode.train:
                 return train(experiment)
             if config.mode is Mode.evaluate:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +23,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.checkpoints.locate import Artifacts, is_mlflow_uri
-from runner.checkpoints.reader import TensorSpec
+from runner.checkpoints.reader import CheckpointReader, TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.errors import ConfigError, Problem
@@ -39,7 +39,7 @@ from runner.restoration.model_variables import (
     tensorflow_variable,
     which_train,
 )
-from runner.restoration.plan import Assignment, make_plan
+from runner.restoration.plan import Assignment, RestorationPlan, make_plan
 from runner.restoration.reading import NonFinite
 from runner.restoration.sources import Source, open_sources, read_warm_start
 from runner.restoration.variables import (
@@ -173,19 +173,33 @@ class _WarmStart:
     def restore(self) -> None:
         """Assigns every value of the plan, once all have been read."""
         readers = {name: source.reader for name, source in self.sources.items()}
-        restore_values(
-            self.plan,
-            readers,
-            _EagerBackend(self.variables),
-            non_finite=NonFinite(),
-            verify=self.verify,
-        )
-        for layer in layers_of(self.model) if isinstance(self.model, keras.Layer) else ():
-            if isinstance(layer, keras.layers.Normalization):
-                layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
+        backend = _EagerBackend(self.variables)
+        restore_values(self.plan, readers, backend, non_finite=NonFinite(), verify=self.verify)
+        _finalize(self.model)
         for assignment in self.plan.assignments:
             if assignment.variable.frozen:
                 self.variables[assignment.variable.name].trainable = False
+
+
+def restore_model(
+    model: keras.Model, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
+) -> None:
+    """Assigns the variables of a model as the plan of a run says, whose names are the same.
+
+    Raises:
+      CheckpointError: when a value cannot be read; nothing is changed then.
+    """
+    variables = eager_variables(model)
+    assignments = (a for a in plan.assignments if a.variable.name in variables)
+    part = replace(plan, assignments=tuple(assignments))
+    restore_values(part, readers, _EagerBackend(variables))
+    _finalize(model)
+
+
+def _finalize(model: Any) -> None:
+    for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
 
 
 class _EagerBackend(Backend):

@@ -22,6 +22,7 @@ from runner.errors import PlanError, Problem, nearest
 from runner.restoration.matching import Matches, match
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import bad_expression, bad_rules, some
+from runner.restoration.proof import Proof
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import (
     WARM_STARTED,
@@ -90,6 +91,7 @@ class RestorationPlan:
       finite: the scaffolds in whose tensors NaN and infinity are an error.
       unusable: the scaffolds whose checkpoint cannot be used, see `problems`; where their variables
         would come from is not known.
+      proofs: how a model with these values compares with references of its sources.
     """
 
     assignments: tuple[Assignment, ...]
@@ -99,6 +101,7 @@ class RestorationPlan:
     notes: tuple[str, ...] = ()
     finite: frozenset[str] = frozenset()
     unusable: frozenset[str] = frozenset()
+    proofs: tuple[Proof, ...] = ()
 
     def restored(self, scaffold: str) -> tuple[Assignment, ...]:
         """Returns the assignments that take something from the scaffold's checkpoint."""

@@ -58,7 +58,7 @@ def text(plan: RestorationPlan, *, full: bool = False, whole: bool = True) -> st
 
 
 def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
-    """Returns the headline, a line for each source, and one for frozen variables."""
+    """Returns the headline, a line for each source, one for frozen variables, and the proofs."""
     lines = [_headline(plan)]
     for scaffold, source in plan.sources.items():
         owned = [assignment for assignment in plan.assignments if assignment.scaffold == scaffold]
@@ -79,7 +79,7 @@ def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
     frozen = [assignment for assignment in plan.assignments if training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
-    return lines
+    return lines + [line for proof in plan.proofs for line in proof.lines()]
 
 
 def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:
