@@ -117,16 +117,24 @@ def saved_as(
     return saved
 
 
+class CheckpointSaver(tf.compat.v1.train.Saver):
+    """The saver of a run's checkpoints.
+
+    Attributes:
+      saved: name in the checkpoints -> what it saves there.
+    """
+
+    def __init__(self, saved: Mapping[str, Any], keep: int) -> None:
+        super().__init__(saved, max_to_keep=keep, save_relative_paths=True)
+        self.saved = saved
+
+
 def checkpoint_saver(
     config: RunConfig, saved: Mapping[str, Any], source: TrainingInput | None
-) -> tf.compat.v1.train.Saver:
+) -> CheckpointSaver:
     """Returns the saver of a run's checkpoints, which hold the position in `source` if given."""
     position = {} if source is None else {source.saveable.name: source.saveable}
-    return tf.compat.v1.train.Saver(
-        {**saved, **position},
-        max_to_keep=config.train.keep_checkpoints,
-        save_relative_paths=True,
-    )
+    return CheckpointSaver({**saved, **position}, config.train.keep_checkpoints)
 
 
 def whole_name(name: str, variable: tf.Variable) -> str:
