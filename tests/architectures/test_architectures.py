@@ -7,6 +7,7 @@ of `models/`, with the rules between them. Small ones lie in `small/`, as `recor
 
 from __future__ import annotations
 
+import ast
 import copy
 import importlib
 import json
@@ -154,6 +155,19 @@ def test_the_proof_names_the_first_layer_of_a_wrong_start(name: str) -> None:
     assert proof.first_difference is not None
     first = {"layer": proof.first_difference.layer, "module": proof.first_difference.module}
     assert first == case["wrong"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_configurations_name_functions(name: str) -> None:
+    for folder, key in (("sources", "source"), ("models", "model")):
+        module, function = CASES[name][key].split(".")
+        tree = ast.parse((HERE / folder / f"{module}.py").read_text())
+        names = {getattr(node, "name", "") for node in tree.body}
+        for node in tree.body:
+            names |= {
+                name.id for name in getattr(node, "targets", ()) if isinstance(name, ast.Name)
+            }
+        assert function in names
 
 
 def test_the_page_shows_rules_that_hold() -> None:
