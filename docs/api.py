@@ -74,7 +74,8 @@ INTRODUCTIONS = {
     "Sessions": (
         "`MonitoredSession`, `SingularMonitoredSession`, `Supervisor`, `ChiefSessionCreator` and\n"
         "`WorkerSessionCreator` are TensorFlow's, extended by warm starts:\n"
-        "[use sessions without a config](../how-to/sessions.md). `runner.estimator` has the names of `tf.estimator`:\n"
+        "[use sessions without a config](../how-to/sessions.md). `runner.estimator` has the names\n"
+        "of `tf.estimator`: "
         "[migrate an Estimator](../tutorials/estimator.md)."
     ),
     "Experiments": (
