@@ -114,13 +114,14 @@ def of_variables(
             yield f"{leaf}: no tensor, {assignment.variable.initializer or 'unchanged'}"
         for piece in assignment.pieces:
             steps = f" ({', '.join(piece.steps)})" if piece.steps else ""
-            yield f"{leaf}: from {' + '.join(piece.names)}{steps}"
+            yield f"{leaf}: from {' + '.join(piece.names) or 'no tensor'}{steps}"
             parents = {name[: -len(_leaf(name))] for name in piece.names}
             modules.setdefault(piece.source, set()).update(parents)
-            rows = piece.tensors[0].shape[:1]
             begin = module.get("padding_idx")
-            if isinstance(begin, int) and rows > assignment.variable.tensor.shape[:1]:
-                yield f"rows: of {rows[0]} in the source, positions begin at row {begin + 1}"
+            for tensor in piece.tensors if isinstance(begin, int) else ():
+                if tensor.shape[:1] > assignment.variable.tensor.shape[:1]:
+                    count = tensor.shape[0]
+                    yield f"rows: of {count} in the source, positions begin at row {begin + 1}"
     for source, parents in modules.items():
         for name in plan.unused[source]:
             if name[: -len(_leaf(name))] in parents and _leaf(name) not in _NOT_WEIGHTS:
