@@ -141,6 +141,8 @@ def expanded(expression: Expression, target: Target, has: Callable[[str], bool])
     Raises:
       ValueError: when the name is not what the conversion asks for.
     """
+    if isinstance(expression, Tensor):
+        return expression
     steps: list[Step] = []
     source = expression
     while isinstance(source, Step):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from runner.checkpoints.reader import TensorSpec
+from runner.errors import nearest
 from runner.restoration.combinations import Combination, Concat, Fill, Stack, Sum, WeightNorm
 from runner.restoration.conversions import Conversion, Reshape, Slice, Transpose
 from runner.restoration.expressions import Expression, Function, Step, Tensor
@@ -168,7 +169,7 @@ def check(expression: Expression) -> None:
     match expression:
         case Function(name, operands, keywords):
             if name not in FUNCTIONS:
-                raise ValueError(f"{name!r} is not a function: {', '.join(FUNCTIONS)}")
+                raise ValueError(f"{name!r} is not a function, but {', '.join(FUNCTIONS)} are")
             _bind(FUNCTIONS[name], name, 1, (), keywords)
             for operand in operands:
                 check(operand)
@@ -176,9 +177,8 @@ def check(expression: Expression) -> None:
             if name in STEPS:
                 _bind(STEPS[name], name, 2, arguments, keywords)
             elif name not in NAMED_CONVERSIONS:
-                raise ValueError(
-                    f"{name!r} is not a step: {', '.join((*STEPS, *NAMED_CONVERSIONS))}"
-                )
+                near = ", ".join(nearest(name, (*STEPS, *NAMED_CONVERSIONS)))
+                raise ValueError(f"{name!r} is not a step; the nearest are {near}")
             check(operand)
 
 
