@@ -144,7 +144,7 @@ def expanded(expression: Expression, target: Target, has: Callable[[str], bool])
     if isinstance(expression, Tensor):
         return expression
     steps: list[Step] = []
-    source = expression
+    source: Expression = expression
     while isinstance(source, Step):
         steps.insert(0, source)
         source = source.operand

@@ -176,7 +176,9 @@ def check(expression: Expression) -> None:
         case Step(name, operand, arguments, keywords):
             if name in STEPS:
                 _bind(STEPS[name], name, 2, arguments, keywords)
-            elif name not in NAMED_CONVERSIONS:
+            elif name in NAMED_CONVERSIONS:
+                _bind(NAMED_CONVERSIONS[name].names, name, 2, arguments, keywords)
+            else:
                 near = ", ".join(nearest(name, (*STEPS, *NAMED_CONVERSIONS)))
                 raise ValueError(f"{name!r} is not a step; the nearest are {near}")
             check(operand)
