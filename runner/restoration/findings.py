@@ -117,11 +117,11 @@ def of_variables(
             yield f"{leaf}: from {' + '.join(piece.names) or 'no tensor'}{steps}"
             parents = {name[: -len(_leaf(name))] for name in piece.names}
             modules.setdefault(piece.source, set()).update(parents)
-            begin = module.get("padding_idx")
-            for tensor in piece.tensors if isinstance(begin, int) else ():
+            padding = module.get("padding_idx")
+            for tensor in piece.tensors if padding is not None else ():
                 if tensor.shape[:1] > assignment.variable.tensor.shape[:1]:
-                    count = tensor.shape[0]
-                    yield f"rows: of {count} in the source, positions begin at row {begin + 1}"
+                    begin = f"positions begin at row {int(padding or 0) + 1}"
+                    yield f"rows: of {tensor.shape[0]} in the source, {begin}"
     for source, parents in modules.items():
         for name in plan.unused[source]:
             if name[: -len(_leaf(name))] in parents and _leaf(name) not in _NOT_WEIGHTS:
