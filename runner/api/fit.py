@@ -133,13 +133,13 @@ def experiment_of(
     steps = steps_per_epoch or _steps(data)
     has_validation = not {"validation_data", "validation_split"}.isdisjoint(data)
     node["train"] = {
-        "steps": epochs * steps,
+        "epochs": epochs,
+        "steps_per_epoch": steps,
         "log_every": min(50, steps),
         "evaluate_every": steps if has_validation else "end",
         "checkpoint_every": steps,
     }
     if callbacks:
-        node["train"] |= {"epochs": epochs, "steps_per_epoch": steps}
         node["callbacks"] = made.callbacks(callbacks)
     node |= {key: dict(part) for key, part in set_arguments.items()}
     with command_scope(), given(made.objects), experiment_in_store(node) as stored:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from runner.restoration.eager_plan import WarmStartPlan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A run, as it is on the disk; shows itself in a notebook.
 
@@ -47,7 +47,7 @@ class Result:
     directory: Path | None = None
     plan: WarmStartPlan | None = None
     evaluated: Mapping[str, float] = field(default_factory=dict)
-    objects: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    objects: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -95,6 +95,9 @@ class Result:
             state = f"mode={self.config.mode.value} has made no run"
             raise RunnerError(Problem(state, "only a run has this", "train it: mode=train"))
         return RunDirectory(self.directory)
+
+    def __repr__(self) -> str:
+        return f"<{self.config.name}: {self.directory or f'mode={self.config.mode.value}'}>"
 
     def _repr_html_(self) -> str:
         if self.directory is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SweepResult:
     """The trials of a sweep; shows itself as a table in a notebook.
 
@@ -38,7 +38,7 @@ class SweepResult:
     """
 
     trials: Sequence[Attempt]
-    objects: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    objects: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -74,6 +74,9 @@ class SweepResult:
         if self.best is None or self.best.run_dir is None:
             return None
         return replace(open_run(self.best.run_dir), objects=self.objects)
+
+    def __repr__(self) -> str:
+        return str(self.frame)
 
     def _repr_html_(self) -> str:
         html: str = self.frame.to_html()

@@ -24,7 +24,7 @@ _BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class FitData:
-    """Data that `keras.Model.fit` takes, with its arguments.
+    """Data that `keras.Model.fit` takes, with its arguments; one pass, to be counted by epochs.
 
     A resumed run continues with the next batch, in the order that it would have had. A `PyDataset`
     that shuffles itself in `on_epoch_end` has another order then.
@@ -59,8 +59,8 @@ class FitData:
     seed: int = 0
 
     def train(self) -> tf.data.Dataset:
-        """Returns the training data again and again."""
-        return self._batches(self._training, self.seed if self.shuffle else None).repeat()
+        """Returns one pass over the training data."""
+        return self._batches(self._training, self.seed if self.shuffle else None)
 
     def validation(self) -> tf.data.Dataset:
         """Returns one pass over the validation data, in their order."""

@@ -83,7 +83,13 @@ def fit(folder: Path, **arguments: Any) -> runner.Result:
     return runner.fit(**{"build_model": net, "seed": 1, **arguments, "overrides": settings})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def _some(*names: str) -> list[Any]:
+    """The kinds of data: some always, the others in long tests."""
+    soak = pytest.mark.soak
+    return [kind if kind in names else pytest.param(kind, marks=soak) for kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", _some("arrays", "dataset"))
 def test_every_kind_of_data_gives_the_numbers_of_fit(
     kind: str, history: tuple[list[float], list[NDArray[Any]]], tmp_path: Path
 ) -> None:
@@ -95,7 +101,7 @@ def test_every_kind_of_data_gives_the_numbers_of_fit(
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["arrays", "dataset", "PyDataset"])
+@pytest.mark.parametrize("kind", _some("PyDataset"))
 def test_an_interrupted_fit_continues_with_the_next_batch(kind: str, tmp_path: Path) -> None:
     # The function of another call is another object, and data of another order would show.
     data = {**KINDS[kind]}
@@ -130,6 +136,21 @@ def test_a_file_holds_the_experiment_that_the_command_line_takes(tmp_path: Path)
     assert again.metrics.equals(result.metrics)
 
 
+def test_the_model_is_found_by_names_that_keras_counts(tmp_path: Path) -> None:
+    def counted() -> keras.Model:
+        layers = [keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    result = fit(tmp_path, build_model=counted, x=X, y=Y.astype("float32"))
+    names = [keras.layers.Dense(1).name]
+    one, other = result.model(), result.model()
+    names.append(keras.layers.Dense(1).name)
+    assert all(map(np.array_equal, one.get_weights(), other.get_weights()))
+    assert len({*names}) == 2
+
+
 def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path) -> None:
     result = fit(tmp_path, build_model=lambda: net(2), x=X, y=Y, name="mine")
     assert result.directory is not None
@@ -159,6 +180,25 @@ def test_scaffolds_weights_and_plans_are_those_of_a_run(tmp_path: Path) -> None:
     scaffolds["body"]["variables"] = {"include": ["nobody/*"]}
     with pytest.raises(PlanError):
         fit(tmp_path, x=X, y=Y, scaffolds=scaffolds)
+
+
+def test_callbacks_see_the_training(tmp_path: Path) -> None:
+    class Rates(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            losses.append(logs["val_loss"])
+            self.model.optimizer.learning_rate = 0.01 / (epoch + 2)
+
+    losses: list[float] = []
+    data = {"x": X, "y": Y, "validation_data": (X, Y), "batch_size": 10, "epochs": 3}
+    result = fit(tmp_path, **data, callbacks=[Rates()], shuffle=False)
+    keras.utils.set_random_seed(1)
+    model, seen = net(), [*losses]
+    losses.clear()
+    model.fit(**data, callbacks=[Rates()], shuffle=False, verbose=0)
+    assert seen == pytest.approx(losses, rel=1e-6)
+    assert result.directory is not None
+    text = (result.directory / "experiment.yaml").read_text()
+    assert "callbacks.Rates: in memory; name its class" in text
 
 
 @pytest.mark.parametrize(
