@@ -51,6 +51,9 @@ class ScaffoldConfig:
     # a whole name, a prefix ending in `/`, or `re:` with groups; the first rule that matches wins.
     # Optimizer slots and averages are renamed along with their variable.
     rename: dict[str, str] = field(default_factory=dict, metadata=choices.STRINGS)
+    # Pattern over variables -> expression over the checkpoint's tensors, for example
+    # `{encoder/layer_{n}/: "bert.layer.{n}. | torch"}`. A pattern that ends in `/` is for a module.
+    rules: dict[str, str] = field(default_factory=dict, metadata=choices.STRINGS)
     # False freezes its variables: they are left out of the optimizer.
     trainable: bool = True
     # Freezes its variables until this global step.

@@ -3,7 +3,8 @@
 - `build`: `build_graph`, the door, and the table of makers; `built_graph`: the contract that every
   maker fulfils: how a step is taken and a split evaluated, hooks, scaffold, saver, signatures.
 - `keras_graph`: the maker for `data`, `model` and `loss`; `experiment`: what these must offer;
-  `keras_steps`: calls a `train_step` or `test_step` of the model's own.
+  `splits`: the splits of the data as batches; `keras_steps`: calls a `train_step` or `test_step`
+  of the model's own.
 - `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes.
 - `evaluation`: evaluates a split, in the training session or in another graph and session.
 - `serving`: the signature of an exported model, and an example of its input.

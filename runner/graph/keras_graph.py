@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import require_objective
 from runner.errors import ConfigError, Problem
@@ -32,6 +32,7 @@ from runner.graph.precision import (
 )
 from runner.graph.replica import Replica
 from runner.graph.serving import SIGNATURE, first_example, named
+from runner.graph.splits import build_data, features_of, one_pass, training_input
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import (
     checkpoint_saver,
@@ -44,15 +45,12 @@ from runner.graph.variables import (
 from runner.restoration.model_variables import (
     initializers,
     keras_variables,
+    layer_classes,
     model_variables,
     which_train,
 )
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.restoration.weights_layout import weights_layout
-from runner.system.user_code import calling
-
-# Of an evaluation of the training data.
-_BATCH_SIZE = 32
 
 
 class KerasGraph(GraphMaker):
@@ -75,12 +73,12 @@ class KerasGraph(GraphMaker):
                     notes += optimizer_notes(config, model)
             source = step = None
             if train:
-                source = _training_input(data, replica)
+                source = training_input(data, replica, labelled=objective.needs_labels)
                 forward = _forward(calls, model, objective, train=True)
                 step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
-            of_model = _in_order_of_model(_named(model))
+            of_model = _in_order_of_model(model_variables(model))
             policies = _policies(config, of_model)
             _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
@@ -104,20 +102,20 @@ class KerasGraph(GraphMaker):
         """Builds the same of a model that overrides Keras's steps, in the model's graph."""
         config = self.config
         steps = ModelSteps(config, model)
-        loaded = _in_order_of_model(_named(model))
+        loaded = _in_order_of_model(model_variables(model))
         graph = tf.compat.v1.get_default_graph()
         _require_sources(config, graph, loaded, policies=_policies(config, loaded))
-        source = _training_input(data, replica, labelled=False) if train else None
+        source = training_input(data, replica, labelled=False) if train else None
         if source and not all(scaffold.trainable for scaffold in config.scaffolds.values()):
             # The step finds the variables that train by itself: they are frozen before it is
             # traced, and the model may create them only when it is called.
             steps.create_variables(source)
             weights = keras_variables(model)
-            for name, policy in _policies(config, _named(model)).items():
+            for name, policy in _policies(config, model_variables(model)).items():
                 if not policy.trainable:
                     weights[name].trainable = False
         training = steps.train(source) if source else None
-        batches, cardinality = _one_pass(split, data, labelled=False)
+        batches, cardinality = one_pass(split, data, labelled=False)
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
         if evaluation.metrics:
             require_objective(config.train.objective, evaluation.metrics)
@@ -125,7 +123,7 @@ class KerasGraph(GraphMaker):
         of_optimizers = steps.optimizer_variables()
         of_model = {
             name: variable
-            for name, variable in _in_order_of_model(_named(model)).items()
+            for name, variable in _in_order_of_model(model_variables(model)).items()
             if variable.ref() not in of_optimizers
         }
         return _assembled(
@@ -145,7 +143,7 @@ class KerasGraph(GraphMaker):
         """Builds the forward pass alone, of features that are fed."""
         config = self.config
         with new_graph(config, Replica()) as graph, dtype_policy(config):
-            batch = _features(build_data(config).test().element_spec)
+            batch = features_of(build_data(config).test().element_spec)
             features = tf.nest.map_structure(
                 lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
             )
@@ -174,12 +172,7 @@ class KerasGraph(GraphMaker):
         with tf.Graph().as_default():
             dataset = build_data(self.config).test()
             batches = tf.compat.v1.data.make_initializable_iterator(dataset)
-            return first_example(_features(batches.get_next()), batches.initializer)
-
-
-def _features(batch: Any) -> Any:
-    """Returns the features of a batch, which may have no labels."""
-    return batch[0] if isinstance(batch, tuple) else batch
+            return first_example(features_of(batches.get_next()), batches.initializer)
 
 
 def _assembled(
@@ -197,7 +190,7 @@ def _assembled(
 ) -> BuiltGraph:
     """Returns the default graph as a built one, with its variables named and its saver built."""
     trainable = which_train(model, of_model)
-    variables = name_variables(tf.compat.v1.global_variables(), _named(model), training)
+    variables = name_variables(tf.compat.v1.global_variables(), model_variables(model), training)
     trained = _trained(of_model, trainable, policies=policies)
     weights = keras_variables(model)
     return BuiltGraph(
@@ -209,6 +202,7 @@ def _assembled(
             policies=policies,
             training=training,
             initializers=initializers(model),
+            layers=layer_classes(model),
         ),
         training=training,
         evaluation=evaluation,
@@ -219,10 +213,6 @@ def _assembled(
         layout=partial(weights_layout, model, weights) if weights else None,
         slots=keras_slots(variables, training) if training else None,
     )
-
-
-def _named(model: Any) -> dict[str, tf.Variable]:
-    return {name: weight.value for name, weight in keras_variables(model).items()}
 
 
 def _saver(
@@ -239,67 +229,14 @@ def _saver(
     return checkpoint_saver(config, saved, source if config.train.save_input else None)
 
 
-def build_data(config: RunConfig) -> Data:
-    """Builds the data.
-
-    Raises:
-      ConfigError: when the target cannot be built or lacks a split.
-    """
-    data = build_target("data", config.data)
-    if not isinstance(data, Data):
-        splits = ("train", "validation", "test")
-        lacking = [split for split in splits if not hasattr(data, split)]
-        raise ConfigError(
-            Problem(
-                f"data: {config.data['_target_']} has no {', '.join(lacking)}",
-                "data has the methods train(), validation() and test(), each a tf.data.Dataset",
-            )
-        )
-    return data
-
-
-def _batches(split: str, data: Data, *, labelled: bool = True) -> tf.data.Dataset:
-    with calling(f"data.{split}()"):
-        dataset = getattr(data, split)()
-    element = getattr(dataset, "element_spec", None)
-    if isinstance(element, tuple) and len(element) in (2, 3):
-        return dataset
-    if element is not None and not labelled:  # A step of the model's own takes any batch.
-        return dataset
-    raise ConfigError(
-        Problem(
-            f"data.{split}() gives {element if element is not None else type(dataset).__name__}",
-            "it must be a tf.data.Dataset of (features, labels) batches, or of (features, labels, "
-            "weights)",
-        )
-    )
-
-
-def _one_pass(
-    split: str, data: Data, *, labelled: bool = True
-) -> tuple[tf.data.Dataset, tf.Tensor | None]:
-    """Returns the batches of a split, and their number; None where they are known to end."""
-    batches = _batches(split, data, labelled=labelled)
-    size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
-    if size is None:
-        return batches, batches.cardinality()
-    # The last batch of endless data may hold examples of two passes.
-    return batches.unbatch().take(size).batch(_BATCH_SIZE), None
-
-
-def _training_input(data: Data, replica: Replica, *, labelled: bool = True) -> TrainingInput:
-    batches = replica.shard(_batches("train", data, labelled=labelled))
-    ahead = getattr(data, "prefetch", True)
-    return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
-
-
 def _forward(calls: Calls, model: Model, objective: Objective, *, train: bool) -> Any:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
     """
 
-    def forward(features: Any, labels: Any, weights: Any = None) -> Any:
+    def forward(batch: Any) -> Any:
+        features, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
         if train:
             objective.begin_batch()
         outputs = calls.model(model, features, training=train)
@@ -315,10 +252,10 @@ def _evaluation(
     calls: Calls, split: str, data: Data, *, model: Model, objective: Objective
 ) -> InGraphEvaluation:
     with tf.name_scope(split):
-        dataset, cardinality = _one_pass(split, data)
+        dataset, cardinality = one_pass(split, data, labelled=objective.needs_labels)
         dataset = without_autotuning(dataset)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        totals = _forward(calls, model, objective, train=False)(*iterator.get_next())
+        totals = _forward(calls, model, objective, train=False)(iterator.get_next())
         results = tf.function(objective.of_pass, autograph=False)()
         begin = iterator.initializer
         if results:

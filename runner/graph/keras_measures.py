@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.graph.measures import Batch, Measure, Totals, Values, penalty
-from runner.internals.keras import hand_over_losses
+from runner.internals.keras import hand_over_losses, metrics_of
 
 
 class Streaming(Measure):
@@ -155,7 +155,7 @@ class OfModel(Measure):
         weights = [(weight, weight) for weight in self._model.trainable_variables]
         with keras.StatelessScope(weights) as scope:
             hand_over_losses(self._model, scope)
-            for metric in self._model.metrics:
+            for metric in metrics_of(self._model):
                 if id(metric) not in tracked:
                     metric.reset_state()
             return {**self._losses(batch), **self._measured(batch)}

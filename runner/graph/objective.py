@@ -58,6 +58,15 @@ class Objective:
         if self._trainer and takes_metrics and not isinstance(loss, OfModel):
             self._measures.append(OfModel(self._trainer, loss=False, metrics=True))
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether a loss or a metric compares labels; `add_loss` and metrics of layers do not."""
+        config, model = self._config, self._trainer
+        compiled = model is not None and (
+            model.loss is not None or overrides(model, "compute_loss")
+        )
+        return compiled or bool(config.loss or config.metrics or config.weighted_metrics)
+
     def begin_batch(self) -> None:
         """Resets the metrics that the model's call updates, before a batch of training."""
         for measure in self._measures:

@@ -34,7 +34,7 @@ from runner.graph.replica import Replica
 from runner.restoration.model_variables import keras_variables
 from runner.system.user_code import calling
 
-# Maps a batch of features, labels and maybe weights to the loss and the metrics by name, scalars.
+# Maps a batch to the loss and the metrics by name, scalars.
 Forward: TypeAlias = Callable[..., dict[str, tf.Tensor]]
 
 _RATE = "optimizer.learning_rate"
@@ -143,8 +143,8 @@ class TrainingStep:
         variables = [variable for variable, _ in schedules]
         optimizer = next(iter(optimizers.values()))
 
-        def differentiated(*batch: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
-            means = self._forward(*batch)
+        def differentiated(batch: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
+            means = self._forward(batch)
             pairs = optimizer.compute_gradients(means["loss"], variables)
             return means, [gradient for gradient, _ in pairs]
 
@@ -154,7 +154,7 @@ class TrainingStep:
                 # gradient TensorLists, which XLA cannot.
                 batch, waited = self._source.next()
                 together = tf.function(differentiated, autograph=False, jit_compile=True)
-                means, gradients = together(*batch)
+                means, gradients = together(batch)
                 return means, list(zip(gradients, variables, strict=True)), waited
             means, waited = self._one or self._next_means()
             with calling("the gradient of the loss"):
@@ -180,7 +180,7 @@ class TrainingStep:
 
     def _next_means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         batch, waited = self._source.next()
-        return self._forward(*batch), waited
+        return self._forward(batch), waited
 
     def _learning_rate(self) -> tuple[tf.Tensor | None, tf.Variable | None]:
         rate = learning_rate(self._config.optimizer, self._global_step.read_value())

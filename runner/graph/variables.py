@@ -58,6 +58,7 @@ def variable_specs(
     policies: Mapping[str, ScaffoldConfig],
     training: Training | None,
     initializers: Mapping[str, str] | None = None,
+    layers: Mapping[str, str] | None = None,
 ) -> tuple[VariableSpec, ...]:
     """Describes the variables for the planner.
 
@@ -67,6 +68,7 @@ def variable_specs(
       policies: variable name -> the scaffold that owns it.
       training: the training graph, if there is one.
       initializers: variable name -> its initializer, where Keras knows it; else the graph does.
+      layers: variable name -> the class of its Keras layer.
     """
     shared = training.shared_state if training is not None else {}
     wholes = {variable.op.name: whole_name(name, variable) for name, variable in variables.items()}
@@ -84,6 +86,7 @@ def variable_specs(
                 frozen=trainable.get(name, False) and frozen,
                 partition=partition_of(variable),
                 shared_by=tuple(shared_by),
+                layer=(layers or {}).get(name, ""),
             )
         )
     return tuple(specs)

@@ -65,12 +65,17 @@ def layers_of(model: Any) -> list[Any]:
 
 
 def metrics_of(model: Any) -> list[Any]:
-    """Returns the metrics of a Keras model, also those that `compile` made.
+    """Returns the metrics of a Keras model, also those that `compile` made or was given.
 
     A model may override `metrics`, which then lacks the tracker of the loss that `compile` made.
+    Before the first batch, the metrics of `compile` do not know the objects that it was given.
     """
-    compiled = (getattr(model, name, None) for name in ("_loss_tracker", "_compile_metrics"))
-    return [*model.metrics, *(metric for metric in compiled if metric is not None)]
+    tracker, compiled = (
+        getattr(model, name, None) for name in ("_loss_tracker", "_compile_metrics")
+    )
+    given = [getattr(compiled, f"_user_{kind}", None) for kind in ("metrics", "weighted_metrics")]
+    others = [tracker, compiled, *keras.tree.flatten(given)]
+    return [*model.metrics, *(item for item in others if isinstance(item, keras.Metric))]
 
 
 def hand_over_losses(model: Any, scope: Any) -> None:

@@ -4,9 +4,14 @@ variables + checkpoints + rules -> plan -> report, or restore:
 
 - `variables`: specs of variables, their classes of state, and which scaffolds claim them.
 - `patterns`: globs, regular expressions and renames over names.
-- `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit.
-- `conversions`: the steps from a tensor to a variable; `named_conversions`: the steps between the
-  layouts of frameworks, by name.
+- `rules`: pattern over variables -> expression over tensors; `rule_patterns`: patterns with named
+  parts and arithmetic; `expressions`: parsing; `translation`: `rename`, `convert`, `transpose` and
+  `vocabulary` as such expressions.
+- `steps`: the steps and functions of expressions by name; `named_conversions`: the ones of whole
+  layers, `torch_layouts`: of PyTorch's; `layouts`: what they are built for.
+- `conversions`, `resampling`, `vocabularies`, `combinations`: what the steps do.
+- `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit;
+  `source_tensors`: the way from them to the variable's value, and back.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `engine`: restores the values of a plan; `reading`: reads, converts and checks them.

@@ -1,22 +1,17 @@
-"""The steps from a tensor to a variable's value: casts, axes, slices, vocabularies."""
+"""The steps from a tensor to a variable's value: casts, axes, slices, scales."""
 
 from __future__ import annotations
 
 import abc
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import files, word_vectors
-from runner.checkpoints.formats import is_word_vectors
 from runner.checkpoints.reader import is_number, parse_dtype
-from runner.errors import CheckpointError
 
 
 class Conversion(abc.ABC):
@@ -46,40 +41,13 @@ class Conversion(abc.ABC):
           ValueError: when this value cannot be converted.
         """
 
-
-class Combination(Enum):
-    """Makes one tensor of several of the same shape."""
-
-    SUM = "summed"
-    STACK = "stacked"  # along a new first axis
-    JOIN = "gates joined"  # along the last axis
-
-    def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """Returns the shape of the combined tensor.
+    def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+        """Returns a tensor that converts to `value`; what is lost on the way is as in `before`.
 
         Raises:
-          ValueError: when tensors of these shapes cannot be combined.
+          ValueError: when there is none, or not one.
         """
-        first = shapes[0]
-        if len(set(shapes)) > 1 or (self is Combination.JOIN and not first):
-            raise ValueError(f"the tensors have the shapes {[list(shape) for shape in shapes]}")
-        if self is Combination.SUM:
-            return first
-        if self is Combination.STACK:
-            return (len(shapes), *first)
-        return (*first[:-1], len(shapes) * first[-1])
-
-    def apply(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Returns the combined value."""
-        if self is Combination.JOIN:
-            return np.concatenate(values, axis=-1)
-        stacked = np.stack(values)
-        if self is Combination.STACK:
-            return stacked
-        return np.asarray(stacked.sum(axis=0, dtype=stacked.dtype))
-
-    def __str__(self) -> str:
-        return self.value
+        raise ValueError(f"{self} has no inverse")
 
 
 @dataclass(frozen=True)
@@ -101,6 +69,10 @@ class Cast(Conversion):
             raise ValueError(f"{int(lost.sum())} values are outside the range of {self.dtype}")
         return converted
 
+    def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+        """See `Conversion.invert`."""
+        return Cast(before.dtype.name).apply(value)
+
     def __str__(self) -> str:
         return f"cast to {self.dtype}"
 
@@ -120,6 +92,10 @@ class Transpose(Conversion):
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
         return np.transpose(value, self.axes)
+
+    def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+        """See `Conversion.invert`."""
+        return np.transpose(value, np.argsort(self.axes))
 
     def __str__(self) -> str:
         return f"transposed {self.axes}"
@@ -141,6 +117,10 @@ class Reshape(Conversion):
         """See `Conversion.apply`."""
         return value.reshape(self.new)
 
+    def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+        """See `Conversion.invert`."""
+        return value.reshape(before.shape)
+
     def __str__(self) -> str:
         return f"reshaped to {list(self.new)}"
 
@@ -159,6 +139,12 @@ class Slice(Conversion):
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
         return value[_block(self.offset, self.size)]
+
+    def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+        """See `Conversion.invert`."""
+        result = before.copy()
+        result[_block(self.offset, self.size)] = value
+        return result
 
     def __str__(self) -> str:
         ranges = (f"{at}:{at + size}" for at, size in zip(self.offset, self.size, strict=True))
@@ -198,6 +184,12 @@ class PadOrSlice(Conversion):
         result[_block((0,) * len(self.new), self._common())] = common
         return result
 
+    def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+        """See `Conversion.invert`."""
+        result, common = before.copy(), self._common()
+        result[_block(self.offset, common)] = value[_block((0,) * len(common), common)]
+        return result
+
     def __str__(self) -> str:
         common = self._common()
         larger = [shape for shape in (self.old, self.new) if shape != common] or [self.old]
@@ -214,98 +206,6 @@ class PadOrSlice(Conversion):
 
 def _block(offset: Sequence[int], size: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(at, at + length) for at, length in zip(offset, size, strict=True))
-
-
-@dataclass(frozen=True)
-class VocabularyRemap(Conversion):
-    """Moves every token's row or column to its new place; new tokens keep their initial value.
-
-    Attributes:
-      axis: the axis that counts tokens, not negative.
-      old_index: for each index of the variable along `axis` the tensor's index, -1 for a new token.
-    """
-
-    axis: int
-    old_index: tuple[int, ...]
-
-    @property
-    def needs_initial(self) -> bool:
-        """See `Conversion.needs_initial`."""
-        return -1 in self.old_index
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """See `Conversion.shape`."""
-        return (*shape[: self.axis], len(self.old_index), *shape[self.axis + 1 :])
-
-    def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `Conversion.apply`."""
-        index = np.asarray(self.old_index, np.int64)
-        if not self.needs_initial:
-            return np.take(value, index, axis=self.axis)
-        result = np.array(initial)
-        known = np.flatnonzero(index >= 0)
-        rows = np.moveaxis(result, self.axis, 0)
-        rows[known] = np.moveaxis(value, self.axis, 0)[index[known]]
-        return result
-
-    def __str__(self) -> str:
-        new = self.old_index.count(-1)
-        rest = f", {new:,} keep their initial value" if new else ""
-        return f"{len(self.old_index) - new:,} tokens moved along axis {self.axis}{rest}"
-
-    def part(self, start: int, size: int) -> VocabularyRemap:
-        """Returns the remapping of the block of `size` tokens that begins at `start`."""
-        return VocabularyRemap(self.axis, self.old_index[start : start + size])
-
-
-def remap(
-    old: Sequence[str], new: Sequence[str], axis: int, *, old_size: int, new_size: int
-) -> VocabularyRemap:
-    """Returns the remapping between two vocabularies.
-
-    Rows beyond a vocabulary's end, e.g. buckets for unknown tokens, belong to no token: the
-    checkpoint's are left out, and the variable's keep their initial value.
-
-    `axis`, not negative, counts tokens: `old_size` in the tensor, `new_size` in the variable.
-
-    Raises:
-      ValueError: when a vocabulary is longer than its axis or names a token twice.
-    """
-    for which, tokens, size in (("old", old, old_size), ("new", new, new_size)):
-        if len(tokens) > size:
-            raise ValueError(
-                f"the {which} vocabulary has {len(tokens):,} tokens, axis {axis} only {size:,}"
-            )
-        if len(set(tokens)) < len(tokens):
-            ((twice, _),) = Counter(tokens).most_common(1)
-            raise ValueError(f"the {which} vocabulary names {twice!r} twice")
-    index = {token: position for position, token in enumerate(old)}
-    moved = [index.get(token, -1) for token in new]
-    return VocabularyRemap(axis, (*moved, *(-1 for _ in range(new_size - len(new)))))
-
-
-# Larger than any vocabulary; its tokens take a few times as much in memory.
-_MAX_VOCABULARY = 256 << 20
-
-
-def read_vocabulary(path: str) -> tuple[str, ...]:
-    """Returns the tokens of a UTF-8 file, one a line, in the order of their index.
-
-    A file of word vectors is the vocabulary of its own rows.
-
-    Raises:
-      ValueError: when the file cannot be read, or is not UTF-8.
-    """
-    try:
-        path = files.local_copy(path)
-        with files.reading(path) as file:
-            if is_word_vectors(file.read(1024)):
-                return word_vectors.tokens(path)
-        text = files.read_text(path, _MAX_VOCABULARY)
-    except (OSError, UnicodeDecodeError, CheckpointError) as error:
-        raise ValueError(f"the vocabulary {path} cannot be read: {error}") from error
-    # Not splitlines(): a token may hold one of the separators that Unicode knows besides \n.
-    return tuple(text.removesuffix("\n").split("\n")) if text else ()
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

@@ -34,6 +34,7 @@ from runner.restoration.engine import Backend, restore_values
 from runner.restoration.model_variables import (
     build_optimizer,
     eager_variables,
+    layer_classes,
     optimizer_variables,
     tensorflow_variable,
     which_train,
@@ -274,6 +275,7 @@ def _prepare(
     if optimizer is not None:
         build_optimizer(optimizer, [*trained.values()], model)
         slots = optimizer_variables(optimizer, variables)
+    layers = layer_classes(model)
     specs = [
         VariableSpec(
             _tensor(name, variable),
@@ -281,6 +283,7 @@ def _prepare(
             trains[name],
             initializer="",
             frozen=name in frozen,
+            layer=layers.get(name, ""),
         )
         for name, variable in variables.items()
     ]

@@ -162,7 +162,7 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
         "pieces": [
             {
                 "source": piece.source,
-                "tensors": [vars(tensor) for tensor in (piece.tensor, *piece.others)],
+                "tensors": [vars(tensor) for tensor in piece.tensors],
                 "conversions": piece.steps,
             }
             for piece in assignment.pieces

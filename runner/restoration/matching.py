@@ -10,8 +10,10 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
-from runner.restoration.fitting import Fitter, SourceTensor
-from runner.restoration.patterns import Renames, compile_pattern
+from runner.restoration.expressions import names_in
+from runner.restoration.fitting import Fitter
+from runner.restoration.layouts import Target
+from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import (
     Miss,
     bad_rules,
@@ -19,6 +21,8 @@ from runner.restoration.problems import (
     missing_problems,
     unused_rule,
 )
+from runner.restoration.source_tensors import SourceTensor
+from runner.restoration.translation import Translator
 from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 
@@ -95,7 +99,7 @@ class _Matcher:
         self._key, self._config, self._source = f"scaffolds.{scaffold}", config, source
         self._owners = owners
         self._fitter = Fitter(scaffold, config)
-        self._renames = Renames(config.rename)
+        self._translator = Translator(config)
         self._names = {*source.tensors, *source.other_names}
         self._misses: dict[str, Miss] = {}
         self._misfits: list[Problem] = []
@@ -113,8 +117,8 @@ class _Matcher:
                 Problem(
                     f"{self._key}: {variable.full_name} cannot be converted",
                     str(error),
-                    "fix the rule in rename, convert, transpose or vocabulary, or exclude the "
-                    "variable",
+                    "fix the rule in rules, rename, convert, transpose or vocabulary, or exclude "
+                    "the variable",
                 )
             )
         return Match()
@@ -122,22 +126,31 @@ class _Matcher:
     def _match(self, variable: VariableSpec) -> Match:
         # A slot or an average has the rules of the variable that it belongs to.
         owner = self._owners.get(variable.full_name)
-        rules = self._fitter.rules(owner or variable.full_name, linear=owner is not None)
-        exact = self._renames.exact(variable.full_name) if owner else None
-        target = exact or self._renames.find(rules.name)
-        names = self._fitter.names(rules, target or rules.name)
+        name = owner or variable.full_name
+        target = Target(
+            name, variable.full_shape, owner is not None, variable.layer, self._translator.read
+        )
+        exact = self._translator.renames.exact(variable.full_name) if owner else None
+        expression, renamed = self._translator.expression(
+            (name, *variable.short_names), target, self._has, exact
+        )
+        names = tuple(names_in(expression))
         if owner and exact is None:
-            names = tuple(name + variable.full_name.removeprefix(owner) for name in names)
-        renamed = target is not None
+            names = tuple(tensor + variable.full_name.removeprefix(owner) for tensor in names)
         for candidate in self._candidates(variable, names, renamed=renamed):
             tensors = [tensor for name in candidate.names if (tensor := self._source.find(name))]
             if len(tensors) == len(candidate.names):
-                piece, notes = self._fitter.fit(candidate.variable, tensors, rules)
+                piece, notes = self._fitter.fit(
+                    candidate.variable, tensors, expression, target=target
+                )
                 self.taken.update(piece.names if piece else ())
                 if not renamed:
                     self._not_renamed.append(variable.full_name)
                 return Match(piece, (*candidate.notes, *notes))
         return self._miss(variable, names, renamed=renamed)
+
+    def _has(self, name: str) -> bool:
+        return self._source.find(name) is not None
 
     def _candidates(
         self, variable: VariableSpec, names: tuple[str, ...], *, renamed: bool
@@ -153,7 +166,7 @@ class _Matcher:
         if variable.partition is not None and len(names) == 1:
             # Some writers saved the parts one by one.
             part = replace(variable, partition=None)
-            yield _Candidate(part, (self._renames.apply(variable.name),))
+            yield _Candidate(part, (self._translator.renames.apply(variable.name),))
         if variable.shared_by and not renamed:
             # The source's optimizer may keep it for another group of variables.
             leaf = re.sub(r"_\d+$", "", variable.full_name.rpartition("/")[2])
@@ -193,8 +206,7 @@ class _Matcher:
         problems: list[Problem] = []
         # A scaffold that claims nothing uses no rule; that it claims nothing is reported already.
         if names:
-            unused = {"rename": self._renames.unused(), **self._fitter.unused()}
-            for part, rules in unused.items():
+            for part, rules in self._translator.unused().items():
                 problems += [unused_rule(f"{self._key}.{part}", rule, names) for rule in rules]
         problems += missing_problems(
             self._key,

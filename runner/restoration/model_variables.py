@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import layers_of, slots_of
-from runner.restoration.weights_layout import layers_around
+from runner.restoration.weights_layout import attributes_around, layers_around
 
 
 def model_variables(model: Any) -> dict[str, tf.Variable]:
@@ -21,6 +21,7 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
     the last part, made unique by a counter (`model/kernel_3`), which changes with the order in
     which layers are built. The path, without the root model's name, is what stays. A functional
     model's own name is not in it: where two have variables of one path, their names go before it.
+    A clone has the name of its origin: the attributes that hold the two stand in their place.
 
     Raises:
       ConfigError: when two variables have one path.
@@ -37,12 +38,13 @@ def keras_variables(model: Any) -> dict[str, Any]:
     root = f"{getattr(model, 'name', '')}/"
     variables = getattr(model, "variables", [])
     names = [variable.path.removeprefix(root) for variable in variables]
-    if twice := _twice(names):
-        layers = layers_around(model)
-        names = [
-            "/".join((*layers.get(id(variable), ()), variable.name)) if name in twice else name
-            for name, variable in zip(names, variables, strict=True)
-        ]
+    for around in (layers_around, attributes_around):
+        if twice := _twice(names):
+            parents = around(model)
+            names = [
+                "/".join((*parents.get(id(variable), ()), variable.name)) if name in twice else name
+                for name, variable in zip(names, variables, strict=True)
+            ]
     if twice := _twice(names):
         raise ConfigError(
             *(
@@ -96,6 +98,26 @@ def initializers(model: Any) -> dict[str, str]:
                 if id(variable) in names:
                     classes[names[id(variable)]] = name
     return classes
+
+
+def layer_classes(model: Any) -> dict[str, str]:
+    """Returns name -> class of the layer that a Keras model's variable belongs to, e.g. `Dense`.
+
+    Of a class derived from one of Keras's layers it is Keras's.
+    """
+    if not isinstance(model, keras.Layer):
+        return {}
+    classes = {layer.path: _class_name(type(layer)) for layer in layers_of(model)}
+    return {
+        name: classes.get(variable.path.rpartition("/")[0], "")
+        for name, variable in keras_variables(model).items()
+    }
+
+
+def _class_name(kind: type) -> str:
+    of_keras = (base for base in kind.__mro__ if base.__module__.startswith("keras.src.layers"))
+    base = next(of_keras, keras.Layer)
+    return kind.__name__ if base is keras.Layer else base.__name__
 
 
 def eager_variables(model: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The named conversions that `scaffolds.NAME.convert` accepts, between layouts people meet.
+"""The conversions of whole modules by name, between layouts people meet.
 
 Conversions from PyTorch make a variable's name PyTorch's if the renamed name still ends as Keras's
 does: the parts are joined by dots, and `kernel` is `weight`. Other names are taken as they are.
@@ -6,37 +6,23 @@ does: the parts are joined by dots, and `kernel` is `weight`. Other names are ta
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from runner.restoration.conversions import Combination, Conversion, Reshape, Slice, Transpose
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Target:
-    """The variable that a conversion is built for.
-
-    Attributes:
-      name: its name, or its owner's where it is a slot or an average.
-      shape: its whole shape.
-      linear: whether constants must not be added, as for optimizer slots.
-    """
-
-    name: str
-    shape: Shape
-    linear: bool = False
-
-
-# Takes the variable and the shapes of its tensors.
-Build = Callable[[Target, Sequence[Shape]], tuple[Conversion, ...]]
+from runner.restoration import torch_layouts as torch
+from runner.restoration.conversions import Conversion, Slice
+from runner.restoration.expressions import Expression, Function, Step, Tensor
+from runner.restoration.layouts import (
+    KERAS,
+    TF1,
+    AddForgetBias,
+    Build,
+    GateOrder,
+    Shape,
+    Target,
+    last_parts,
+    units_of,
+)
 
 
 @dataclass(frozen=True)
@@ -45,81 +31,26 @@ class NamedConversion:
 
     Attributes:
       build: returns the steps to the variable's value; a ValueError reports what does not fit.
-      names: makes the tensors' names from the variable's name and its renamed name.
-      combination: makes one tensor of several, before the steps.
+      names: makes the tensors' names from the variable's name and its renamed name; an argument of
+        the conversion, the number of a recurrent layer, comes after them.
+      others: yields further names under which the tensor may be, in order of preference.
+      combination: the function that makes one tensor of several, and its axis, before the steps.
     """
 
     build: Build
-    names: Callable[[str, str], tuple[str, ...]] = lambda variable, name: (name,)
-    combination: Combination | None = None
+    names: Callable[..., tuple[str, ...]] = lambda variable, name: (name,)
+    others: Callable[[str, str], Iterator[str]] = lambda variable, name: iter(())
+    combination: tuple[str, int] | None = None
 
 
-# A layer's gates are blocks of the last axis, one letter each. Of an LSTM i: input, f: forget,
-# c: candidate (PyTorch writes g, TensorFlow 1 j), o: output; of a GRU r: reset, z: update, n: new.
-KERAS, TF1 = "ifco", "icfo"
-KERAS_GRU, TORCH_GRU = "zrn", "rzn"
-
-
-def _units(shape: Shape, gates: str) -> int:
-    if not shape or shape[-1] % len(gates):
-        raise ValueError(f"the last axis of {list(shape)} does not hold {len(gates)} gates")
-    return shape[-1] // len(gates)
-
-
-@dataclass(frozen=True)
-class GateOrder(Conversion):
-    """Reorders the gates along the last axis."""
-
-    old: str
-    new: str
-
-    def shape(self, shape: Shape) -> Shape:
-        """See `Conversion.shape`."""
-        _units(shape, self.old)
-        return shape
-
-    def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `Conversion.apply`."""
-        gates = dict(zip(self.old, np.split(value, len(self.old), axis=-1), strict=True))
-        return np.concatenate([gates[gate] for gate in self.new], axis=-1)
-
-    def __str__(self) -> str:
-        return f"gates {self.old} to {self.new}"
-
-
-@dataclass(frozen=True)
-class AddForgetBias(Conversion):
-    """Adds a constant to the forget gate's bias, which a TensorFlow 1 cell adds at every step."""
-
-    amount: float
-
-    def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `Conversion.apply`."""
-        result = value.copy()
-        # The split gives views of the copy.
-        np.split(result, len(KERAS), axis=-1)[KERAS.index("f")][...] += self.amount
-        return result
-
-    def __str__(self) -> str:
-        return f"forget bias +{self.amount:g}"
-
-
-def _transposed(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-    return (Transpose((1, 0)),)
-
-
-def _last(target: Target, ends: Mapping[str, str], parts: int = 1) -> str:
-    """Returns the last parts of the variable's name, which must be one of `ends`."""
-    last = "/".join(target.name.split("/")[-parts:])
-    if last not in ends:
-        raise ValueError(f"{last!r} is not a variable that it converts: {', '.join(ends)}")
-    return last
+def _unchanged(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+    return ()
 
 
 def _tf1_lstm(forget_bias: float) -> Build:
     def build(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
         order = GateOrder(TF1, KERAS)
-        leaf = _last(target, _RECURRENT)
+        leaf = last_parts(target, torch.RECURRENT)
         if leaf == "bias":
             plain = target.linear or not forget_bias
             return (order,) if plain else (order, AddForgetBias(forget_bias))
@@ -144,136 +75,109 @@ def _join_names(variable: str, name: str) -> tuple[str, ...]:
 
 def _take_gate(gate: str) -> Build:
     def build(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-        units, others = _units(shapes[0], KERAS), shapes[0][:-1]
+        units, others = units_of(shapes[0], KERAS), shapes[0][:-1]
         offset = (*(0 for _ in others), units * KERAS.index(gate))
         return (Slice(offset, (*others, units)),)
 
     return build
 
 
-def _torch_conv(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-    return (Transpose((*range(2, len(shapes[0])), 1, 0)),)
-
-
-def _torch_depthwise(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-    # PyTorch counts the outputs channel by channel: index = channel * multiplier + m.
-    if len(shapes[0]) != 4 or shapes[0][1] != 1 or len(target.shape) != 4:
-        raise ValueError(f"{list(shapes[0])} is not a depthwise kernel (out, 1, height, width)")
-    out, _, height, width = shapes[0]
-    channels = target.shape[2]
-    if not channels or out % channels:
-        raise ValueError(f"{out} outputs are not a multiple of the {channels} channels")
-    split = Reshape((channels, out // channels, height, width))
-    return split, Transpose((2, 3, 0, 1))
-
-
-def _torch_lstm(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-    # The gates are i, f, g, o, which is Keras' order.
-    if _last(target, _RECURRENT) != "bias":
-        return _transposed(target, shapes)
-    if target.linear:
-        raise ValueError("slots and averages of two biases do not add up to the sum's")
-    return ()
-
-
-def _torch_gru(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-    order = GateOrder(TORCH_GRU, KERAS_GRU)
-    if _last(target, _RECURRENT) != "bias":
-        return Transpose((1, 0)), order
-    if len(target.shape) != 2:
-        raise ValueError("one bias cannot stand for PyTorch's two: make the GRU with reset_after")
-    return (order,)
-
-
-def _torch(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-    return _torch_conv(target, shapes) if _last(target, _PLAIN) == "kernel" else ()
-
-
-def _torch_attention(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-    part, leaf = _last(target, _ATTENTION, parts=2).split("/")
-    steps: list[Conversion] = []
-    rows = math.prod(target.shape[1:] if leaf == "kernel" else target.shape)
-    if part in _PROJECTIONS and shapes[0][:1] == (3 * rows,):
-        # Query, key and value are in one tensor, one after the other.
-        offset, others = rows * _PROJECTIONS.index(part), shapes[0][1:]
-        steps.append(Slice((offset, *(0 for _ in others)), (rows, *others)))
-    if leaf == "kernel":
-        steps.append(Transpose((1, 0)))
-    # PyTorch has one axis for all heads.
-    return (*steps, Reshape(target.shape))
-
-
-# The ends of Keras's names -> PyTorch's.
-_PLAIN = {
-    "kernel": "weight",
-    "bias": "bias",
-    "embeddings": "weight",
-    "gamma": "weight",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-}
-_RECURRENT = {
-    "kernel": "weight_ih_l0",
-    "recurrent_kernel": "weight_hh_l0",
-    "bias": "bias_ih_l0",
-}
-_PROJECTIONS = ("query", "key", "value")
-_ATTENTION = {
-    **{f"{part}/kernel": "in_proj_weight" for part in _PROJECTIONS},
-    **{f"{part}/bias": "in_proj_bias" for part in _PROJECTIONS},
-    "attention_output/kernel": "out_proj.weight",
-    "attention_output/bias": "out_proj.bias",
-}
-# A Keras layer holds its variables in a cell, PyTorch's has none.
-_CELL = re.compile(r"(^|.*\.)(lstm|gru)_cell(_\d+)?\.")
-
-
-def _torch_name(variable: str, name: str, ends: Mapping[str, str], parts: int = 1) -> str:
-    """Returns PyTorch's name if the renamed `name` still ends in the last parts of `variable`."""
-    last = "/".join(variable.split("/")[-parts:])
-    stem = name.removesuffix(last)
-    if last not in ends or stem == name or (stem and stem[-1] not in "/."):
-        return name
-    return stem.replace("/", ".") + ends[last]
-
-
-def _recurrent_names(variable: str, name: str) -> tuple[str, ...]:
-    torch_name = _torch_name(variable, name, _RECURRENT)
-    if torch_name != name:
-        torch_name = _CELL.sub(r"\1", torch_name)
-    if not variable.endswith("bias"):
-        return (torch_name,)
-    if "bias_ih" not in torch_name:
-        raise ValueError(
-            f"{name!r} is not the name of a tensor bias_ih..., whose partner is bias_hh..."
-        )
-    return (torch_name, torch_name.replace("bias_ih", "bias_hh"))
+def _plain(build: Build) -> NamedConversion:
+    return NamedConversion(build, torch.plain_names, torch.other_names)
 
 
 NAMED_CONVERSIONS: dict[str, NamedConversion] = {
-    # PyTorch's Linear, Conv, BatchNorm, LayerNorm and Embedding.
-    "torch": NamedConversion(_torch, lambda variable, name: (_torch_name(variable, name, _PLAIN),)),
+    # What PyTorch's layer of the same kind is; without a kind Linear, Conv, norms and Embedding.
+    "torch": _plain(torch.any_layer),
+    # The same, where the kind of PyTorch's layer is said: (out, in, spatial...) to the reverse.
+    **dict.fromkeys(("linear", "conv", "conv_transpose"), _plain(torch.reordered)),
+    **dict.fromkeys(("norm", "embedding"), _plain(torch.any_layer)),
+    "depthwise": _plain(torch.depthwise),
+    # (out, in) to EinsumDense's (in, heads, size) or (heads, size, out).
+    "einsum_dense": _plain(torch.einsum_dense),
+    # GPT2's Conv1D, a linear layer that is (in, out) as in Keras.
+    "conv1d_gpt2": _plain(torch.conv1d_gpt2),
     # (out, in, spatial...) to (spatial..., in, out); also OIHW to HWIO.
-    "torch_conv": NamedConversion(_torch_conv),
+    "torch_conv": NamedConversion(torch.conv),
     # (channels * multiplier, 1, h, w) to (h, w, channels, multiplier).
-    "torch_depthwise": NamedConversion(_torch_depthwise),
+    "torch_depthwise": NamedConversion(torch.depthwise_kernel),
     # (out, in) to (in, out).
-    "torch_dense": NamedConversion(_transposed),
+    "torch_dense": NamedConversion(torch.transposed),
     # weight_ih, weight_hh and bias_ih + bias_hh of layer 0, with gates i, f, g, o.
-    "torch_lstm": NamedConversion(_torch_lstm, _recurrent_names, Combination.SUM),
+    "torch_lstm": NamedConversion(torch.lstm, torch.recurrent_names, combination=("sum", 0)),
     # Likewise with gates r, z, n, and both biases as in Keras's reset_after=True.
-    "torch_gru": NamedConversion(_torch_gru, _recurrent_names, Combination.STACK),
-    # in_proj and out_proj to query, key, value and attention_output.
+    "torch_gru": NamedConversion(torch.gru, torch.recurrent_names, combination=("stack", 0)),
+    # in_proj and out_proj, or projections of their own, to query, key, value, attention_output.
     "torch_attention": NamedConversion(
-        _torch_attention,
-        lambda variable, name: (_torch_name(variable, name, _ATTENTION, parts=2),),
+        torch.attention, torch.attention_names, torch.other_attention_names
     ),
     # LSTMCell's kernel (inputs + units, 4 * units) and bias, with gates i, c, f, o.
     "tf1_lstm": NamedConversion(_tf1_lstm(forget_bias=1.0)),
     "tf1_lstm_no_forget_bias": NamedConversion(_tf1_lstm(forget_bias=0.0)),
     # One tensor for each gate: rename to a name with {gate}, which stands for i, f, c, o.
-    "lstm_join": NamedConversion(lambda target, shapes: (), _join_names, Combination.JOIN),
+    "lstm_join": NamedConversion(_unchanged, _join_names, combination=("concat", -1)),
     # One gate alone, from a Keras LSTM's tensor of all gates.
     **{f"lstm_gate_{gate}": NamedConversion(_take_gate(gate)) for gate in KERAS},
 }
+
+
+# The classes of Keras layers -> what `torch` is for them; for any other the plain layouts.
+_BY_LAYER = {
+    "DepthwiseConv1D": "depthwise",
+    "DepthwiseConv2D": "depthwise",
+    "EinsumDense": "einsum_dense",
+    "LSTMCell": "torch_lstm",
+    "SimpleRNNCell": "torch_lstm",
+    "GRUCell": "torch_gru",
+}
+
+
+def expanded(expression: Expression, target: Target, has: Callable[[str], bool]) -> Expression:
+    """Returns an expression with the tensors that its named conversions take.
+
+    `rnn.bias | torch_lstm` takes two. `has` tells whether the checkpoint has a tensor of a name.
+
+    Raises:
+      ValueError: when the name is not what the conversion asks for.
+    """
+    if not isinstance(expression, Step):
+        if isinstance(expression, Function):
+            inner = tuple(expanded(operand, target, has) for operand in expression.operands)
+            return Function(expression.name, inner, expression.keywords)
+        return expression
+    if expression.name not in NAMED_CONVERSIONS or not isinstance(expression.operand, Tensor):
+        operand = expanded(expression.operand, target, has)
+        return Step(expression.name, operand, expression.arguments, expression.keywords)
+    name, chosen = expression.operand.name, _chosen(expression.name, target)
+    conversion = NAMED_CONVERSIONS[chosen]
+    names = conversion.names(target.name, name, *expression.arguments)
+    if len(names) == 1 and not has(names[0]):
+        others = conversion.others(target.name, name)
+        names = (next((other for other in others if has(other)), names[0]),)
+    tensors = tuple(_merged(tensor, has) for tensor in names)
+    operand = tensors[0]
+    if conversion.combination and len(tensors) > 1:
+        function, axis = conversion.combination
+        operand = Function(function, tensors, {"axis": axis} if function != "sum" else {})
+    return Step(chosen, operand)
+
+
+def _chosen(name: str, target: Target) -> str:
+    """Returns the conversion that `torch` is for the kind of the variable's layer."""
+    if name != "torch":
+        return name
+    if target.layer == "EinsumDense" and torch.is_projection(target.name):
+        return "torch_attention"
+    return _BY_LAYER.get(target.layer, name)
+
+
+def _merged(name: str, has: Callable[[str], bool]) -> Expression:
+    """Returns the tensor, or the two that PyTorch's weight norm keeps in its place."""
+    module, dot, leaf = name.rpartition(".")
+    for pair in (
+        (f"{name}_g", f"{name}_v"),
+        tuple(f"{module}{dot}parametrizations.{leaf}.original{at}" for at in (0, 1)),
+    ):
+        if not has(name) and all(map(has, pair)):
+            return Function("weight_norm", tuple(map(Tensor, pair)))
+    return Tensor(name)

@@ -19,10 +19,10 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Collision, Expect, StateChoice
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem, nearest
-from runner.restoration.fitting import SourceTensor
 from runner.restoration.matching import Matches, match
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import bad_expression, bad_rules, some
+from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import (
     WARM_STARTED,
     StateClass,

@@ -12,6 +12,7 @@ from runner.config.spelling import override, yaml
 from runner.errors import Problem, nearest, ranked, similar
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import PATTERN_MAPS, Renames, compile_pattern
+from runner.restoration.rules import parse_rule
 
 # How many variables a problem names, each with the nearest name in the checkpoint.
 _NAMED = 3
@@ -231,6 +232,17 @@ def bad_rules(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
                 Renames({key: value}) if part == "rename" else compile_pattern(key)
             except re.error as error:
                 problems.append(bad_expression(f"scaffolds.{scaffold}.{part}", error))
+    for key, value in config.rules.items():
+        try:
+            parse_rule(key, value)
+        except ValueError as error:
+            problems.append(
+                Problem(
+                    f"scaffolds.{scaffold}.rules: {key}: {value}",
+                    str(error),
+                    "write PATTERN: EXPRESSION as docs/reference/restoration.md describes",
+                )
+            )
     return problems + [
         Problem(
             f"scaffolds.{scaffold}.convert: {name!r} is not a named conversion",

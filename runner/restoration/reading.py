@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError, Problem
 from runner.restoration.conversions import is_float
-from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.source_tensors import SourceTensor
 
 _LOGGER = logging.getLogger(__name__)
 

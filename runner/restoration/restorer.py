@@ -18,10 +18,10 @@ from runner.config.choices import Initialize
 from runner.config.schema import CHIEF, PS
 from runner.restoration.conversions import Slice
 from runner.restoration.engine import restore_values
-from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.reading import NonFinite, OnTensor, in_scaffold
 from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target, Variables
+from runner.restoration.source_tensors import SourceTensor
 
 # Bytes of each source in memory at once, besides the variables, while `RestoreV2` reads.
 CHUNK_BYTES = 32 << 20
@@ -171,7 +171,7 @@ def restore_operation(
         for (source, _), chain in chains.items():
             keys = bundles[source].keys
             # In the order of the file, which is by key.
-            chain.sort(key=lambda assignment: keys[assignment.pieces[0].tensor.name])
+            chain.sort(key=lambda assignment: keys[assignment.pieces[0].names[0]])
             end: list[tf.Operation] = []
             for chunk in _chunks(chain):
                 with tf.control_dependencies(end):
@@ -192,7 +192,7 @@ def _restore_chunk(
     with tf.device(_reading_device(targets[0].device)):
         values = tf.raw_ops.RestoreV2(
             prefix=bundle.prefix,
-            tensor_names=[bundle.keys[piece.tensor.name] for piece in pieces],
+            tensor_names=[bundle.keys[piece.names[0]] for piece in pieces],
             shape_and_slices=[slice_spec(piece) for piece in pieces],
             dtypes=[variable.dtype.base_dtype for variable in targets],
         )
@@ -204,7 +204,7 @@ def _restore_chunk(
 
         def check(*arrays: NDArray[Any]) -> None:
             for (piece, _), array in zip(checked, arrays, strict=True):
-                on_tensor(piece.source, piece.tensor.name, array)
+                on_tensor(piece.source, piece.names[0], array)
 
         # One operation for a chunk: one for each tensor would be thousands of operations.
         checks = [tf.numpy_function(check, [value for _, value in checked], [])] if checked else []
@@ -234,7 +234,7 @@ def slice_spec(piece: SourceTensor) -> str:
     if block is None:
         return ""
     ranges = (f"{at},{size}" for at, size in zip(block.offset, block.size, strict=True))
-    return f"{' '.join(map(str, piece.tensor.shape))} {':'.join(ranges)}"
+    return f"{' '.join(map(str, piece.tensors[0].shape))} {':'.join(ranges)}"
 
 
 def _block(piece: SourceTensor) -> Slice | None:

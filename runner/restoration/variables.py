@@ -77,6 +77,8 @@ class VariableSpec:
       partition: which part of a partitioned variable it is; None for a whole variable.
       shared_by: the full names of the variables for which an optimizer keeps it once, such as
         Adam's powers; empty for all other variables.
+      layer: the class of its Keras layer, e.g. `Dense`; empty where there is none.
+      short_names: its unique names without the names of functional sub-models, which rules accept.
     """
 
     tensor: TensorSpec
@@ -86,6 +88,8 @@ class VariableSpec:
     frozen: bool = False
     partition: Partition | None = None
     shared_by: tuple[str, ...] = ()
+    layer: str = ""
+    short_names: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

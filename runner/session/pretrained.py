@@ -16,12 +16,12 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSp
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.restoration.conversions import Reshape, Slice
 from runner.restoration.engine import restore_values
-from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import Miss, combined, missing_problems
 from runner.restoration.reading import in_scaffold
 from runner.restoration.restorer import InitFunction
 from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target
+from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import StateClass, VariableSpec
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
@@ -273,7 +273,7 @@ def _assign(
                     "saver's var_list",
                 )
             )
-    taken = {piece.tensor.name for assignment in assignments for piece in assignment.pieces}
+    taken = {name for a in assignments for piece in a.pieces for name in piece.names}
     missing = missing_problems(key, spec, misses, taken=taken, not_renamed=(), rename={})
     return assignments, [
         *(replace(problem, remedy=_NAME_THEM) for problem in missing),

@@ -12,9 +12,9 @@ import tensorflow as tf
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import Problem
-from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.restorer import Restorer
+from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import Partition, StateClass, VariableSpec
 
 tf1 = tf.compat.v1

@@ -52,6 +52,8 @@ def test_the_metrics_that_compile_makes() -> None:
     model = Own([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse", metrics=["mae"])
     assert [type(metric).__name__ for metric in metrics_of(model)] == ["Mean", "CompileMetrics"]
+    model.compile("sgd", "mse", metrics=["mae", keras.metrics.Recall()])
+    assert [type(metric).__name__ for metric in metrics_of(model)][2:] == ["Recall"]
 
 
 def test_which_weights_do_not_decay() -> None:

@@ -19,9 +19,8 @@ from runner.restoration.conversions import (
     Slice,
     Transpose,
     casts_freely,
-    read_vocabulary,
-    remap,
 )
+from runner.restoration.vocabularies import read_vocabulary, remap
 
 VALUE = np.arange(12, dtype=np.float32).reshape(3, 4)
 

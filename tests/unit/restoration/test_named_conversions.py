@@ -15,13 +15,11 @@ from numpy.typing import NDArray
 
 import runner
 from runner.errors import PlanError
-from runner.restoration.conversions import Combination, Conversion
-from runner.restoration.named_conversions import (
-    NAMED_CONVERSIONS,
-    AddForgetBias,
-    GateOrder,
-    Target,
-)
+from runner.restoration.combinations import Combination, Concat, Stack, Sum, WeightNorm
+from runner.restoration.conversions import Conversion
+from runner.restoration.layouts import AddForgetBias, GateOrder, Target
+from runner.restoration.named_conversions import NAMED_CONVERSIONS
+from runner.restoration.steps import FUNCTIONS
 
 Array = NDArray[Any]
 layers = keras.layers
@@ -133,6 +131,21 @@ class Case:
     x: Array
 
 
+@keras.saving.register_keras_serializable()
+class Odd(keras.Layer):
+    """A cell that is none of PyTorch's."""
+
+    state_size = output_size = 4
+
+    def build(self, shape: Any) -> None:
+        """Builds a kernel that `torch` does not know."""
+        self.recurrent_kernel = self.add_weight(shape=(12, 3), name="recurrent_kernel")
+
+    def call(self, x: Any, states: Any) -> Any:
+        """Passes the state on."""
+        return states[0], states
+
+
 CASES = {
     "dense": Case(
         "torch",
@@ -164,8 +177,17 @@ CASES = {
     ),
     "gru": Case("torch_gru", layers.GRU(4), recurrent(3), gru, random(2, 5, 3)),
     "lstm": Case("torch_lstm", layers.LSTM(4), recurrent(4), lstm, random(2, 5, 3)),
+    "lstm by its layer": Case("torch", layers.LSTM(4), recurrent(4), lstm, random(2, 5, 3)),
+    "gru by its layer": Case("torch", layers.GRU(4), recurrent(3), gru, random(2, 5, 3)),
     "attention": Case(
         "torch_attention",
+        layers.MultiHeadAttention(2, 3),
+        ATTENTION,
+        attention,
+        random(2, 5, 6),
+    ),
+    "attention by its layers": Case(
+        "torch",
         layers.MultiHeadAttention(2, 3),
         ATTENTION,
         attention,
@@ -197,7 +219,7 @@ def started(path: Path, layer: keras.Layer, convert: str, **keys: Any) -> runner
 @pytest.mark.parametrize("name", CASES)
 def test_a_keras_layer_computes_what_pytorchs_does(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    arguments = [case.x, case.x] if name == "attention" else [case.x]
+    arguments = [case.x, case.x] if name.startswith("attention") else [case.x]
     case.layer(*arguments)
     save(tmp_path, {f"enc.net.{key}": value for key, value in case.state.items()})
     rename = {"re:(.*)": r"enc/net/\1"}
@@ -231,7 +253,7 @@ def test_names_that_are_given_whole_and_projections_one_by_one(tmp_path: Path) -
     [
         (layers.GRU(4, reset_after=False), "torch_gru", "make the GRU with reset_after"),
         (
-            layers.LSTM(4),
+            layers.RNN(layers.StackedRNNCells([Odd()])),
             "torch",
             "'recurrent_kernel' is not a variable that it converts",
         ),
@@ -261,7 +283,9 @@ def convert(
     value, foretold = values[0], shapes[0]
     if len(values) > 1:
         assert conversion.combination is not None
-        value, foretold = conversion.combination.apply(values), conversion.combination.shape(shapes)
+        function, axis = conversion.combination
+        combination = FUNCTIONS[function](None, **({} if function == "sum" else {"axis": axis}))
+        value, foretold = combination.apply(values), combination.shape(shapes)
     for step in steps:
         value, foretold = step.apply(value), step.shape(foretold)
     assert value.shape == foretold == shape
@@ -394,9 +418,11 @@ def test_what_a_conversion_refuses(
     [
         (GateOrder("icfo", "ifco"), "gates icfo to ifco"),
         (AddForgetBias(1.0), "forget bias +1"),
-        (Combination.JOIN, "gates joined"),
-        (Combination.SUM, "summed"),
-        (Combination.STACK, "stacked"),
+        (Concat(-1), "joined along axis -1"),
+        (Sum(), "summed"),
+        (Stack(), "stacked"),
+        (Stack(1), "stacked along axis 1"),
+        (WeightNorm(), "weight norm merged"),
     ],
 )
 def test_steps_in_words(step: Conversion | Combination, words: str) -> None:
@@ -406,8 +432,8 @@ def test_steps_in_words(step: Conversion | Combination, words: str) -> None:
 def test_gates_that_are_not_there_and_tensors_that_differ_are_refused() -> None:
     with pytest.raises(ValueError, match="does not hold 3 gates"):
         GateOrder("rzn", "zrn").shape((3, 8))
-    for combination in Combination:
+    for combination in (Sum(), Stack()):
         with pytest.raises(ValueError, match=r"the tensors have the shapes \[\[2\], \[3\]\]"):
             combination.shape([(2,), (3,)])
     with pytest.raises(ValueError, match="have the shapes"):
-        Combination.JOIN.shape([(), ()])
+        Concat(-1).shape([(), ()])

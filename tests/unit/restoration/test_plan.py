@@ -12,9 +12,10 @@ import pytest
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Collision, Expect, Missing, StateChoice
 from runner.errors import Problem
-from runner.restoration.conversions import Cast, Combination, PadOrSlice, Transpose
-from runner.restoration.fitting import SourceTensor
+from runner.restoration.combinations import Sum
+from runner.restoration.conversions import Cast, PadOrSlice, Transpose
 from runner.restoration.reading import mean
+from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import VariableSpec
 from tests.tiny.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
 
@@ -24,7 +25,8 @@ TENSOR = TensorSpec("w", (2, 3), "float64")
 def test_a_piece_of_several_tensors_and_steps() -> None:
     other = TensorSpec("v", (2, 3), "float64")
     steps = (Transpose((1, 0)), Cast("float32"), PadOrSlice((3, 2), (3, 3), (0, 0)))
-    piece = SourceTensor("net", TENSOR, steps, (other,), Combination.SUM)
+    operands = (SourceTensor("net", TENSOR), SourceTensor("net", other))
+    piece = SourceTensor("net", None, steps, operands, Sum())
     assert piece.needs_initial
     assert piece.names == ("w", "v")
     values, initial = [np.ones((2, 3)), np.ones((2, 3))], np.zeros((3, 3), np.float32)

@@ -17,11 +17,11 @@ from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, 
 from runner.errors import CheckpointError, Problem
 from runner.restoration import restorer, session_backend
 from runner.restoration.conversions import Slice
-from runner.restoration.fitting import SourceTensor
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.reading import NonFinite, converted_values
 from runner.restoration.restorer import restore_operation, restored_in_graph
 from runner.restoration.session_backend import SessionBackend, Target
+from runner.restoration.source_tensors import SourceTensor
 from tests.tiny.plans import checkpoint, variable
 from tests.tiny.restoring import save_bundle
 

@@ -1,0 +1,87 @@
+"""The splits of an experiment's data as batches in a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from runner.config.instantiation import build_target
+from runner.config.schema import RunConfig
+from runner.errors import ConfigError, Problem
+from runner.graph.experiment import Data, Sized
+from runner.graph.input_pipeline import TrainingInput
+from runner.graph.replica import Replica
+from runner.system.user_code import calling
+
+# Of an evaluation of the training data.
+_BATCH_SIZE = 32
+
+
+def build_data(config: RunConfig) -> Data:
+    """Builds the data.
+
+    Raises:
+      ConfigError: when the target cannot be built or lacks a split.
+    """
+    data = build_target("data", config.data)
+    if not isinstance(data, Data):
+        splits = ("train", "validation", "test")
+        lacking = [split for split in splits if not hasattr(data, split)]
+        raise ConfigError(
+            Problem(
+                f"data: {config.data['_target_']} has no {', '.join(lacking)}",
+                "data has the methods train(), validation() and test(), each a tf.data.Dataset",
+            )
+        )
+    return data
+
+
+def batches_of(split: str, data: Data, *, labelled: bool) -> tf.data.Dataset:
+    """Returns the batches of a split.
+
+    Args:
+      split: `train`, `validation` or `test`.
+      data: the data.
+      labelled: whether a batch must have labels.
+
+    Raises:
+      ConfigError: when it is no dataset of such batches.
+      UserCodeError: when the data raise an error.
+    """
+    with calling(f"data.{split}()"):
+        dataset = getattr(data, split)()
+    element = getattr(dataset, "element_spec", None)
+    if element is not None and not labelled:
+        return dataset
+    if isinstance(element, tuple) and len(element) in (2, 3):
+        return dataset
+    raise ConfigError(
+        Problem(
+            f"data.{split}() gives {element if element is not None else type(dataset).__name__}",
+            "it must be a tf.data.Dataset of (features, labels) batches, or of (features, labels, "
+            "weights)",
+        )
+    )
+
+
+def one_pass(split: str, data: Data, *, labelled: bool) -> tuple[tf.data.Dataset, tf.Tensor | None]:
+    """Returns the batches of a split, and their number; None where they are known to end."""
+    batches = batches_of(split, data, labelled=labelled)
+    size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
+    if size is None:
+        return batches, batches.cardinality()
+    # The last batch of endless data may hold examples of two passes.
+    return batches.unbatch().take(size).batch(_BATCH_SIZE), None
+
+
+def training_input(data: Data, replica: Replica, *, labelled: bool) -> TrainingInput:
+    """Returns the training input of this process."""
+    batches = replica.shard(batches_of("train", data, labelled=labelled))
+    ahead = getattr(data, "prefetch", True)
+    return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
+
+
+def features_of(batch: Any) -> Any:
+    """Returns the features of a batch, which may have no labels."""
+    return batch[0] if isinstance(batch, tuple) else batch

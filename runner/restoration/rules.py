@@ -1,0 +1,119 @@
+"""The rules of a scaffold: pattern over variables -> expression over tensors.
+
+A key that ends in `/` is a module rule: it renames the beginning of names, and may name the
+conversion of the whole module. Any other rule matches whole names. Of the rules that match, the
+first wins; plain module rules come last, so that the rules of roles, `{block/}norm/`, may stand
+after or before the rules of blocks, which tell what `{block/}` is in the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.restoration.expressions import Expression, Function, Step, Tensor, fill, parse
+from runner.restoration.patterns import REGEX
+from runner.restoration.rule_patterns import Pattern, compile_rule, substitute
+from runner.restoration.steps import check
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule, parsed."""
+
+    key: str
+    pattern: Pattern
+    expression: Expression
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it renames the beginnings of names."""
+        return self.key.endswith("/") and not self.key.startswith(REGEX)
+
+    @property
+    def composes(self) -> bool:
+        """Whether other rules tell what a part of its pattern is in the checkpoint."""
+        return any(part.endswith("/") for part in self.pattern.parts.values())
+
+
+def parse_rule(key: str, value: str) -> Rule:
+    """Parses a rule.
+
+    Raises:
+      ValueError: when its pattern or its expression is not valid.
+    """
+    rule = Rule(key, compile_rule(key, value), parse(value))
+    check(rule.expression)
+    if rule.is_module and isinstance(_source(rule.expression), Function):
+        raise ValueError("a rule for a module, which ends in `/`, has no function of tensors")
+    return rule
+
+
+def _source(expression: Expression) -> Expression:
+    while isinstance(expression, Step):
+        expression = expression.operand
+    return expression
+
+
+class Rules:
+    """The rules of a scaffold, and the ones that variables use.
+
+    Raises:
+      ValueError: when a rule is not valid.
+    """
+
+    def __init__(self, rules: Mapping[str, str]) -> None:
+        parsed = [parse_rule(key, value) for key, value in rules.items()]
+        self._rules = sorted(parsed, key=lambda rule: rule.is_module and not rule.composes)
+        self._modules = [rule for rule in self._rules if rule.is_module]
+        self._used: set[str] = set()
+
+    def find(self, names: Sequence[str]) -> Expression | None:
+        """Returns the expression for a variable with one or more names; None without a rule.
+
+        Raises:
+          ValueError: when a computation in it is not possible.
+        """
+        for rule in self._rules:
+            for name in names:
+                parts = rule.pattern.match(name)
+                if parts is not None:
+                    self._used.add(rule.key)
+                    return self._filled(rule, name, parts)
+        return None
+
+    def unused(self) -> tuple[str, ...]:
+        """Returns the patterns of the rules that no variable has used so far."""
+        return tuple(rule.key for rule in self._rules if rule.key not in self._used)
+
+    def _filled(self, rule: Rule, name: str, parts: dict[str, str]) -> Expression:
+        for part in rule.pattern.parts.values():
+            if part.endswith("/"):
+                parts[part] = self._module(parts[part])
+        rest = parts.get("rest", "") if rule.is_module else ""
+        source = _source(rule.expression)
+
+        def change(text: str) -> str:
+            return substitute(text, parts)
+
+        expression = fill(rule.expression, change)
+        return _with_rest(expression, rest) if rest and isinstance(source, Tensor) else expression
+
+    def _module(self, path: str) -> str:
+        """Returns the beginning of names in the checkpoint for a path that ends in `/`."""
+        for rule in self._modules:
+            parts = rule.pattern.match(path)
+            if parts is not None and all(parts[part] != path for part in parts if part[-1] == "/"):
+                self._used.add(rule.key)
+                source = _source(self._filled(rule, path, parts))
+                return source.name if isinstance(source, Tensor) else path
+        return path
+
+
+def _with_rest(expression: Expression, rest: str) -> Expression:
+    match expression:
+        case Step(name, operand, arguments, keywords):
+            return Step(name, _with_rest(operand, rest), arguments, keywords)
+        case Tensor(name):
+            return Tensor(name + rest)
+    return expression

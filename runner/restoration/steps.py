@@ -1,0 +1,230 @@
+"""The steps and functions of expressions by name, and the expressions with their tensors known.
+
+A step is a function of the variable, the tensor's shape and the arguments in the expression; it
+returns conversions. To add a step, add an entry to `STEPS`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from runner.checkpoints.reader import TensorSpec
+from runner.restoration.combinations import Combination, Concat, Fill, Stack, Sum, WeightNorm
+from runner.restoration.conversions import Conversion, Reshape, Slice, Transpose
+from runner.restoration.expressions import Expression, Function, Step, Tensor
+from runner.restoration.layouts import Shape, Target
+from runner.restoration.named_conversions import NAMED_CONVERSIONS
+from runner.restoration.resampling import Interpolate, Pad, Reduce, Repeat, Scale
+from runner.restoration.source_tensors import SourceTensor
+from runner.restoration.vocabularies import remap
+
+_Steps = tuple[Conversion, ...]
+
+
+def _transpose(target: Target, shape: Shape, *axes: int) -> _Steps:
+    return (Transpose(axes or tuple(reversed(range(len(shape))))),)
+
+
+def _reshape(target: Target, shape: Shape, *sizes: int) -> _Steps:
+    if -1 in sizes:
+        known = math.prod(size for size in sizes if size != -1)
+        rest = math.prod(shape) // known if known else 0
+        sizes = tuple(rest if size == -1 else size for size in sizes)
+    return (Reshape(sizes or target.shape),)
+
+
+def _slice(target: Target, shape: Shape, ranges: str) -> _Steps:
+    texts = [text.strip() for text in str(ranges).split(",")]
+    if "..." in texts:
+        at = texts.index("...")
+        texts[at : at + 1] = [":"] * (len(shape) - len(texts) + 1)
+    texts += [":"] * (len(shape) - len(texts))
+    offsets, sizes, remaining = [], [], []
+    try:
+        for text, size in zip(texts, shape, strict=True):
+            start, stop = _range(text, size)
+            offsets.append(start)
+            sizes.append(stop - start)
+            remaining += [stop - start] * (":" in text)
+    except ValueError as error:
+        raise ValueError(f"[{ranges}] is not a block of {list(shape)}") from error
+    block = Slice(tuple(offsets), tuple(sizes))
+    return (block,) if len(remaining) == len(shape) else (block, Reshape(tuple(remaining)))
+
+
+def _range(text: str, size: int) -> tuple[int, int]:
+    start, colon, stop = text.partition(":")
+    if not colon:
+        at = int(start)
+        start, stop = str(at), str(at + 1 or size)
+    first, end, _ = slice(*(int(edge) if edge.strip() else None for edge in (start, stop))).indices(
+        size
+    )
+    if first >= end:
+        raise ValueError
+    return first, end
+
+
+def _split(target: Target, shape: Shape, parts: int, part: int, axis: int = 0) -> _Steps:
+    if not -len(shape) <= axis < len(shape) or shape[axis] % parts or not 0 <= part < parts:
+        raise ValueError(f"{list(shape)} has no part {part} of {parts} along axis {axis}")
+    size = shape[axis] // parts
+    offset = [0] * len(shape)
+    offset[axis] = part * size
+    sizes = [*shape]
+    sizes[axis] = size
+    return (Slice(tuple(offset), tuple(sizes)),)
+
+
+def _unflatten(target: Target, shape: Shape, *sizes: int) -> _Steps:
+    """Reorders the axis that a flatten of (channels, height, width) made to channels last."""
+    axes = [at for at, size in enumerate(shape) if size == math.prod(sizes)]
+    if len(axes) != 1:
+        raise ValueError(f"{list(shape)} has no single axis of {math.prod(sizes)} entries")
+    at, rank = axes[0], len(sizes)
+    spread = (*shape[:at], *sizes, *shape[at + 1 :])
+    order = [*range(at), *range(at + 1, at + rank), at, *range(at + rank, len(spread))]
+    return Reshape(spread), Transpose(tuple(order)), Reshape(shape)
+
+
+def _scale(target: Target, shape: Shape, factor: float) -> _Steps:
+    return (Scale(factor * 1.0),)
+
+
+def _mean(target: Target, shape: Shape, axis: int) -> _Steps:
+    return (Reduce(axis, mean=True),)
+
+
+def _sum(target: Target, shape: Shape, axis: int) -> _Steps:
+    return (Reduce(axis, mean=False),)
+
+
+def _repeat(target: Target, shape: Shape, count: int, axis: int) -> _Steps:
+    return (Repeat(count, axis),)
+
+
+def _pad(
+    target: Target, shape: Shape, before: int, after: int, *, axis: int = 0, value: float = 0.0
+) -> _Steps:
+    return (Pad(before, after, axis, value),)
+
+
+def _interpolate(target: Target, shape: Shape, *grid: int, old: str = "") -> _Steps:
+    """Resizes to `grid`, by default the square that fits the variable; `old` is e.g. `14x14`."""
+    if len(shape) < 2:
+        raise ValueError(f"{list(shape)} holds no grid of position embeddings")
+    side = math.isqrt(shape[-2])
+    rows, columns = map(int, str(old).split("x")) if old else (side, side)
+    others = shape[-2] - rows * columns
+    if not grid:
+        side = math.isqrt(target.shape[-2] - others) if len(target.shape) > 1 else 0
+        grid = (side, side)
+    if len(grid) != 2 or min(grid) < 1 or others < 0:
+        raise ValueError(f"{list(shape)} is no grid of {rows}x{columns} for {grid}")
+    return (Interpolate((rows, columns), (grid[0], grid[1]), others),)
+
+
+def _tokens(target: Target, shape: Shape, old: str, new: str, axis: int = 0) -> _Steps:
+    if not -len(shape) <= axis < len(shape) or len(shape) != len(target.shape):
+        raise ValueError(f"{list(shape)} and {list(target.shape)} have no common axis {axis}")
+    axis %= len(shape)
+    old_tokens, new_tokens = target.read(old), target.read(new)
+    sizes = {"old_size": shape[axis], "new_size": target.shape[axis]}
+    return (remap(old_tokens, new_tokens, axis, **sizes),)
+
+
+STEPS: Mapping[str, Callable[..., _Steps]] = {
+    "transpose": _transpose,
+    "reshape": _reshape,
+    "slice": _slice,
+    "split": _split,
+    "unflatten": _unflatten,
+    "scale": _scale,
+    "mean": _mean,
+    "sum": _sum,
+    "repeat": _repeat,
+    "pad": _pad,
+    "interpolate": _interpolate,
+    "tokens": _tokens,
+}
+FUNCTIONS: Mapping[str, Callable[..., Combination]] = {
+    "sum": lambda target: Sum(),
+    "stack": lambda target, axis=0: Stack(axis),
+    "concat": lambda target, axis=0: Concat(axis),
+    "weight_norm": lambda target: WeightNorm(),
+    "zeros": lambda target: Fill(0.0, target.shape),
+    "ones": lambda target: Fill(1.0, target.shape),
+}
+
+
+def check(expression: Expression) -> None:
+    """Checks the names of steps and functions and the number of their arguments.
+
+    Raises:
+      ValueError: when one is not known, or its arguments are not as it takes them.
+    """
+    match expression:
+        case Function(name, operands, keywords):
+            if name not in FUNCTIONS:
+                raise ValueError(f"{name!r} is not a function: {', '.join(FUNCTIONS)}")
+            _bind(FUNCTIONS[name], name, 1, (), keywords)
+            for operand in operands:
+                check(operand)
+        case Step(name, operand, arguments, keywords):
+            if name in STEPS:
+                _bind(STEPS[name], name, 2, arguments, keywords)
+            elif name not in NAMED_CONVERSIONS:
+                raise ValueError(
+                    f"{name!r} is not a step: {', '.join((*STEPS, *NAMED_CONVERSIONS))}"
+                )
+            check(operand)
+
+
+def _bind(
+    function: Callable[..., object],
+    name: str,
+    given: int,
+    arguments: tuple[object, ...],
+    keywords: Mapping[str, object],
+) -> None:
+    try:
+        inspect.signature(function).bind(*[None] * given, *arguments, **keywords)
+    except TypeError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def source_tensor(
+    expression: Expression, source: str, target: Target, tensors: Iterator[TensorSpec]
+) -> SourceTensor:
+    """Returns the expression with its tensors, which come in the order of `names_in`.
+
+    Raises:
+      ValueError: when a step does not take the shape before it.
+    """
+    match expression:
+        case Tensor():
+            return SourceTensor(source, next(tensors))
+        case Function(name, operands, keywords):
+            if target.linear and name not in ("stack", "concat"):
+                raise ValueError(f"slots and averages have no {name}")
+            inner = tuple(source_tensor(each, source, target, tensors) for each in operands)
+            return SourceTensor(source, None, (), inner, FUNCTIONS[name](target, **keywords))
+        case Step(name, operand, arguments, keywords):
+            value = source_tensor(operand, source, target, tensors)
+            if name in NAMED_CONVERSIONS:
+                steps = NAMED_CONVERSIONS[name].build(target, [value.shape])
+            else:
+                try:
+                    steps = STEPS[name](target, value.shape, *arguments, **keywords)
+                except TypeError as error:
+                    given = ", ".join(map(str, (*arguments, *keywords.values())))
+                    raise ValueError(f"{name} does not take {given}") from error
+            return SourceTensor(
+                source,
+                value.tensor,
+                (*value.conversions, *steps),
+                value.operands,
+                value.combination,
+            )

@@ -1,0 +1,95 @@
+"""Programs in the style of keras.io: the numbers of `fit`, bit for bit again after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from runner.config.schema import RunConfig
+from runner.errors import UserCodeError
+from runner.graph.build import build_graph
+from tests.keras_io import PROGRAMS, Data, Program
+from tests.tiny.configs import tiny
+from tests.tiny.runs import Runs, disturbed, short
+
+SEED, STEPS = 3, 20
+
+# The others take minutes: `make soak` runs them.
+FAST = ("conditional_gan", "pixel_cnn", "endpoint_layer", "fraud")
+every_program = pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.soak) for name in PROGRAMS],
+)
+
+
+def config(program: Program, **changes: Any) -> RunConfig:
+    module = program.model.__module__
+    fields: dict[str, Any] = {
+        "seed": SEED,
+        "data": {"_target_": "tests.keras_io.Data", "program": program.name},
+        "model": {"_target_": f"{module}.{program.name}"},
+        "loss": None,
+        "metrics": {},
+        "optimizer": {},
+        "train": short(checkpoint_every=10, objective=program.objective),
+        **program.config,
+    }
+    return tiny(**{**fields, **changes})
+
+
+def of_fit(program: Program) -> list[Mapping[str, float]]:
+    """Returns the log of each step of `fit`, with metrics of the step's batch alone."""
+    keras.utils.set_random_seed(SEED)
+    model = program.model()
+    logged: list[Mapping[str, float]] = []
+
+    class Log(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            logged.append({name: float(value) for name, value in logs.items()})
+            model.reset_metrics()
+
+    data = Data(program.name).train()
+    arguments = {"steps_per_epoch": STEPS, "verbose": 0, "shuffle": False, **program.fit}
+    model.fit(data, callbacks=[Log()], **arguments)
+    return logged
+
+
+@every_program
+def test_a_step_has_the_numbers_of_fit(name: str) -> None:
+    program = PROGRAMS[name]
+    expected = of_fit(program)
+    built = build_graph(config(program), "validation", train=True)
+    training = built.training
+    assert training is not None
+    with built.graph.as_default(), tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run([tf.compat.v1.local_variables_initializer(), training.input_initializer])
+        session.run(tf.compat.v1.tables_initializer())
+        steps = [session.run((dict(training.values), training.train_op))[0] for _ in range(STEPS)]
+    for values, logged in zip(steps, expected, strict=True):
+        assert set(values) == set(logged)
+        for metric in logged:
+            np.testing.assert_allclose(values[metric], logged[metric], rtol=1e-5, atol=1e-6)
+
+
+@every_program
+def test_a_failed_run_ends_as_if_it_had_not(name: str, tmp_path: Path) -> None:
+    program = PROGRAMS[name]
+    undisturbed, failed = Runs(tmp_path / "undisturbed"), Runs(tmp_path / "failed")
+    objective = undisturbed.start(config(program, run_dir=str(undisturbed.folder)))
+    hooks = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
+    with pytest.raises(UserCodeError, match="the hook failed"):
+        failed.start(config(program, run_dir=str(failed.folder), hooks=hooks))
+    again = failed.start(config(program, run_dir=str(failed.folder), hooks=hooks))
+    values, expected = failed.values(), undisturbed.values()
+    assert set(values) == set(expected)
+    for variable, value in expected.items():
+        assert np.array_equal(values[variable], value), variable
+    # TensorFlow's graph optimiser chooses the order of a metric's sums, again in each session.
+    assert again == pytest.approx(objective, rel=1e-6, nan_ok=True)
