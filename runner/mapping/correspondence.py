@@ -68,7 +68,9 @@ def correspond(
       ordered: whether the file's order is that of its model's definition.
       hints: words of the file -> words of the model.
     """
-    spelled = {hinted(name, hints or {}): name for name in tensors}
+    spelled = {
+        hinted(name, hints or {}): name for name in tensors if not _is_slot(name, tensors)
+    }
     shapes = {new: tensors[name] for new, name in spelled.items() if tensors[name]}
     if not ordered:
         shapes = dict(sorted(shapes.items(), key=lambda item: _natural(item[0])))
@@ -87,6 +89,12 @@ def correspond(
         tuple(name for new, name in spelled.items() if new not in used),
         f"{fitter.layout.value if fitter.layout else 'undecided'}: {fitter.reason}",
     )
+
+
+def _is_slot(name: str, tensors: Mapping[str, object]) -> bool:
+    """Returns whether a name extends another tensor's, as `kernel/Adam` does."""
+    parts = name.split("/")
+    return any("/".join(parts[:count]) in tensors for count in range(1, len(parts)))
 
 
 def _natural(name: str) -> tuple[tuple[bool, str, int], ...]:

@@ -121,7 +121,9 @@ def _apart(
 ) -> Iterable[tuple[str, Sequence[Leaf]]]:
     """Yields the leaves of each module; parameters of unknown roles, as `cls_token`, one by one."""
     for beginning, parts in members.items():
-        if any(leaf.word in roles for leaf in parts):
+        alike = len({leaf.shape for leaf in parts}) == 1 and len(parts[0].shape) == 1
+        numbered = all(leaf.word.isdigit() for leaf in parts)
+        if alike or numbered or any(leaf.word in roles for leaf in parts):
             yield beginning, parts
         else:
             yield from ((beginning, [leaf]) for leaf in parts)
@@ -260,6 +262,15 @@ class Fitter:
             else:
                 del free[role]
                 taken[leaf.name] = Taken((tensor.name,), tensor.part, step)
+        if len(unnamed) == len(free) and all(leaf.word.isdigit() for leaf in free.values()):
+            # Files of Keras number the variables of a layer in order.
+            numbered = sorted(free, key=int)
+            for (_, leaf), number in zip(unnamed, numbered, strict=True):
+                step = self.step(leaf, free[number])
+                if step is None:
+                    return None
+                taken[leaf.name] = Taken((free[number].name,), None, step)
+            return Fitting(taken)
         for role, leaf in unnamed:
             options = {
                 tensor.name: Taken((tensor.name,), tensor.part, step)
@@ -267,7 +278,8 @@ class Fitter:
                 if other not in _ROLES.values() and (step := self.step(leaf, tensor)) is not None
             }
             if options:
-                first = min(options)
+                guesses = {*options} - {name for leaf in taken.values() for name in leaf.tensors}
+                first = next((name for name in options if name in guesses), next(iter(options)))
                 others = tuple(options) if len(options) > 1 else ()
                 taken[leaf.name] = Taken(options[first].tensors, options[first].part, options[first].step, others)
             elif role == BIAS or (role == WEIGHT and variables.is_vector):

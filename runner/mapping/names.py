@@ -9,8 +9,9 @@ from typing import TypeAlias
 Token: TypeAlias = "str | int"
 
 _TOKEN = re.compile(r"\d+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# A single letter behind a number counts, as in `block2a`.
-_COUNTING = re.compile(r"(?<=\d)[a-z](?![a-zA-Z])")
+# A single letter behind a number counts, as in `block2a`, and so do a to d alone.
+_COUNTING = re.compile(r"(?<=\d)[a-z](?![a-zA-Z])|(?<![a-zA-Z])[a-d](?![a-zA-Z])")
+_ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
 
 # Phrases that several writers spell in several ways -> one spelling, before names are cut.
 _PHRASES = tuple(
@@ -75,7 +76,10 @@ def tokens(name: str) -> tuple[Token, ...]:
         name = phrase.sub(spelling, name)
     name = _COUNTING.sub(lambda letter: f"_{ord(letter[0]) - ord('a')}_", name)
     parts = (part.lower() for part in _TOKEN.findall(name))
-    return tuple(int(part) if part.isdigit() else _SYNONYMS.get(part, part) for part in parts)
+    return tuple(
+        int(part) if part.isdigit() else _ORDINALS.get(part) or _SYNONYMS.get(part, part)
+        for part in parts
+    )
 
 
 def hinted(name: str, hints: Mapping[str, str]) -> str:
