@@ -10,7 +10,7 @@ a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a ru
 in a cluster, it reads from its configuration. `examples` is user code.
 
 For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
-`plan`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
+`plan`, `prove`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
 
 Sessions without a configuration:
 
@@ -37,6 +37,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from runner import checkpoints as checkpoints
     from runner import estimator as estimator
+    from runner.api import Result as Result
+    from runner.api import open_run as open_run
+    from runner.api import run as run
     from runner.checkpoints.inspection import Checkpoint as Checkpoint
     from runner.checkpoints.inspection import open_checkpoint as open_checkpoint
     from runner.config.schema import RunConfig as RunConfig
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from runner.restoration.eager import WarmStartPlan as WarmStartPlan
     from runner.restoration.eager import plan as plan
     from runner.restoration.eager import warm_start as warm_start
+    from runner.restoration.proving import prove as prove
     from runner.session.cached_session import CachedSession as CachedSession
     from runner.session.monitored_session import ChiefSessionCreator as ChiefSessionCreator
     from runner.session.monitored_session import MonitoredSession as MonitoredSession
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
 # Module -> its public names. Imported when they are asked for: configuration errors and --help must
 # not wait for TensorFlow. Type checkers read the imports above.
 _PUBLIC = {
+    "api": ("Result", "open_run", "run"),
     "checkpoints.inspection": ("Checkpoint", "open_checkpoint"),
     "config.schema": ("RunConfig",),
     "config.validation": ("validate",),
@@ -73,6 +78,7 @@ _PUBLIC = {
     "graph.graph_spec": ("GraphSpec",),
     "graph.input_pipeline": ("TrainingInput",),
     "restoration.eager": ("WarmStart", "WarmStartPlan", "plan", "warm_start"),
+    "restoration.proving": ("prove",),
     "lifecycle": ("run_experiment",),
     "session.cached_session": ("CachedSession",),
     "session.monitored_session": (

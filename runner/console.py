@@ -1,12 +1,16 @@
-"""Prints what a run reports: in colour on a terminal, in plain lines elsewhere."""
+"""Prints what a run reports: in colour on a terminal, as HTML in a notebook, otherwise in lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
+from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
@@ -137,3 +141,42 @@ class Screen:
             self.console.print(renderable)
         else:
             self.write(plain)
+
+
+def as_html(renderable: RenderableType) -> str:
+    """Returns a renderable as HTML: a `Listing` as a table, other parts as their text."""
+    if isinstance(renderable, Group):
+        return "".join(map(as_html, renderable.renderables))
+    if isinstance(renderable, Text):
+        colour = f' style="color: {renderable.style}"' if renderable.style else ""
+        return f"<div><span{colour}>{escape(renderable.plain)}</span></div>".replace("\n", "<br>")
+    if not isinstance(renderable, Listing):
+        return f"<pre>{escape(as_text(renderable))}</pre>"
+    head = "".join(f"<th>{escape(name)}</th>" for name in renderable.columns)
+    rows = (
+        "".join(f'<td style="text-align: left">{as_html(_text(cell))}</td>' for cell in row)
+        for row in renderable.rows
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+class NotebookScreen(Screen):
+    """Prints lines into the output of a notebook's cell, and shows tables as HTML."""
+
+    def show(self, renderable: RenderableType, plain: str) -> None:
+        """Shows a renderable as HTML."""
+        self.live(as_html(renderable))
+
+    def live(self, html: str) -> Callable[[str], None]:
+        """Shows HTML, and returns a function that replaces it by other HTML."""
+        # An installation without notebooks does not have it.
+        notebook: Any = importlib.import_module("IPython.display")
+        handle = notebook.display(notebook.HTML(html), display_id=True)
+        return lambda html: handle.update(notebook.HTML(html))
+
+
+def screen_of_process() -> Screen:
+    """Returns the screen that suits this process: a notebook's cell, or standard output."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return NotebookScreen() if hasattr(shell, "kernel") else Screen()

@@ -6,6 +6,10 @@ functions that take an `OpenedRun` afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
 from runner.config.choices import Mode, PlanFormat
 from runner.config.schema import RunConfig
 from runner.errors import PlanError, Problem, RunDirectoryError
@@ -26,6 +30,23 @@ from runner.training.loop_hooks import configured_hooks
 from runner.training.run import Experiment, OpenedRun, RunContext, claimed_directory
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The result of an experiment's mode.
+
+    Attributes:
+      objective: of training the best, of an evaluation that of the evaluated split.
+      directory: the run directory of training.
+      plan: where variables came from; None where a run continued from its own checkpoint.
+      metrics: of an evaluation.
+    """
+
+    objective: float | None = None
+    directory: Path | None = None
+    plan: RestorationPlan | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
 def run_experiment(config: RunConfig, context: RunContext | None = None) -> float | None:
     """Trains, plans, evaluates or exports an experiment, as its `mode` says.
 
@@ -41,24 +62,30 @@ def run_experiment(config: RunConfig, context: RunContext | None = None) -> floa
       RunnerError: see its subclasses in `runner.errors`; `InterruptedRunError` after a signal,
         `PrunedRunError` when the trial is pruned.
     """
-    experiment = Experiment(config, context or RunContext())
+    return perform(Experiment(config, context or RunContext())).objective
+
+
+def perform(experiment: Experiment) -> Outcome:
+    """Does what the `mode` of an experiment says; raises as `run_experiment` does."""
+    config = experiment.config
     try:
         with disk_errors(experiment.container):
             if config.mode is Mode.train:
                 return train(experiment)
             if config.mode is Mode.evaluate:
-                return evaluate_run(experiment)
+                metrics = evaluate_run(experiment)
+                objective = metrics[config.train.objective.removeprefix("validation/")]
+                return Outcome(objective, metrics=metrics)
             if config.mode is Mode.plan:
-                show_plan(experiment)
-            else:
-                export_run(experiment)
+                return Outcome(plan=show_plan(experiment))
+            export_run(experiment)
     except SystemExit as error:  # Most calls of user code report it with their key.
         raise raised("the experiment's code", error) from error
-    return None
+    return Outcome()
 
 
-def train(experiment: Experiment) -> float:
-    """Trains a run to its end and returns the best objective.
+def train(experiment: Experiment) -> Outcome:
+    """Trains a run to its end.
 
     It resumes or extends an earlier run if `resume` says so and there is one.
     """
@@ -83,11 +110,11 @@ def train(experiment: Experiment) -> float:
             run = OpenedRun(experiment, claimed, plan, interruption)
             hooks = configured_hooks(run)
             _introduce(run)
-        return train_run(run, hooks)
+        return Outcome(train_run(run, hooks), run.directory.path, plan)
 
 
-def show_plan(experiment: Experiment) -> None:
-    """Shows where each variable's value would come from.
+def show_plan(experiment: Experiment) -> RestorationPlan:
+    """Shows, and returns, where each variable's value would come from.
 
     Raises:
       PlanError: when the plan has problems.
@@ -123,6 +150,7 @@ def show_plan(experiment: Experiment) -> None:
         raise PlanError(listed, *refused)
     if refused:
         raise RunDirectoryError(*refused)
+    return plan
 
 
 def _plan_fresh_start(experiment: Experiment) -> RestorationPlan:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose
+from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -100,6 +100,32 @@ def running(config: DictConfig) -> Iterator[None]:
         yield
     finally:
         HydraConfig.instance().cfg = before
+
+
+@contextmanager
+def command_scope() -> Iterator[None]:
+    """Lets Hydra compose the shipped configuration as for a command, and then as it did before."""
+    register()
+    before = HydraConfig.instance().cfg
+    with initialize_config_dir(str(shipped("conf")), "runner", version_base="1.3"):
+        try:
+            yield
+        finally:
+            HydraConfig.instance().cfg = before
+
+
+def compose_command(overrides: Sequence[str]) -> DictConfig:
+    """Composes, within `command_scope`, as a command of these overrides does, `hydra` included.
+
+    It becomes the configuration that Hydra runs.
+
+    Raises:
+      ConfigError: when it does not compose.
+    """
+    with reporting_composition():
+        config = compose("config", [*map(with_plus_plus, overrides)], return_hydra_config=True)
+    HydraConfig.instance().set_config(config)
+    return config
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

@@ -135,8 +135,10 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
             raise cause from None
         if not isinstance(cause, ValueError | TypeError):
             raise raised(key, cause or error) from cause
+        has_arguments = any(name not in _HYDRA_KEYS[:2] for name in node)
+        refused = "refuses its arguments" if has_arguments else "fails"
         raise ConfigError(
-            Problem(f"{key}: {node['_target_']} refuses its arguments", located(cause))
+            Problem(f"{key}: {node['_target_']} {refused}", located(cause))
         ) from error
 
 

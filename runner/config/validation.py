@@ -21,8 +21,8 @@ from runner.config.choices import (
     Mode,
     rule_problems,
 )
-from runner.config.composition import default_optimizer
-from runner.config.instantiation import DEFAULT
+from runner.config.composition import default_optimizer, reporting_composition
+from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
 from runner.config.masking import remember_typed
@@ -39,16 +39,15 @@ _IN_THE_UPDATE = ("accumulate", "clip", "ema_decay", "evaluate_ema")
 _IN_THE_UPDATE_OF_A_PART = ("trainable", "freeze_until_step", "learning_rate_multiplier")
 
 
-def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
+def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] = ()) -> RunConfig:
     """Returns the typed configuration, with `scaffolds` as a dict of `ScaffoldConfig`.
 
     Args:
-      config: the composed configuration.
+      config: a composed configuration, or any mapping with its keys.
       experiments: the names that `+experiment=` accepts, for the messages.
 
     Raises:
       ConfigError: with every problem.
-      TypeError: when the configuration is not composed over `RunConfig`.
     """
     config = _complete(config)
     _empty_parts(config)
@@ -76,9 +75,8 @@ def validate(config: DictConfig, experiments: Sequence[str] = ()) -> RunConfig:
     problems += _user_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
-    typed = OmegaConf.to_object(config)
-    if not isinstance(typed, RunConfig):
-        raise TypeError(f"the configuration is not composed over RunConfig but {type(typed)}")
+    objects: Any = OmegaConf.to_object(config)
+    typed: RunConfig = objects
     typed.scaffolds = scaffolds
     typed.train.goal = typed.train.direction
     return typed
@@ -107,16 +105,23 @@ def is_from_run_dir(command: DictConfig) -> bool:
         return False
 
 
-def _complete(config: DictConfig) -> DictConfig:
-    """Returns a copy in which a key that the command line deleted has its default again."""
-    completed = copy.deepcopy(config)
+def _complete(config: DictConfig | Mapping[str, Any]) -> DictConfig:
+    """Returns a copy over the schema, with its defaults for keys that are absent or deleted."""
+    schema = OmegaConf.structured(RunConfig(scaffolds=None))
+    completed: Any = copy.deepcopy(config)
+    if OmegaConf.get_type(config) is not RunConfig:
+        register_resolvers()
+        with reporting_composition():
+            optimizer = {} if "optimizer" in config else {"optimizer": default_optimizer()}
+            completed = OmegaConf.merge(schema, optimizer, completed)
     OmegaConf.set_struct(completed, False)
     deleted = {field.name for field in fields(RunConfig)} - set(completed)
     if deleted:
-        defaults = dict(OmegaConf.structured(RunConfig(scaffolds=None)).items_ex(resolve=False))
+        defaults = dict(schema.items_ex(resolve=False))
         for name in deleted:
             completed[name] = defaults[name]
-    return completed
+    whole: DictConfig = completed
+    return whole
 
 
 def _empty_parts(config: DictConfig) -> None:

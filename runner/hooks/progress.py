@@ -1,16 +1,18 @@
-"""Shows the progress of training: a bar on a terminal, plain lines elsewhere."""
+"""Shows the progress of training: a bar on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any
 
 import tensorflow as tf
 from rich import progress
 from rich.table import Column
 from rich.text import Text
 
-from runner.console import Screen
+from runner.console import NotebookScreen, Screen
 from runner.hooks.scheduled import (
     Session,
     SessionRunArgs,
@@ -38,8 +40,39 @@ class _Rate(progress.ProgressColumn):
         return Text(f"{task.speed:.0f} steps/s" if task.speed else "")
 
 
+class _NotebookBar:
+    """A bar below a notebook's cell, with the methods of Rich's that are used."""
+
+    def __init__(self, screen: NotebookScreen, total: int, step: int) -> None:
+        self._total, self._first, self._step = total, step, step
+        self._values, self._drawn, self._began = "", 0.0, time.monotonic()
+        self._replace = screen.live(self._html(0.0))
+
+    def update(self, _task: Any, completed: int | None = None, values: str | None = None) -> None:
+        """Takes the step or the values, and draws now and then."""
+        self._step = self._step if completed is None else completed
+        self._values = self._values if values is None else values
+        now = time.monotonic()
+        if now - self._drawn >= 1 / _DRAWN_PER_SECOND:
+            self._drawn = now
+            self._replace(self._html(now - self._began))
+
+    def stop(self) -> None:
+        """Removes the bar."""
+        self._replace("")
+
+    def _html(self, seconds: float) -> str:
+        done = self._step - self._first
+        rate = done / seconds if seconds else 0.0
+        left = f", {max(self._total - self._step, 0) / rate:.0f} s left" if rate else ""
+        text = f"{self._step}/{self._total}  {rate:.0f} steps/s{left}  {self._values}"
+        style = "width: 20em; vertical-align: middle"
+        bar = f'<progress style="{style}" value="{self._step}" max="{self._total}"></progress>'
+        return f"{bar} <code>{escape(text)}</code>"
+
+
 class ProgressHook(tf.compat.v1.train.SessionRunHook):
-    """A bar with rate and time left on a terminal; elsewhere, `show` prints a line.
+    """A bar with rate and time left on a terminal or in a notebook; elsewhere `show` prints a line.
 
     Args:
       step: the global step after the train op has run.
@@ -57,14 +90,17 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
     ) -> None:
         self._step_after, self._steps, self._screen, self._clock = step, steps, screen, clock
         self._shown = (0.0, 0)
-        self._bar: progress.Progress | None = None
+        self._bar: progress.Progress | _NotebookBar | None = None
+        self._task: Any = None
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Starts the bar at the step from which the session starts."""
         step = present_step(session)
         self._shown = (self._clock(), step)
-        if self._screen.is_terminal:
-            self.close()
+        self.close()
+        if isinstance(self._screen, NotebookScreen):
+            self._bar = _NotebookBar(self._screen, self._steps, step)
+        elif self._screen.is_terminal:
             columns: list[progress.ProgressColumn] = [
                 progress.MofNCompleteColumn(table_column=_one_line()),
                 _Rate(table_column=_one_line()),
@@ -78,14 +114,14 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
                     *columns,
                     progress.TextColumn("{task.fields[values]}", table_column=_one_line()),
                 ]
-            self._bar = progress.Progress(
+            self._bar = bar = progress.Progress(
                 *columns,
                 console=self._screen.console,
                 transient=True,
                 refresh_per_second=_DRAWN_PER_SECOND,
             )
-            self._task = self._bar.add_task("", total=self._steps, completed=step, values="")
-            self._bar.start()
+            self._task = bar.add_task("", total=self._steps, completed=step, values="")
+            bar.start()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step."""
@@ -104,8 +140,9 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if self._bar is not None:
             shown = Text(text)
-            # Rich would cut every column, the number of the step too.
-            shown.truncate(max(self._screen.console.width - _BESIDE, 0), overflow="ellipsis")
+            if self._screen.is_terminal:
+                # Rich would cut every column, the number of the step too.
+                shown.truncate(max(self._screen.console.width - _BESIDE, 0), overflow="ellipsis")
             self._bar.update(self._task, values=shown.plain)
             return
         (before, first), now = self._shown, self._clock()

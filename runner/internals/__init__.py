@@ -1,7 +1,7 @@
 """The private API that the rooms use, each part with its purpose and its reason.
 
 - `tensorflow`: TensorFlow's.
-- `keras`: Keras's.
+- `keras`: Keras's; `preprocessing`: of its layers that adapt to data.
 - `omegaconf`: OmegaConf's.
 
 Nothing here imports another room but `errors`. A test of each module fails when its library changes

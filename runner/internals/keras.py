@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,19 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
         visited_saveables={id(optimizer)} if optimizer is not None else set(),
     )
     return store.groups
+
+
+@contextmanager
+def restored_names() -> Iterator[None]:
+    """Puts back the names, policy and seeds that `keras.utils.clear_session` drops in the block.
+
+    Nothing public returns them. Clearing replaces the objects that hold them.
+    """
+    state = global_state.GLOBAL_STATE_TRACKER, global_state.GLOBAL_SETTINGS_TRACKER
+    try:
+        yield
+    finally:
+        global_state.GLOBAL_STATE_TRACKER, global_state.GLOBAL_SETTINGS_TRACKER = state
 
 
 def layers_of(model: Any) -> list[Any]:
@@ -132,3 +146,33 @@ def _slot_prefix(variable: Any) -> str:
 def spares_weights(optimizer: Any) -> bool:
     """Whether `Optimizer.exclude_from_weight_decay` was called, which `get_config` leaves out."""
     return hasattr(optimizer, "_exclude_from_weight_decay")
+
+
+@dataclass(frozen=True)
+class Call:
+    """The first call of a layer: its positional arguments, and its output."""
+
+    arguments: tuple[Any, ...]
+    output: Any
+
+
+@contextmanager
+def recorded_calls() -> Iterator[dict[int, Call]]:
+    """Records the first call of every Keras layer within, by the `id` of the layer.
+
+    Keras has no hooks for calls. An attribute `call` of a layer would be tracked by it, and a model
+    of the outputs of all layers needs a functional one.
+    """
+    calls: dict[int, Call] = {}
+    original = keras.Layer.__call__
+
+    def recording(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+        output = original(layer, *arguments, **keywords)
+        calls.setdefault(id(layer), Call(arguments, output))
+        return output
+
+    keras.Layer.__call__ = recording
+    try:
+        yield calls
+    finally:
+        keras.Layer.__call__ = original

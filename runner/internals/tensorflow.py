@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
     TrackableObjectGraph as TrackableObjectGraph,
 )
 from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices as SavedTensorSlices
+from tensorflow.python.eager import context
 
 # `tf.estimator.export` was these very classes and functions; no public module offers them any more.
 from tensorflow.python.saved_model.model_utils import (
@@ -61,6 +63,20 @@ def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
     values = node.attr.values()
     functions = [function for value in values for function in (value.func, *value.list.func)]
     return [function.name for function in functions if function.name]
+
+
+@contextmanager
+def restored_seed() -> Iterator[None]:
+    """Puts back the seed of eager operations after the block, and how far they are in it.
+
+    Nothing public returns either, and `tf.random.set_seed` begins again.
+    """
+    eager = context.context()
+    seed = eager._seed, getattr(eager, "_rng", None)  # Absent before the first seed.
+    try:
+        yield
+    finally:
+        eager._seed, eager._rng = seed
 
 
 def slice_of(variable: tf.Variable) -> Any:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -27,6 +28,7 @@ from runner.checkpoints.locate import Artifacts, is_mlflow_uri
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
+from runner.console import as_html
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import layers_of
 from runner.restoration import html_report, json_report, report
@@ -59,7 +61,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WarmStartPlan(RestorationPlan):
-    """Where the value of every variable of an eager model comes from; prints as a table.
+    """Where the value of every variable of a model comes from; prints as a table.
 
     Attributes:
       origins: scaffold -> the checkpoints that its source was resolved to.
@@ -71,6 +73,9 @@ class WarmStartPlan(RestorationPlan):
 
     def __str__(self) -> str:
         return report.text(self, whole=False)
+
+    def _repr_html_(self) -> str:
+        return as_html(report.table(self))
 
     def to_html(self) -> str:
         """Returns the plan as one self-contained page."""
@@ -156,7 +161,17 @@ def warm_start(
     """
     prepared = _prepare(model, scaffolds, optimizer, input_shape, restoration)
     prepared.restore()
+    if isinstance(model, keras.Layer):
+        _LAST_PLANS[model] = prepared.plan
     return prepared.plan
+
+
+_LAST_PLANS: WeakKeyDictionary[keras.Layer, WarmStartPlan] = WeakKeyDictionary()
+
+
+def last_plan(model: keras.Layer) -> WarmStartPlan | None:
+    """Returns the plan of a model's last warm start, or None."""
+    return _LAST_PLANS.get(model)
 
 
 class WarmStart(keras.callbacks.Callback):

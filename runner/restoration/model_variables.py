@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import layers_of, slots_of
-from runner.restoration.weights_layout import attributes_around, layers_around
+from runner.restoration.weights_layout import layers_around
 
 
 def model_variables(model: Any) -> dict[str, tf.Variable]:
@@ -38,13 +38,20 @@ def keras_variables(model: Any) -> dict[str, Any]:
     root = f"{getattr(model, 'name', '')}/"
     variables = getattr(model, "variables", [])
     names = [variable.path.removeprefix(root) for variable in variables]
-    for around in (layers_around, attributes_around):
-        if twice := _twice(names):
-            parents = around(model)
-            names = [
-                "/".join((*parents.get(id(variable), ()), variable.name)) if name in twice else name
-                for name, variable in zip(names, variables, strict=True)
-            ]
+    if twice := _twice(names):
+        layers = layers_around(model)
+        names = [
+            "/".join((*layers.get(id(variable), ()), variable.name)) if name in twice else name
+            for name, variable in zip(names, variables, strict=True)
+        ]
+    if twice := _twice(names):
+        holders = _attributes_around(model)
+        names = [
+            f"{holders[id(variable)]}/{name.partition('/')[2]}"
+            if name in twice and id(variable) in holders
+            else name
+            for name, variable in zip(names, variables, strict=True)
+        ]
     if twice := _twice(names):
         raise ConfigError(
             *(
@@ -71,6 +78,16 @@ def which_train(model: Any, variables: Mapping[str, Any]) -> dict[str, bool]:
         values = {name: id(tensorflow_variable(variables[name])) for name in variables}
         trains |= {name: value in trained for name, value in values.items() if value in known}
     return trains
+
+
+def _attributes_around(model: Any) -> dict[int, str]:
+    """Returns the `id` of a variable -> the attribute of the model that holds its layer."""
+    return {
+        id(variable): attribute
+        for attribute, layer in vars(model).items()
+        if isinstance(layer, keras.Layer)
+        for variable in layer.variables
+    }
 
 
 def _twice(names: Sequence[str]) -> list[str]:

@@ -88,6 +88,7 @@ def other_attention_names(variable: str, name: str) -> Iterator[str]:
                 for leaf in ("kernel", "bias")
             }
             yield _torch_name(variable, name, ends, parts=2)
+    yield _torch_name(variable, name, _PLAIN)  # A rule names the projection.
 
 
 def recurrent_names(variable: str, name: str, layer: int = 0) -> tuple[str, ...]:

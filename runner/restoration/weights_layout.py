@@ -194,15 +194,6 @@ def layers_around(model: Any) -> dict[int, tuple[str, ...]]:
     }
 
 
-def attributes_around(model: Any) -> dict[int, tuple[str, ...]]:
-    """Returns the `id` of a Keras variable of a model -> the attributes that lead to its layer."""
-    return {
-        id(variable): tuple(part for part in group.split("/") if part != "layers")
-        for group, held in _groups(model)[1].items()
-        for variable in held.values()
-    }
-
-
 def _groups(model: Any) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
     """Returns the layers of a model as in `WeightsLayout`, and group -> number -> variable."""
     try:

@@ -64,7 +64,10 @@ def import_tensorflow() -> None:
         return
     is_set = LEVEL in os.environ
     with without_import_notes(), without_collections():
-        import tensorflow  # noqa: F401 - later imports find it in `sys.modules`
+        import tensorflow as tf
+
+        # Otherwise the first session looks for GPUs, and reports a missing driver.
+        tf.config.list_physical_devices()
     if not is_set:
         # Child processes would take it for the user's, and print the notes.
         del os.environ[LEVEL]

@@ -36,6 +36,7 @@ class _Received:
       cause: why it ends then.
       further: the signals handled besides SIGINT and SIGTERM.
       finished: whether signals are ignored from now on.
+      keeps_process: whether the process goes on even when its time is over.
     """
 
     received: signal.Signals | None = None
@@ -46,6 +47,7 @@ class _Received:
     cause: str = ""
     further: tuple[signal.Signals, ...] = ()
     finished: bool = False
+    keeps_process: bool = False
 
 
 class Interruption:
@@ -61,15 +63,20 @@ class Interruption:
     Args:
       grace_seconds: how long after the first signal the process ends at the latest.
       further: signals that are handled like SIGINT and SIGTERM, but never count as a second one.
+      keeps_process: never ends the process, as a notebook's has more to lose than the run.
     """
 
     _innermost: ClassVar[Interruption | None] = None
 
     def __init__(
-        self, grace_seconds: float = GRACE_SECONDS, further: Sequence[signal.Signals] = ()
+        self,
+        grace_seconds: float = GRACE_SECONDS,
+        further: Sequence[signal.Signals] = (),
+        *,
+        keeps_process: bool = False,
     ) -> None:
         self._grace = grace_seconds
-        self._state = _Received(further=tuple(further))
+        self._state = _Received(further=tuple(further), keeps_process=keeps_process)
         self._in_loop = False
         self._listener: Callable[[], None] | None = None
         self._writer = -1
@@ -207,7 +214,7 @@ class Interruption:
         """Ends the process when its time is over; returns when the pipe is closed."""
         state = self._state
         while True:
-            ends = None if state.finished else state.deadline
+            ends = None if state.finished or state.keeps_process else state.deadline
             timeout = None if ends is None else max(0.0, ends - time.monotonic())
             if not select.select([reader], [], [], timeout)[0]:
                 end_at_once(state.last, terminal, state.cause)

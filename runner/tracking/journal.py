@@ -192,6 +192,18 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[Line]:
             yield Line(decode_line(line), offset)
 
 
+def history(directory: Path) -> dict[int, dict[str, float]]:
+    """Returns step -> metric -> value; of steps that were recorded again, the last values."""
+    steps: dict[int, dict[str, float]] = {}
+    for segment in segments(directory):
+        if segment.after is not None:
+            steps = {step: values for step, values in steps.items() if step <= segment.after}
+        for record, _ in read_lines(segment.path):
+            if isinstance(record, Metrics):
+                steps.setdefault(record.step, {}).update(record.values)
+    return dict(sorted(steps.items()))
+
+
 class Journal:
     """Appends records, each by one system call, so that the death of the process loses none.
 

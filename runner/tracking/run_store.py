@@ -52,7 +52,7 @@ class JournalTracker(Tracker):
     Args:
       store: the run's stores.
       directory: the folder of the journal, claimed.
-      follower: follows the journal.
+      follower: follows the journal; None where no store is configured.
       adds: whether the run has ended before and is only added to, so that its end time stays.
     """
 
@@ -60,7 +60,7 @@ class JournalTracker(Tracker):
         self,
         store: RunStore,
         directory: TrackingDirectory,
-        follower: FollowerProcess,
+        follower: FollowerProcess | None,
         *,
         adds: bool = False,
     ) -> None:
@@ -126,6 +126,8 @@ class JournalTracker(Tracker):
         self._journal.append(End(status, self._journal.lost, end_time))
         self._journal.close()
         self._directory.release()
+        if self._follower is None:
+            return
         run_directory, timeout = self._directory.run_directory, self._store.config.close_seconds
         for path in self._follower.finish(run_directory, timeout, remaining=remaining):
             undelivered = TrackingDirectory(path)
@@ -147,8 +149,8 @@ class JournalTracker(Tracker):
 class RunStore:
     """Records runs in the configured stores, and finds them in MLflow again.
 
-    No store is contacted before it is needed. When the configuration names none, runs are only
-    logged, and none is found.
+    No store is contacted before it is needed. When the configuration names none, runs have only
+    their journals, and none is found.
 
     Args:
       config: where runs are recorded, and how; by default nowhere.
@@ -196,11 +198,6 @@ class RunStore:
         Raises:
           TrackingError: another process records from this directory.
         """
-        if not self._uris:
-            logger.info("run %s of %s", run_name, experiment)
-            tracker = Tracker(run_name)
-            tracker.set_tags(tags)
-            return tracker
         files = TrackingDirectory(directory.absolute())
         try:
             files.claim()
@@ -225,8 +222,9 @@ class RunStore:
                 ended=ended.value if ended else None,
             )
         )
-        follower = self._follower()
-        follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
+        follower = self._follower() if self._uris else None
+        if follower is not None:
+            follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
         return JournalTracker(self, files, follower, adds=ended is not None)
 
     def recorded(self, directory: Path) -> bool:
@@ -251,7 +249,8 @@ class RunStore:
     def location(self, directory: Path) -> str:
         """Returns the places where the run of a run directory is recorded, for display."""
         files = TrackingDirectory(directory)
-        return "; ".join(backend_of(uri).location(files, uri) for uri in self._uris)
+        places = [backend_of(uri).location(files, uri) for uri in self._uris]
+        return "; ".join(places) or "only in the run directory: tracking is off"
 
     @property
     def store(self) -> str:

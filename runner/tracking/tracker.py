@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,6 @@ from runner.tracking.journal import Dataset
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-logger = logging.getLogger(__name__)
 
 RUN_DIR_TAG = "runner.run_dir"
 """Tag that holds the absolute path of the run directory."""
@@ -71,30 +68,20 @@ class ExportedModel:
 
 
 class Tracker:
-    """Records one run. This base class, used when tracking is off, logs each call as one line.
+    """Records one run. This base class records nothing.
 
     No method waits for a store or raises because of it: records that cannot be delivered are
     reported through `logging`, by `close` at the latest.
-
-    Args:
-      name: display name of the run.
     """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._closed = False
 
     def log_parameters(self, parameters: Mapping[str, object]) -> None:
         """Records values that are fixed for the run, each as a string."""
-        logger.info("parameters: %s", _listed(parameters))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Records one value of each metric at the global step `step`, with the present time."""
-        logger.info("step %d: %s", step, _listed(metrics))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Sets tags, replacing those that exist."""
-        logger.info("tags: %s", _listed(tags))
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Stores a copy of a file or directory, under its name, with the run.
@@ -105,23 +92,18 @@ class Tracker:
           folder: the folder among the artifacts, with `/` between the parts; the default is their
             root.
         """
-        logger.info("artifact: %s", path)
 
     def log_text(self, text: str, file: str) -> None:
         """Stores `text` as the artifact named `file`, with `/` between the parts of the name."""
-        logger.info("%s:\n%s", file, text)
 
     def log_dataset(self, dataset: Dataset) -> None:
         """Records a data set that the run reads."""
-        identity = f"{dataset.name}, digest {dataset.digest}"
-        logger.info("%s data: %s, %s", dataset.context, identity, _listed(dataset.sizes))
 
     def rewind(self, step: int) -> None:
         """Notes that the run resumes from `step`, so that metrics of later steps come again.
 
         Each step ends up in the store once, whether it came before this call or after it.
         """
-        logger.info("run %s: resumes from step %d", self._name, step)
 
     def close(self, status: Status, remaining: Callable[[], float | None] = lambda: None) -> None:
         """Delivers the rest, within a bounded time, and records how the run ended.
@@ -132,17 +114,7 @@ class Tracker:
           status: how the run ended; `Status.RUNNING` leaves it open, to be resumed.
           remaining: returns how many seconds a signal leaves for the call; None without a signal.
         """
-        if not self._closed:
-            logger.info("run %s: %s", self._name, status)
-        self._closed = True
 
     def location(self) -> str:
         """Returns the place where the run is recorded, for display, with passwords masked."""
-        return "only in the log: tracking is off"
-
-
-def _listed(values: Mapping[str, object]) -> str:
-    return ", ".join(
-        f"{name}={f'{value:.6g}' if isinstance(value, float) else value}"
-        for name, value in values.items()
-    )
+        return ""

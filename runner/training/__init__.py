@@ -8,6 +8,7 @@
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order (the last
   one ends it after a signal, or when its trial is pruned), and where their metrics go.
 - `recording`: records a run at its start and its end, and prints its last lines.
+- `eager_model`: the Keras model of a run outside any graph, with the values of a checkpoint.
 - `evaluation`, `export`: `mode=evaluate` and `mode=export`, of a run's checkpoint or of the values
   that training would start from.
 

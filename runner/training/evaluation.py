@@ -84,13 +84,13 @@ def chosen_weights(experiment: Experiment, which: str) -> Iterator[Weights]:
     yield Weights(prefix, step_of(prefix), directory, experiment.config)
 
 
-def evaluate_run(experiment: Experiment) -> float:
+def evaluate_run(experiment: Experiment) -> Mapping[str, float]:
     """Evaluates a checkpoint, by default the best of the newest finished run, on a split.
 
     Metrics of the test split are added to the run's record as `test/...`.
 
     Returns:
-      The objective's value.
+      Name -> value of the metrics.
 
     Raises:
       RunnerError: as `chosen_weights`.
@@ -100,6 +100,7 @@ def evaluate_run(experiment: Experiment) -> float:
         built = build_graph(weights.config, split.value, train=False)
         with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
             built.saver.restore(session, weights.prefix)
+            session.run(tf.compat.v1.tables_initializer())
             with built.calls.explaining():
                 metrics = built.evaluation.evaluate(session)
     Interruption.check_swallowed()
@@ -115,7 +116,7 @@ def evaluate_run(experiment: Experiment) -> float:
     experiment.screen.line(f"{weights}: {split.value}  {shown}")
     if weights.directory is not None and split is EvaluatedSplit.test:
         _record(experiment, weights.directory, metrics, weights.step)
-    return metrics[config.train.objective.removeprefix("validation/")]
+    return metrics
 
 
 def _record(

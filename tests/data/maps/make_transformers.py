@@ -31,7 +31,13 @@ def tensors(expressions):
     import torch
     import transformers
 
-    scope = {"timm": timm, "torch": torch, "nn": torch.nn, "transformers": transformers}
+    class Rnn(torch.nn.Module):
+        def __init__(self, kind):
+            super().__init__()
+            self.rnn = kind(96, 128, num_layers=2, bidirectional=True)
+            self.classifier = torch.nn.Linear(256, 4)
+
+    scope = {"timm": timm, "nn": torch.nn, "transformers": transformers, "rnn": Rnn}
     result = {}
     for name, (source, is_sorted) in expressions.items():
         if is_sorted and source.startswith("transformers."):
@@ -51,25 +57,33 @@ def tensors(expressions):
     print("\n" + json.dumps(result))
 
 
-def variables(expression):
-    """Returns the variables of a model: names, shapes and classes of their layers."""
+def built(expression):
     import keras
     import keras_hub
+    from keras_hub.src.models import clip
+    from keras_hub.src.models.clip import clip_backbone  # noqa: F401 - its modules are in `clip`
 
+    sys.path.insert(0, str(FOLDER.parents[1] / "architectures"))
+    from models import by_hand, sequences
+
+    keras.backend.clear_session()
+    scope = {"keras_hub": keras_hub, "sequences": sequences, "by_hand": by_hand, "clip": clip}
+    return eval(expression, scope)
+
+
+def variables(model):
+    """Returns the variables of a model: names, shapes and classes of their layers."""
     from runner.restoration.model_variables import eager_variables
 
-    model = eval(expression, {"keras": keras, "keras_hub": keras_hub})
     owners = {}
     for layer in model._flatten_layers():
         for variable in [*layer._trainable_variables, *layer._non_trainable_variables]:
             owners[id(variable)] = type(layer).__name__
-    listed = [
+    return [
         [name, list(variable.shape), owners.get(id(variable))]
         for name, variable in eager_variables(model).items()
         if "seed_generator" not in name
     ]
-    keras.backend.clear_session()
-    return listed
 
 
 def compiled(pattern):
@@ -128,8 +142,12 @@ def truth(rules, listed, sources, is_torch):
             result[name] = None
             continue
         tensor, *steps = made.split(" | ")
-        if tensor not in shapes:
-            raise SystemExit(f"{name}: no tensor {tensor}")
+        function, _, operands = made.partition(": ")
+        if lost := {*(operands.split() or [tensor])} - shapes.keys():
+            raise SystemExit(f"{name}: no tensor {lost}")
+        if operands:
+            result[name] = {"of": operands.split(), "step": function}
+            continue
         transposes = is_torch and not (".c_" in tensor and "weight" in tensor)
         steps = steps or (step(name, shape, shapes[tensor]) if transposes else ["same"])
         parts = next((int(s[6]) for s in steps if s.startswith("split(")), 1)
@@ -140,29 +158,43 @@ def truth(rules, listed, sources, is_torch):
 
 
 def main():
+    import tf1_names
     import yaml
 
     pairs = yaml.safe_load((FOLDER / "transformers.yaml").read_text())["pairs"]
     chosen = {name: pairs[name] for name in sys.argv[1:] or pairs}
-    wanted = {name: [pair["source"], pair.get("sorted", False)] for name, pair in chosen.items()}
+    wanted = {
+        name: [pair["source"], pair.get("sorted", False)]
+        for name, pair in chosen.items()
+        if not name.startswith(("tf1-", "keras-"))
+    }
     command = [os.environ["TORCH_PYTHON"], __file__, "--tensors"]
     done = subprocess.run(
         command, input=json.dumps(wanted), check=True, stdout=subprocess.PIPE, text=True
     )
     sources = json.loads(done.stdout.splitlines()[-1])
     for name, pair in chosen.items():
-        listed = variables(pair["model"])
+        listed = variables(built(pair["model"]))
+        family = name.split("-")[0]
+        if family == "tf1":
+            source = eval(pair["source"], {"tf1": tf1_names})
+            sources[name] = [[key, source[key], "float32"] for key in sorted(source)]
+        elif family == "keras":
+            source = variables(built(pair["source"]))
+            sources[name] = [[key, shape, "float32"] for key, shape, _ in source]
         document = {
             "name": name,
-            "family": name.split("-")[0],
+            "family": family,
             "model": pair["model"],
             "source": pair["source"],
             "variables": listed,
             "tensors": sources[name],
-            "order": "sorted" if pair.get("sorted") else "definition",
-            "truth": truth(pair["truth"], listed, sources[name], True),
+            "order": "sorted" if pair.get("sorted") or family == "tf1" else "definition",
+            "truth": truth(pair["truth"], listed, sources[name], family not in ("tf1", "keras")),
         }
-        used = {made[0] for made in document["truth"].values() if made}
+        used = set()
+        for made in filter(None, document["truth"].values()):
+            used |= {*made["of"]} if isinstance(made, dict) else {made[0]}
         document["ignored"] = [key for key, *_ in sources[name] if key not in used]
         text = json.dumps(document, indent=None).encode()
         (FOLDER / f"{name}.json.gz").write_bytes(gzip.compress(text, mtime=0))

@@ -264,11 +264,15 @@ def test_scaffolds_that_are_refused(changes: dict[str, Any], state: str) -> None
     assert found.state == f"scaffolds.a.{state}"
 
 
-def test_a_configuration_over_another_schema_is_a_programming_error() -> None:
-    plain = OmegaConf.create(OmegaConf.to_container(composed()))
-    assert isinstance(plain, DictConfig)
-    with pytest.raises(TypeError, match="not composed over RunConfig but <class 'dict'>"):
-        validate(plain)
+def test_a_mapping_of_any_kind_is_validated_over_the_schema() -> None:
+    whole = composed()
+    plain: Any = OmegaConf.to_container(whole)
+    assert validate(plain) == validate(OmegaConf.create(plain)) == validate(whole)
+    shorter = {key: plain[key] for key in ("name", "data", "model", "loss")}
+    assert validate({**shorter, "train": {"steps": 3}}).train.objective == "validation/loss"
+    assert "Adam" in validate(shorter).optimizer["_target_"]
+    with pytest.raises(ConfigError, match=r"train\.stepz is not a key"):
+        validate({**shorter, "train": {"stepz": 3}})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from runner.internals.keras import (
     hand_over_losses,
     layers_of,
     metrics_of,
+    recorded_calls,
+    restored_names,
     saved_groups,
     slots_of,
     spares_weights,
@@ -102,3 +104,25 @@ def test_a_signal_inside_a_keras_call_stays_one() -> None:
         Interrupted()(np.ones([1]))
     assert caught.value.exit_code == 143
     assert str(caught.value) == str(InterruptedRunError(signal.SIGTERM))
+
+
+def test_the_first_call_of_every_layer_is_recorded() -> None:
+    inner = keras.Sequential([keras.layers.Dense(2, use_bias=False, name="one")], name="inner")
+    image = keras.Input((3,))
+    model = keras.Model(image, inner(inner.layers[0](image)[:, :1] * keras.ops.ones((1, 3))))
+    before = keras.Layer.__call__
+    with recorded_calls() as calls:
+        model(np.ones((1, 3), np.float32))
+    assert keras.Layer.__call__ is before
+    (argument,) = calls[id(inner.layers[0])].arguments
+    np.testing.assert_array_equal(argument, np.ones((1, 3)))
+    assert {id(layer) for layer in layers_of(model)} >= calls.keys() >= {id(model), id(inner)}
+
+
+def test_the_names_before_a_cleared_session_come_back() -> None:
+    keras.utils.clear_session()
+    assert keras.layers.Dense(1).name == "dense"
+    with restored_names():
+        keras.utils.clear_session()
+        assert keras.layers.Dense(1).name == "dense"
+    assert keras.layers.Dense(1).name == "dense_1"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from runner.internals.tensorflow import (
@@ -21,6 +22,7 @@ from runner.internals.tensorflow import (
     get_export_outputs,
     get_timestamped_export_dir,
     prepare_step,
+    restored_seed,
     session_config,
     slice_of,
 )
@@ -117,3 +119,15 @@ def test_a_checkpoint_by_object_describes_its_objects(tmp_path: Path) -> None:
     reader = tf.train.load_checkpoint(str(prefix))
     graph = TrackableObjectGraph.FromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))
     assert [child.local_name for child in graph.nodes[0].children] == ["v"]
+
+
+def test_the_eager_seed_comes_back_where_it_was() -> None:
+    tf2.random.set_seed(3)
+    expected = tf.random.normal([2]).numpy(), tf.random.normal([2]).numpy()
+    tf2.random.set_seed(3)
+    values = [tf.random.normal([2]).numpy()]
+    with restored_seed():
+        tf2.random.set_seed(4)
+        tf.random.normal([5])
+    values.append(tf.random.normal([2]).numpy())
+    assert np.array_equal(values, expected)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -178,12 +177,20 @@ def _results(trials: Sequence[Attempt], screen: io.StringIO | None = None) -> Re
     )
 
 
+class _Texts(Tracker):
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+
+    def log_text(self, text: str, file: str) -> None:
+        self.files[file] = text
+
+
 def test_the_parent_run_has_tables_and_the_bestfinished(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")  # Not to a folder whose name needs quotes.
-    caplog.set_level(logging.INFO)
-    tags = _results([GOOD, MISTAKEN]).record(Tracker("sweep"), tmp_path)
+    tracker = _Texts()
+    tags = _results([GOOD, MISTAKEN]).record(tracker, tmp_path)
     best, test, export = tags.pop("mlflow.note.content").splitlines()[1:-1]
     assert best == "best:    trial 0 seed=0: validation/loss 0.5, in runs/tiny/000"
     assert test.endswith(" mode=evaluate run_dir=/runs/tiny/000")
@@ -194,7 +201,7 @@ def test_the_parent_run_has_tables_and_the_bestfinished(
         "runner.sweep.best": json.dumps([{"seed": "0"}]),
         "runner.sweep.best_run": json.dumps(["runs/tiny/000"]),
     }
-    files = dict(message.split(":\n", 1) for message in caplog.messages)
+    files = tracker.files
     assert list(files) == ["summary.txt", "trials.json", "steps_to_threshold.txt"]
     assert [trial["status"] for trial in json.loads(files["trials.json"])] == ["FINISHED", "FAILED"]
     assert files["steps_to_threshold.txt"].startswith("steps to validation/loss 0.6\n")

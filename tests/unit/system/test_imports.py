@@ -72,7 +72,9 @@ print("tensorflow" in sys.modules, "TF_CPP_MIN_LOG_LEVEL" in os.environ)
 
 def test_it_is_imported_without_a_word_and_leaves_no_setting(tmp_path: Path) -> None:
     # Importing the real one takes seconds, and its notes depend on the machine.
-    (tmp_path / "tensorflow.py").write_text("import os; os.write(2, b'a note')")
+    (tmp_path / "tensorflow.py").write_text(
+        "import os\nclass config: list_physical_devices = lambda: os.write(2, b'a note')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", IMPORT],
         cwd=tmp_path,

@@ -1,0 +1,231 @@
+"""`prove`: runs a Keras model on the inputs of a reference, and compares its outputs and layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from runner.errors import ConfigError, Problem
+from runner.internals.keras import Call, layers_of, recorded_calls
+from runner.restoration.eager import last_plan
+from runner.restoration.feeding import array_of, by_name, fed, paired
+from runner.restoration.findings import (
+    channels_first_flattened,
+    common_settings,
+    differing_settings,
+    of_variables,
+    source_config,
+)
+from runner.restoration.model_variables import keras_variables
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.proof import TOLERANCES, Comparison, Proof, compare
+from runner.restoration.reference import Reference, read_reference
+from runner.restoration.source_modules import counterparts
+
+
+def prove(
+    model: Any,
+    reference: str | Path | Reference,
+    *,
+    plan: RestorationPlan | None = None,
+    scaffold: str = "",
+) -> Proof:
+    """Compares what a warm-started Keras model computes with what the source of its weights does.
+
+    The model computes the inputs of the reference in inference mode, float32 without TF32.
+
+    Args:
+      model: a Keras model or layer, built and warm-started.
+      reference: an `.npz` file with inputs, outputs and activations of the source, recorded as in
+        docs/how-to/prove.md.
+      plan: where the model's values come from; by default the plan of its last `warm_start`.
+        Without one, outputs alone are compared.
+      scaffold: compares the part of the model alone, one layer, to which this scaffold's checkpoint
+        gives values.
+
+    Returns:
+      The proof; `agrees` is its verdict, and `first_difference` the first layer that differs.
+
+    Raises:
+      CheckpointError: when the reference cannot be read, or the model takes other inputs or gives
+        other outputs.
+      ConfigError: when the model is not Keras's.
+    """
+    if not isinstance(model, keras.Layer):
+        state = f"the model is a {type(model).__name__}"
+        raise ConfigError(Problem(state, "a proof compares the layers of a Keras model"))
+    if not isinstance(reference, Reference):
+        reference = read_reference(str(reference))
+    return _Proving(model, reference, plan or last_plan(model), scaffold).proof()
+
+
+class _Proving:
+    """One proof of a model; see `prove` for the arguments."""
+
+    def __init__(
+        self, model: Any, reference: Reference, plan: RestorationPlan | None, scaffold: str
+    ) -> None:
+        self._reference, self._plan, self._scaffold = reference, plan, scaffold
+        self._names = {id(variable): name for name, variable in keras_variables(model).items()}
+        self._tensors = _tensors(plan, scaffold) if plan else {}
+        self._part = self._smallest(model) if scaffold else model
+        self._layers = {self._path(model, layer): layer for layer in layers_of(self._part)}
+        computing = [layer for layer in self._layers.values() if _is_leaf(layer)]
+        self._dtype = _least_precise(computing, reference)
+        self._tolerance = float(reference.metadata.get("tolerance", TOLERANCES[self._dtype]))
+
+    def proof(self) -> Proof:
+        reference = self._reference
+        inputs = fed(self._part, reference)
+        with recorded_calls() as calls, _full_precision():
+            outputs = self._part(inputs, training=False)
+        layers = tuple(self._compared_layers(calls))
+        proof = Proof(
+            reference=reference.path,
+            digest=reference.digest,
+            scaffold=self._scaffold,
+            dtype=self._dtype,
+            tolerance=self._tolerance,
+            outputs=tuple(self._compared_outputs(outputs)),
+            layers=layers,
+            modules=len(reference.activations),
+        )
+        settings = {layer.layer: self._settings(layer) for layer in layers}
+        first = proof.first_difference
+        if proof.agrees or not first:
+            return replace(proof, findings=common_settings(settings))
+        lines = [*settings[first.layer], *self._of_flatten(first, calls), *self._of_values(first)]
+        return replace(proof, findings=tuple(lines))
+
+    def _path(self, model: Any, layer: Any) -> str:
+        """Returns a layer's name in the plan: of its variables, which tell parts apart."""
+        if (held := self._held(layer)) and _is_leaf(layer):
+            return held[0].rpartition("/")[0]
+        return str(layer.path or layer.name).removeprefix(f"{model.name}/")
+
+    def _held(self, layer: Any) -> list[str]:
+        return [self._names[id(v)] for v in layer.weights if id(v) in self._names]
+
+    def _smallest(self, model: Any) -> Any:
+        """Returns the smallest layer that holds all variables of the scaffold."""
+        held = {layer: self._held(layer) for layer in layers_of(model)}
+        whole = [layer for layer in held if self._tensors.keys() <= {*held[layer]}]
+        return min(whole, key=lambda layer: len(held[layer]))
+
+    def _compared_outputs(self, outputs: Any) -> Iterator[Comparison]:
+        values = by_name(outputs)
+        names = getattr(self._part, "output_names", ())
+        for name, recorded in paired("outputs", self._reference, values, names).items():
+            value, expected = array_of(values[name]), self._reference.outputs[recorded]
+            yield compare(recorded, name, value, expected, self._tolerance)
+
+    def _compared_layers(self, calls: Mapping[int, Call]) -> Iterator[Comparison]:
+        held = {}
+        for path, layer in self._layers.items():
+            names = self._held(layer)
+            # A layer may lack a tensor, such as a bias. One around others is another module then.
+            is_one_module = _is_leaf(layer) or self._tensors.keys() >= {*names}
+            if is_one_module and id(layer) in calls and layer is not self._part:
+                held[path] = names
+        expected = self._reference.activations
+        for module, counterpart in counterparts(expected, self._tensors, held).items():
+            compared = []
+            for path in counterpart.layers:
+                layer = self._layers[path]
+                value = array_of(calls[id(layer)].output)
+                activation = getattr(layer, "activation", None)
+                comparison = compare(
+                    module,
+                    path,
+                    value,
+                    expected[module],
+                    self._tolerance,
+                    activation=activation and (lambda array, f=activation: np.asarray(f(array))),
+                )
+                # One step of a sequence, or one of several fused layers, cannot be compared.
+                alike = counterpart.is_whole and value.ndim == expected[module].ndim
+                if alike or not comparison.note:
+                    compared.append(comparison)
+            if compared:
+                yield min(compared, key=lambda comparison: comparison.relative)
+
+    def _settings(self, layer: Comparison) -> list[str]:
+        metadata = self._reference.metadata
+        config = source_config(self._plan, metadata.get("config", {}))
+        module = metadata.get("modules", {}).get(layer.module, {})
+        return [*differing_settings(self._layers[layer.layer], module, config)]
+
+    def _of_flatten(self, first: Comparison, calls: Mapping[int, Call]) -> Iterator[str]:
+        """Yields a line if the layer agrees once its input is flattened with the channels first."""
+        layer = self._layers[first.layer]
+        value = array_of(calls[id(layer)].arguments[0])
+        for flatten in self._layers.values():
+            if not isinstance(flatten, keras.layers.Flatten | keras.layers.Reshape):
+                continue
+            call = calls.get(id(flatten))
+            maps = array_of(call.arguments[0]) if call else value
+            if maps.ndim < 3 or maps.size != value.size or value.ndim != 2:
+                continue
+            turned = array_of(layer(channels_first_flattened(value, maps.shape)))
+            expected = self._reference.activations[first.module]
+            again = compare(first.module, first.layer, turned, expected, self._tolerance)
+            if again.agrees:
+                height, width, channels = maps.shape[-3:]
+                yield (
+                    f"flatten order: the layer agrees where the channels come first, "
+                    f"{channels}x{height}x{width}, and {flatten.name} puts them last"
+                )
+
+    def _of_values(self, first: Comparison) -> Iterator[str]:
+        if self._plan is not None:
+            names = {*self._held(self._layers[first.layer])}
+            assignments = [a for a in self._plan.assignments if a.variable.name in names]
+            module = self._reference.metadata.get("modules", {}).get(first.module, {})
+            yield from of_variables(assignments, self._plan, module)
+
+
+def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[str]]:
+    """Returns variable -> the tensors of a scaffold, or of all, that give its value."""
+    return {
+        assignment.variable.name: names
+        for assignment in plan.assignments
+        if (
+            names := [
+                name
+                for piece in assignment.pieces
+                if piece.source == scaffold or not scaffold
+                for name in piece.names
+            ]
+        )
+    }
+
+
+def _is_leaf(layer: Any) -> bool:
+    return len(layers_of(layer)) == 1
+
+
+def _least_precise(layers: Iterable[Any], reference: Reference) -> str:
+    """Returns the least precise dtype that layers compute in, or that was recorded."""
+    inputs = keras.layers.InputLayer
+    dtypes = {layer.compute_dtype for layer in layers if not isinstance(layer, inputs)}
+    recorded = {**reference.outputs, **reference.activations}
+    dtypes |= {array.dtype.name for array in recorded.values()}
+    return next((dtype for dtype in TOLERANCES if dtype in dtypes), "float32")
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Turns TF32 off, in which GPUs multiply float32 with 10 bits."""
+    enabled = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(enabled)

@@ -1,0 +1,79 @@
+"""The layers of a model that correspond to modules of the source of its weights, by the plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+_SEPARATOR = re.compile(r"[./]")
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """The layers that a module's tensors went to.
+
+    Attributes:
+      layers: the layers, in the model's order.
+      is_whole: whether each of them has all tensors of the module; otherwise each has a part, such
+        as one layer of a stacked LSTM.
+    """
+
+    layers: tuple[str, ...]
+    is_whole: bool
+
+
+def counterparts(
+    modules: Iterable[str],
+    tensors: Mapping[str, Collection[str]],
+    layers: Mapping[str, Collection[str]],
+) -> dict[str, Counterpart]:
+    """Returns module -> the layers whose variables all come from its tensors, and hold them all.
+
+    Several layers may hold the same, such as an LSTM and its cell. A module with tensors of its own
+    that no layer holds together has the layers that hold some. Others are left out.
+
+    Args:
+      modules: the names of modules in the source. They may have a prefix that the names of tensors
+        lack, such as `bert.`, or lack one.
+      tensors: variable -> the names of its tensors.
+      layers: the path of a layer -> its variables, in the model's order.
+    """
+    below: dict[str, set[str]] = {}
+    direct: set[str] = set()
+    for variable, names in tensors.items():
+        for name in names:
+            ends = [match.start() for match in _SEPARATOR.finditer(name)]
+            for end in ends:
+                below.setdefault(name[:end], set()).add(variable)
+            direct.update(name[:end] for end in ends[-1:])
+    held = {
+        path: frozenset(variable for variable in variables if variable in tensors)
+        for path, variables in layers.items()
+    }
+    named = _named_as_tensors([*modules], below)
+    found = {}
+    for module, name in named.items():
+        variables = below.get(name, set())
+        whole = [path for path, some in held.items() if some and some == variables]
+        parts = [path for path, some in held.items() if some and some < variables]
+        if whole or (parts and name in direct):
+            found[module] = Counterpart(tuple(whole or parts), bool(whole))
+    return found
+
+
+def _named_as_tensors(modules: Collection[str], known: Collection[str]) -> dict[str, str]:
+    """Returns module -> its name in the names of tensors, with the prefix that knows the most."""
+    spellings = [{module: module for module in modules}]
+    for prefix in _prefixes(known):
+        spellings.append({module: prefix + module for module in modules})
+    for prefix in _prefixes(modules):
+        spellings.append({module: module.removeprefix(prefix) for module in modules})
+    return max(spellings, key=lambda names: sum(name in known for name in names.values()))
+
+
+def _prefixes(names: Iterable[str]) -> set[str]:
+    """Returns the first one or two parts of names, with the separator after them."""
+    return {name[: match.end()] for name in names for match in [*_SEPARATOR.finditer(name)][:2]} | {
+        f"{name}{separator}" for name in names for separator in "./" if name.isidentifier()
+    }
