@@ -40,6 +40,10 @@ def judge(assignment: Assignment) -> tuple[Assignment, dict[int, Judgement]]:
         for verdict in verdicts:
             rows = {verdict.row, verdict.taker}
             if verdict.opposed and not verdict.support and not rows & moved:
+                if verdict.is_claim:
+                    pairs[verdict.taker or 0] = pairs.pop(verdict.row)
+                    moved |= {verdict.row, verdict.taker or 0}
+                    continue
                 if verdict.taker is not None:
                     pairs[verdict.taker] = pairs[verdict.row]
                     moved.add(verdict.taker)
@@ -67,6 +71,7 @@ class _Verdict:
       other: the module of tensors that it would take.
       support: the kinds of evidence against the exchange.
       opposed: the kinds of evidence for it.
+      is_claim: whether `taker` has no tensors, and would take the ones of `row`, which are `other`.
     """
 
     row: int
@@ -74,6 +79,7 @@ class _Verdict:
     other: int
     support: Sequence[str]
     opposed: Sequence[str]
+    is_claim: bool = False
 
 
 def _verdicts(assignment: Assignment, orders: Orders | None) -> Iterator[_Verdict]:
@@ -82,6 +88,11 @@ def _verdicts(assignment: Assignment, orders: Orders | None) -> Iterator[_Verdic
     takers = {column: row for row, column in assignment.pairs.items()}
     for row, other in assignment.fittings:
         column, taker = assignment.pairs.get(row), takers.get(other)
+        if column is None and taker is not None:
+            # A variable that has no tensor may be the one whose tensor another took.
+            if _cost(assignment, row, other) <= _cost(assignment, taker, other):
+                yield _Verdict(taker, row, other, *exchanges.claims(taker, row, other), is_claim=True)
+            continue
         if column is None or other == column:
             continue
         mine, cost = _cost(assignment, row, column), _cost(assignment, row, other)
@@ -93,8 +104,12 @@ def _verdicts(assignment: Assignment, orders: Orders | None) -> Iterator[_Verdic
         if cost > mine:
             continue
         support, opposed = exchanges.evidence(row, taker, column, other)
-        if orders is not None and taker is not None:
-            order = orders.verdict((row, column), (taker, other))
+        if orders is not None:
+            order = (
+                orders.place(row, column, other)
+                if taker is None
+                else orders.verdict((row, column), (taker, other))
+            )
             if order:
                 (support if order > 0 else opposed).append(ORDER)
         yield _Verdict(row, taker, other, support, opposed)
@@ -105,8 +120,9 @@ def _doubts(verdicts: Sequence[_Verdict]) -> dict[int, set[int]]:
     doubts: dict[int, set[int]] = defaultdict(set)
     for verdict in verdicts:
         if verdict.opposed or not verdict.support:
-            doubts[verdict.row].add(verdict.other if verdict.taker is None else ~verdict.taker)
-            if verdict.taker is not None:
+            free = verdict.taker is None or verdict.is_claim
+            doubts[verdict.row].add(verdict.other if free else ~(verdict.taker or 0))
+            if verdict.taker is not None and not verdict.is_claim:
                 doubts[verdict.taker].add(~verdict.row)
     return doubts
 

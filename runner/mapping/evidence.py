@@ -38,6 +38,15 @@ class Exchanges:
                 (support if verdict > 0 else opposed).append(kind)
         return support, opposed
 
+    def claims(self, row: int, claimant: int, column: int) -> tuple[list[str], list[str]]:
+        """Returns the evidence for a pair, and for a variable that has no tensors in its place."""
+        mine, yours = (words_of(self._assignment.variables[at]) for at in (row, claimant))
+        words = words_of(self._assignment.tensors[column]) & self._assignment.trusted
+        support, opposed = len((mine - yours) & words), len((yours - mine) & words)
+        if bool(support) == bool(opposed):
+            return [], []
+        return ([WORDS], []) if support else ([], [WORDS])
+
     def _order(self, first: tuple[Module, Module], second: tuple[Module | None, Module]) -> int:
         """Compares the order of two modules, as numbers and words tell it."""
         if second[0] is None:

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from runner.mapping.layouts import Layout, Shape, decide, fits, outputs_first
@@ -72,19 +72,6 @@ class Module:
         return all(len(leaf.shape) < 2 for leaf in self.leaves.values())
 
 
-@dataclass(frozen=True)
-class Names:
-    """One side: the leaves of a model or of a file, in modules.
-
-    Attributes:
-      modules: in order.
-      roles: word of a leaf -> role.
-    """
-
-    modules: tuple[Module, ...]
-    roles: Mapping[str, str] = field(default_factory=dict)
-
-
 def group(leaves: Mapping[str, Shape], layers: Mapping[str, str]) -> list[Module]:
     """Puts variables or tensors into modules by the beginnings of their names."""
     cut = {name: _cut(name) for name in leaves}
@@ -94,7 +81,9 @@ def group(leaves: Mapping[str, Shape], layers: Mapping[str, str]) -> list[Module
         beginning, word = cut[name]
         recurrent = _RNN.fullmatch(word)
         if recurrent:
-            beginning, word = f"{beginning}{recurrent[3]}", f"{recurrent[1]}_{recurrent[2]}"
+            layer, reverse, _ = recurrent[3].partition("_reverse")
+            beginning = f"{beginning}{layer}_{'backward' if reverse else 'forward'}."
+            word = f"{recurrent[1]}_{recurrent[2]}"
         else:
             # `in_proj_weight` is the weight of a module `in_proj`; `cls_token` is nobody's token.
             head, _, last = word.rpartition("_")
@@ -171,26 +160,25 @@ def thirds(tensors: Sequence[Module], variables: Sequence[Module]) -> list[Modul
     A projection is fused if one axis of its weight is three times that of a variable whose size
     no tensor of the file has otherwise.
     """
-    needed = {math.prod(module.leaves[WEIGHT].shape) for module in variables if WEIGHT in module.leaves}
+    weights = [module.leaves[WEIGHT] for module in variables if WEIGHT in module.leaves]
+    needed = {math.prod(weight.shape) for weight in weights if len(weight.shape) > 1}
     result: list[Module] = []
     for module in tensors:
-        weight = module.leaves.get(WEIGHT)
+        weight, bias = module.leaves.get(WEIGHT), module.leaves.get(BIAS)
         size = math.prod(weight.shape) if weight else 0
-        if not weight or size % 3 or size in needed or size // 3 not in needed or len(weight.shape) != 2:
+        longest = max(weight.shape) if weight else 0
+        is_matrix = weight and sum(axis > 1 for axis in weight.shape) == 2
+        if not is_matrix or size in needed or size // 3 not in needed or longest % 3:
             result.append(module)
             continue
-        bias = module.leaves.get(BIAS)
-        longest = weight.shape.index(max(weight.shape))
-        if weight.shape[longest] % 3:
-            result.append(module)
-            continue
+        axes = list(weight.shape)
+        axes[axes.index(longest)] //= 3
         for number, projection in enumerate(_PROJECTIONS):
-            axes = list(weight.shape)
-            axes[longest] //= 3
-            leaves = {WEIGHT: Leaf(weight.name, tuple(axes), weight.word, number)}
+            leaves = {WEIGHT: replace(weight, shape=tuple(axes), part=number)}
             if bias:
-                leaves[BIAS] = Leaf(bias.name, (bias.shape[0] // 3,), bias.word, number)
-            result.append(Module(module.name, (*module.tokens, projection), leaves, module.position))
+                leaves[BIAS] = replace(bias, shape=(bias.shape[0] // 3,), part=number)
+            cells = (*module.tokens, projection)
+            result.append(Module(module.name, cells, leaves, module.position))
     return result
 
 
@@ -237,13 +225,12 @@ class Fitter:
     def __init__(self, variables: Sequence[Module], tensors: Sequence[Module]) -> None:
         kernels = [leaf.shape for module in variables for leaf in _kernels(module)]
         matrices = [leaf.shape for module in tensors for leaf in _kernels(module)]
-        votes = sum(map(_orientation, tensors)) - sum(map(_orientation, variables))
-        # A model's kernels lie inputs first, so an excess of the file's says that they are flipped.
-        model = sum(map(_orientation, variables))
-        votes = sum(map(_orientation, tensors)) * (-1 if model > 0 else 1)
+        votes = sum(map(_orientation, tensors))
+        if sum(map(_orientation, variables)) > 0:
+            votes = -votes  # The model's kernels lie outputs first too.
         self.layout, self.reason = decide(kernels, matrices, votes)
         self._shapes = {*matrices}
-        self._fitting_layouts: dict[tuple[Shape, bool], set[Layout | None]] = {}
+        self._fitting_layouts: dict[Shape, set[Layout | None]] = {}
 
     def fit(self, variables: Module, tensors: Module) -> Fitting | None:
         """Returns how a module of tensors fits a module of variables, None if it does not."""
@@ -311,12 +298,11 @@ class Fitter:
 
     def _layouts(self, shape: Shape) -> set[Layout | None]:
         """Returns the layouts in which tensors of the file fit a shape."""
-        key = (shape, True)
-        if key not in self._fitting_layouts:
-            self._fitting_layouts[key] = {
+        if shape not in self._fitting_layouts:
+            self._fitting_layouts[shape] = {
                 way.layout for tensor in self._shapes for way in fits(shape, tensor)
             }
-        return self._fitting_layouts[key]
+        return self._fitting_layouts[shape]
 
 
 def is_embedding(leaf: Leaf) -> bool:
