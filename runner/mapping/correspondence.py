@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.mapping.assignment import Assignment, assign
 from runner.mapping.certainty import Judgement, judge
 from runner.mapping.layouts import Shape
-from runner.mapping.modules import Fitter, Taken, group, thirds
+from runner.mapping.modules import WEIGHT, Fitter, Fitting, Module, Taken, group, thirds
 from runner.mapping.names import hinted, tokens
 
 
@@ -40,12 +40,14 @@ class Correspondence:
 
     Attributes:
       pairs: variable -> pair.
+      constants: variable -> the constant that stands for a bias or a scale that the file lacks.
       left: variables without a tensor.
       unused: tensors that no variable takes.
       layout: the decision on the layout of kernels, with its reason.
     """
 
     pairs: Mapping[str, Pair]
+    constants: Mapping[str, str]
     left: tuple[str, ...]
     unused: tuple[str, ...]
     layout: str
@@ -82,13 +84,26 @@ def correspond(
     for row, column in assignment.pairs.items():
         for variable in assignment.fittings[row, column].by_variable:
             pairs[variable] = _pair(assignment, judgements[row], row, variable)
+    constants = {
+        variable: "ones()" if role == WEIGHT else "zeros()"
+        for row, column in assignment.pairs.items()
+        if not judgements[row].candidates
+        for role, variable in _lacking(mine[row], assignment.fittings[row, column])
+    }
     used = {name for pair in pairs.values() for name in pair.taken.tensors}
     return Correspondence(
         {name: pairs[name] for name in variables if name in pairs},
-        tuple(name for name in variables if name not in pairs),
+        constants,
+        tuple(name for name in variables if name not in pairs and name not in constants),
         tuple(name for new, name in spelled.items() if new not in used),
         f"{fitter.layout.value if fitter.layout else 'undecided'}: {fitter.reason}",
     )
+
+
+def _lacking(module: Module, fitting: Fitting) -> list[tuple[str, str]]:
+    """Returns the role and name of the variables for which a module's tensors have none."""
+    leaves = module.leaves.items()
+    return [(role, leaf.name) for role, leaf in leaves if leaf.name in fitting.lacking]
 
 
 def _is_slot(name: str, tensors: Mapping[str, object]) -> bool:
@@ -113,6 +128,6 @@ def _pair(assignment: Assignment, judgement: Judgement, row: int, variable: str)
         if option is not None:
             for name in option.others or option.tensors:
                 names = (name,) if option.others else option.tensors
-                candidates[names, option.part] = Taken(names, option.part, option.step)
+                candidates[names, option.part] = replace(option, tensors=names, others=())
     sure = len(candidates) < 2 and not judgement.candidates
     return Pair(variable, taken, judgement.reasons, () if sure else tuple(candidates.values()))

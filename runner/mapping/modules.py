@@ -35,6 +35,7 @@ class Leaf:
       shape: its dimensions; of a part of a fused tensor, the part's.
       word: the end of its name, behind the module's.
       part: which third of a fused tensor it is; None for a whole one.
+      axis: the axis along which the tensor is split.
       layer: the class of the Keras layer that holds a variable, if known.
     """
 
@@ -42,6 +43,7 @@ class Leaf:
     shape: Shape
     word: str
     part: int | None = None
+    axis: int = 0
     layer: str = ""
 
 
@@ -172,9 +174,10 @@ def thirds(tensors: Sequence[Module], variables: Sequence[Module]) -> list[Modul
             result.append(module)
             continue
         axes = list(weight.shape)
-        axes[axes.index(longest)] //= 3
+        axis = axes.index(longest)
+        axes[axis] //= 3
         for number, projection in enumerate(_PROJECTIONS):
-            leaves = {WEIGHT: replace(weight, shape=tuple(axes), part=number)}
+            leaves = {WEIGHT: replace(weight, shape=tuple(axes), part=number, axis=axis)}
             if bias:
                 leaves[BIAS] = replace(bias, shape=(bias.shape[0] // 3,), part=number)
             cells = (*module.tokens, projection)
@@ -189,12 +192,14 @@ class Taken:
     Attributes:
       tensors: the names.
       part: which third of the tensor; None for all of it.
+      axis: the axis that is split.
       step: the steps of a rule's expression behind the part; may be empty.
       others: tensors that fit as well, where the words of a module do not say which is which.
     """
 
     tensors: tuple[str, ...]
     part: int | None = None
+    axis: int = 0
     step: str = ""
     others: tuple[str, ...] = ()
 
@@ -248,7 +253,7 @@ class Fitter:
                 return None
             else:
                 del free[role]
-                taken[leaf.name] = Taken((tensor.name,), tensor.part, step)
+                taken[leaf.name] = Taken((tensor.name,), tensor.part, tensor.axis, step)
         if len(unnamed) == len(free) and all(leaf.word.isdigit() for leaf in free.values()):
             # Files of Keras number the variables of a layer in order.
             numbered = sorted(free, key=int)
@@ -256,11 +261,11 @@ class Fitter:
                 step = self.step(leaf, free[number])
                 if step is None:
                     return None
-                taken[leaf.name] = Taken((free[number].name,), None, step)
+                taken[leaf.name] = Taken((free[number].name,), step=step)
             return Fitting(taken)
         for role, leaf in unnamed:
             options = {
-                tensor.name: Taken((tensor.name,), tensor.part, step)
+                tensor.name: Taken((tensor.name,), tensor.part, tensor.axis, step)
                 for other, tensor in free.items()
                 if other not in _ROLES.values() and (step := self.step(leaf, tensor)) is not None
             }
@@ -268,7 +273,7 @@ class Fitter:
                 guesses = {*options} - {name for leaf in taken.values() for name in leaf.tensors}
                 first = next((name for name in options if name in guesses), next(iter(options)))
                 others = tuple(options) if len(options) > 1 else ()
-                taken[leaf.name] = Taken(options[first].tensors, options[first].part, options[first].step, others)
+                taken[leaf.name] = replace(options[first], others=others)
             elif role == BIAS or (role == WEIGHT and variables.is_vector):
                 lacking.append(leaf.name)
             else:

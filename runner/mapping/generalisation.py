@@ -1,0 +1,199 @@
+"""Rules for many pairs of names: numbers become parts with arithmetic, equal words become parts."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from runner.restoration.rule_patterns import compile_rule, substitute
+
+# Numbers, and in the names of variables letters that count behind a number: `block2a`.
+_NUMBER = re.compile(r"\d+")
+_COUNTED = re.compile(r"\d+|(?<=\d)[a-z](?=[_/])")
+_STEPS = re.compile(r" \| .*", re.DOTALL)
+_SLOPES = range(1, 10)
+
+Predict = Callable[[str, str, str], str | None]
+
+
+def predict(key: str, value: str, name: str) -> str | None:
+    """Returns what a rule makes of a name, None if it does not match."""
+    parts = compile_rule(key, value).match(name)
+    if parts is None:
+        return None
+    source, steps = _split_steps(substitute(value, parts))
+    rest = parts.get("rest", "") if key.endswith("/") else ""
+    return source + rest.replace("/", source[-1] if source[-1:] in "./" else ".") + steps
+
+
+def generalise(pairs: Mapping[str, str], forbidden: Iterable[str]) -> dict[str, str]:
+    """Returns few rules that give each name its value, and match none of the forbidden names.
+
+    Args:
+      pairs: beginnings of names that end in `/`, or whole names -> values, perhaps with steps.
+      forbidden: names of the same kind that no rule may match.
+    """
+    rules = _shared_words(_numbered(pairs), pairs)
+    while True:
+        ordered = dict(sorted(rules.items(), key=lambda rule: (rule[0].count("{"), -len(rule[0]))))
+        wrong = _wrong(ordered, pairs, [*forbidden])
+        if not wrong:
+            return ordered
+        # A rule that says too much makes way for the pairs that it stands for.
+        rules = {key: value for key, value in ordered.items() if key not in wrong}
+        for name, value in pairs.items():
+            if any(predict(key, ordered[key], name) is not None for key in wrong):
+                rules[name] = value
+
+
+def _wrong(
+    rules: Mapping[str, str], pairs: Mapping[str, str], forbidden: Sequence[str]
+) -> set[str]:
+    """Returns the rules with parts that give a name a wrong value, or match a forbidden one."""
+    patterns = [(key, value, compile_rule(key, value)) for key, value in rules.items()]
+    wrong = set[str]()
+    for name in (*pairs, *forbidden):
+        for key, value, pattern in patterns:
+            if pattern.match(name) is None:
+                continue
+            if predict(key, value, name) != pairs.get(name) and key != name:
+                wrong.add(key)
+            break
+    return wrong
+
+
+def _split_steps(value: str) -> tuple[str, str]:
+    source = _STEPS.sub("", value)
+    return source, value[len(source) :]
+
+
+def _numbered(pairs: Mapping[str, str]) -> dict[str, str]:
+    groups: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
+    for key, value in pairs.items():
+        source, steps = _split_steps(value)
+        skeleton = _COUNTED.sub(lambda cell: "#" if cell[0].isdigit() else "@", key)
+        groups[skeleton, _NUMBER.sub("#", source), steps].append((key, value))
+    rules: dict[str, str] = {}
+    for group in groups.values():
+        rules |= _rules(group)
+    return rules
+
+
+def _rules(group: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Returns the rules of pairs that differ in numbers alone."""
+    if len(group) == 1:
+        return dict(group)
+    inputs = [[_count(cell) for cell in _COUNTED.findall(key)] for key, _ in group]
+    outputs = [[int(cell) for cell in _NUMBER.findall(_split_steps(value)[0])] for _, value in group]
+    formulas = [_formula(inputs, list(column)) for column in zip(*outputs, strict=True)]
+    if None not in formulas:
+        return dict([_rule(*group[0], inputs, [formula or "" for formula in formulas])])
+    # One number of the key apart: as few rules as possible.
+    best = dict(group)
+    for column in range(len(inputs[0])):
+        parts: dict[int, list[tuple[str, str]]] = defaultdict(list)
+        for pair, numbers in zip(group, inputs, strict=True):
+            parts[numbers[column]].append(pair)
+        if 1 < len(parts) < len(group):
+            rules: dict[str, str] = {}
+            for part in parts.values():
+                rules |= _rules(part)
+            best = min(best, rules, key=len)
+    return best
+
+
+def _count(cell: str) -> int:
+    return int(cell) if cell.isdigit() else ord(cell) - ord("a")
+
+
+# A number of a value as the sum of multiples of the key's numbers: (column, slope)... and a constant.
+_Formula = tuple[tuple[tuple[int, int], ...], int]
+
+
+def _formula(inputs: Sequence[Sequence[int]], output: Sequence[int]) -> _Formula | None:
+    if len({*output}) == 1:
+        return (), output[0]
+    columns = range(len(inputs[0]) if inputs else 0)
+    varying = [column for column in columns if len({row[column] for row in inputs}) > 1]
+    single = [((column, slope),) for slope in _SLOPES for column in varying]
+    double = [
+        ((one, slope), (two, 1))
+        for slope in _SLOPES
+        for one in varying
+        for two in varying
+        if one != two
+    ]
+    for terms in (*single, *double):
+        offsets = {
+            value - sum(row[column] * slope for column, slope in terms)
+            for row, value in zip(inputs, output, strict=True)
+        }
+        if len(offsets) == 1:
+            return terms, offsets.pop()
+    return None
+
+
+def _rule(
+    key: str, value: str, inputs: Sequence[Sequence[int]], formulas: Sequence[_Formula | str]
+) -> tuple[str, str]:
+    """Writes the rule of a group from one of its pairs."""
+    varying = [len({row[column] for row in inputs}) > 1 for column in range(len(inputs[0]))]
+    cells = [*_COUNTED.finditer(key)]
+    names = _names(key, [cell.start() for cell, varies in zip(cells, varying, strict=True) if varies])
+    letters = {column for column, cell in enumerate(cells) if not cell[0].isdigit()}
+    named = iter(names)
+    parts = {column: next(named) for column, varies in enumerate(varying) if varies}
+    pattern, end = "", 0
+    for column, cell in enumerate(cells):
+        pattern += key[end : cell.start()]
+        pattern += f"{{{parts[column]}}}" if column in parts else cell[0]
+        end = cell.end()
+    source, steps = _split_steps(value)
+    numbers = iter(formulas)
+    filled = _NUMBER.sub(lambda cell: _written(next(numbers), parts, letters), source)
+    return pattern + key[end:], filled + steps
+
+
+def _written(formula: _Formula | str, parts: Mapping[int, str], letters: set[int]) -> str:
+    assert not isinstance(formula, str)
+    terms, constant = formula
+    if not terms:
+        return str(constant)
+    shown = []
+    for column, slope in terms:
+        name = parts[column]
+        if column in letters:
+            name, constant = f"ord({name})", constant - slope * ord("a")
+        shown.append(name if slope == 1 else f"{slope}*{name}")
+    text = "+".join(shown)
+    return f"{{{text}{constant:+d}}}" if constant else f"{{{text}}}"
+
+
+def _names(key: str, places: Sequence[int]) -> list[str]:
+    """Returns a letter for each part: the first one of the word before it, where that is free."""
+    names: list[str] = []
+    for place in places:
+        word = re.search(r"([a-zA-Z])[a-zA-Z]*[^a-zA-Z]*$", key[:place])
+        choices = [word[1].lower()] if word else []
+        names.append(next(one for one in (*choices, *"nkijmabcdefgh") if one not in names))
+    return names
+
+
+def _shared_words(rules: Mapping[str, str], pairs: Mapping[str, str]) -> dict[str, str]:
+    """Joins rules that differ in one part of the path, which is the same in key and value."""
+    groups: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for key, value in rules.items():
+        source, steps = _split_steps(value)
+        for word in {*re.findall(r"(?<=/)\w+(?=/)", key)}:
+            hole = rf"(?<![\w{{]){word}(?![\w}}])"
+            if len(re.findall(hole, key)) == len(re.findall(hole, source)) == 1:
+                pattern = re.sub(hole, "{role}", key), re.sub(hole, "{role}", source) + steps
+                groups[pattern][key] = value
+    result = dict(rules)
+    for (key, value), members in sorted(groups.items(), key=lambda group: -len(group[1])):
+        if len(members) > 1 and members.keys() <= result.keys():
+            trial = {name: text for name, text in result.items() if name not in members}
+            if not _wrong({key: value}, {n: v for n, v in pairs.items() if predict(key, value, n) == v}, [n for n, v in pairs.items() if predict(key, value, n) not in (None, v)]):
+                result = {**trial, key: value}
+    return result

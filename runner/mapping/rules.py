@@ -1,0 +1,183 @@
+"""The shortest rules that say which tensors a model's variables take."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from runner.mapping.correspondence import Correspondence, Pair
+from runner.mapping.generalisation import generalise
+from runner.restoration.torch_layouts import is_projection, recurrent_names
+
+# The ends of names in Keras -> in PyTorch, as the conversion `torch` changes them.
+_TORCH = {
+    "kernel": "weight",
+    "bias": "bias",
+    "embeddings": "weight",
+    "gamma": "weight",
+    "scale": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+_QUOTED = re.compile(r"[|,()\[\]= ]")
+
+
+@dataclass(frozen=True)
+class Written:
+    """Rules in the order in which they are written.
+
+    Attributes:
+      rules: pattern over variables -> expression.
+      convert: pattern over variables -> conversion.
+    """
+
+    rules: Mapping[str, str]
+    convert: Mapping[str, str]
+
+
+def write(
+    found: Correspondence, variables: Mapping[str, object], layers: Mapping[str, str]
+) -> Written:
+    """Writes the rules for all certain pairs of a correspondence.
+
+    Args:
+      found: the pairs.
+      variables: the names of all variables of the model.
+      layers: variable -> class of its Keras layer.
+    """
+    certain = {name: pair for name, pair in found.pairs.items() if pair.is_certain}
+    members: dict[str, list[str]] = defaultdict(list)
+    for name in variables:
+        members[name[: name.rfind("/") + 1]].append(name)
+    modules: dict[str, str] = {}
+    single: dict[str, str] = {}
+    is_torch = any(_torch_module([pair], layers) for pair in certain.values() if "." in pair.taken.tensors[0])
+    unsure = {name for name in found.pairs if name not in certain}
+    for beginning, names in members.items():
+        pairs = [certain[name] for name in names if name in certain]
+        if not pairs or not beginning:
+            value = None
+        else:
+            value = _torch_module(pairs, layers) if is_torch else _plain_module(pairs)
+        if value is None:
+            single |= {pair.variable: _expression(pair, is_torch) for pair in pairs}
+        else:
+            modules[beginning] = value
+    modules = _shortened(modules, "." if is_torch else "/")
+    barred = [beginning for beginning, names in members.items() if unsure.intersection(names)]
+    rules = _constants(found.constants, variables)
+    rules |= generalise(single, [name for name in variables if name not in single])
+    rules |= generalise(modules, [name for name in barred if name not in modules])
+    rules = {key: value for key, value in rules.items() if key != value}
+    return Written(rules, {"*": "torch"} if is_torch else {})
+
+
+def _constants(constants: Mapping[str, str], variables: Iterable[str]) -> dict[str, str]:
+    """Returns one rule for all variables of a constant, if the end of their names tells them."""
+    rules: dict[str, str] = {}
+    for constant in {*constants.values()}:
+        names = [name for name, value in constants.items() if value == constant]
+        end = os.path.commonprefix([name[::-1] for name in names])[::-1]
+        others = [name for name in variables if name not in names]
+        if len(names) > 1 and end and not any(name.endswith(end) for name in others):
+            rules[f"*{end}"] = constant
+        else:
+            rules |= generalise(dict.fromkeys(names, constant), others)
+    return rules
+
+
+def _expression(pair: Pair, is_torch: bool) -> str:
+    taken = pair.taken
+    names = [f"'{name}'" if _QUOTED.search(name) else name for name in taken.tensors]
+    if len(names) > 1:
+        return f"{names[0]} | {taken.step}"
+    steps = [names[0]]
+    if taken.part is not None:
+        steps.append(f"split(3, {taken.part}, axis={taken.axis})")
+    if taken.step:
+        steps.append(taken.step)
+    # A name without steps would be converted by `convert`.
+    return " | ".join(steps) if len(steps) > 1 or not is_torch else f"{names[0]} | reshape"
+
+
+def _torch_module(pairs: list[Pair], layers: Mapping[str, str]) -> str | None:
+    """Returns the beginning of the tensors' names that `torch` completes, None if it does not."""
+    beginnings, conversions = set[str](), set[str]()
+    for pair in pairs:
+        taken, leaf = pair.taken, pair.variable.rpartition("/")[2]
+        if taken.step.startswith(("torch_lstm", "torch_gru")):
+            beginning, conversion = _recurrent(pair)
+        else:
+            end = _TORCH.get(leaf, "\0")
+            tensor = taken.tensors[0]
+            beginning = tensor.removesuffix(end) if tensor.endswith(f".{end}") else ""
+            conversion = _conversion(pair, layers.get(pair.variable, ""))
+        if not beginning or conversion is None or taken.part is not None:
+            return None
+        beginnings.add(beginning)
+        conversions.add(conversion)
+    # A bias goes with any kernel.
+    conversions -= {""} if len(conversions) > 1 else set()
+    if len(beginnings) != 1 or len(conversions) != 1:
+        return None
+    return beginnings.pop() + conversions.pop()
+
+
+def _conversion(pair: Pair, layer: str) -> str | None:
+    """Returns what has to be said besides `torch`; None if only steps say it."""
+    step = pair.taken.step
+    if step in ("", "reshape"):
+        is_kernel = pair.variable.endswith("/kernel")
+        return " | conv1d_gpt2" if is_kernel else "" if step == "" or layer else None
+    if step in ("linear", "conv"):
+        return ""
+    if step == "depthwise":
+        return "" if layer.startswith("Depthwise") else " | depthwise"
+    if step == "linear | reshape":
+        return "" if layer == "EinsumDense" and not is_projection(pair.variable) else " | einsum_dense"
+    return None
+
+
+def _recurrent(pair: Pair) -> tuple[str, str | None]:
+    """Returns the beginning of a recurrent layer's tensors, and its conversion with its number."""
+    match = re.fullmatch(r"(.*)(?:weight|bias)_[ih]h_l(\d+)(?:_reverse)?", pair.taken.tensors[0])
+    if match is None:
+        return "", None
+    leaf = pair.variable.rpartition("/")[2]
+    names = recurrent_names(pair.variable, match[1] + leaf, int(match[2]))
+    steps = f" | {pair.taken.step}({match[2]})"
+    return (match[1], steps) if {*names} == {*pair.taken.tensors} else ("", None)
+
+
+def _plain_module(pairs: list[Pair]) -> str | None:
+    """Returns the beginning of names whose ends are the variables'; None if there is none."""
+    beginnings = set[str]()
+    for pair in pairs:
+        leaf, tensor = pair.variable.rpartition("/")[2], pair.taken.tensors[0]
+        if pair.taken.step or pair.taken.part is not None or not tensor.endswith(f"/{leaf}"):
+            return None
+        beginnings.add(tensor.removesuffix(leaf))
+    return beginnings.pop() if len(beginnings) == 1 else None
+
+
+def _shortened(modules: Mapping[str, str], separator: str) -> dict[str, str]:
+    """Leaves out what modules and their tensors have in common at the end of their names."""
+    short: dict[str, tuple[str, str]] = {}
+    for key, value in modules.items():
+        source, bar, steps = value.partition(" | ")
+        mine, theirs = key.split("/")[:-1], source.split(separator)[:-1]
+        while len(mine) > 1 and len(theirs) > 1 and mine[-1] == theirs[-1]:
+            mine, theirs = mine[:-1], theirs[:-1]
+        beginning = "".join(f"{part}{separator}" for part in theirs)
+        short[key] = "".join(f"{part}/" for part in mine), beginning + bar + steps
+    values: dict[str, set[str]] = defaultdict(set)
+    for key, value in short.values():
+        values[key].add(value)
+    return {
+        **{key: value for key, value in modules.items() if len(values[short[key][0]]) > 1},
+        **{key: value for key, value in short.values() if len(values[key]) == 1},
+    }
