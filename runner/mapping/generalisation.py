@@ -12,7 +12,7 @@ from runner.restoration.rule_patterns import compile_rule, substitute
 _NUMBER = re.compile(r"\d+")
 _COUNTED = re.compile(r"\d+|(?<=\d)[a-z](?=[_/])")
 _STEPS = re.compile(r" \| .*", re.DOTALL)
-_SLOPES = range(1, 10)
+_SLOPES = (1, 2, 3, 4, 5, 6, -1, -2, -3, -4)
 
 Predict = Callable[[str, str, str], str | None]
 
@@ -85,22 +85,42 @@ def _rules(group: Sequence[tuple[str, str]]) -> dict[str, str]:
     if len(group) == 1:
         return dict(group)
     inputs = [[_count(cell) for cell in _COUNTED.findall(key)] for key, _ in group]
-    outputs = [[int(cell) for cell in _NUMBER.findall(_split_steps(value)[0])] for _, value in group]
-    formulas = [_formula(inputs, list(column)) for column in zip(*outputs, strict=True)]
-    if None not in formulas:
-        return dict([_rule(*group[0], inputs, [formula or "" for formula in formulas])])
+    if (rule := _one_rule(group, inputs)) is not None:
+        return dict([rule])
     # One number of the key apart: as few rules as possible.
     best = dict(group)
     for column in range(len(inputs[0])):
         parts: dict[int, list[tuple[str, str]]] = defaultdict(list)
         for pair, numbers in zip(group, inputs, strict=True):
             parts[numbers[column]].append(pair)
-        if 1 < len(parts) < len(group):
+        if len(parts) == 1:
+            continue
+        for value, part in parts.items():
+            rest = [pair for other, pairs in parts.items() if other != value for pair in pairs]
+            if len(part) < len(rest) and (rule := _one_rule(rest)) is not None:
+                best = min(best, dict([rule]) | _rules(part), key=len)
+        if len(parts) < len(group):
             rules: dict[str, str] = {}
             for part in parts.values():
                 rules |= _rules(part)
             best = min(best, rules, key=len)
     return best
+
+
+def _one_rule(
+    group: Sequence[tuple[str, str]], inputs: Sequence[Sequence[int]] | None = None
+) -> tuple[str, str] | None:
+    """Returns the one rule of pairs that differ in numbers alone, None if there is none."""
+    inputs = inputs or [[_count(cell) for cell in _COUNTED.findall(key)] for key, _ in group]
+    values = [_split_steps(value)[0] for _, value in group]
+    outputs = [[int(cell) for cell in _NUMBER.findall(value)] for value in values]
+    formulas = []
+    for column in zip(*outputs, strict=True):
+        formula = _formula(inputs, list(column))
+        if formula is None:
+            return None
+        formulas.append(formula)
+    return _rule(*group[0], inputs, formulas) if len(group) > 1 else group[0]
 
 
 def _count(cell: str) -> int:
@@ -116,9 +136,9 @@ def _formula(inputs: Sequence[Sequence[int]], output: Sequence[int]) -> _Formula
         return (), output[0]
     columns = range(len(inputs[0]) if inputs else 0)
     varying = [column for column in columns if len({row[column] for row in inputs}) > 1]
-    single = [((column, slope),) for slope in _SLOPES for column in varying]
+    single = [((column, slope),) for slope in _SLOPES for column in varying if slope > 0]
     double = [
-        ((one, slope), (two, 1))
+        ((two, 1), (one, slope))
         for slope in _SLOPES
         for one in varying
         for two in varying
@@ -135,7 +155,7 @@ def _formula(inputs: Sequence[Sequence[int]], output: Sequence[int]) -> _Formula
 
 
 def _rule(
-    key: str, value: str, inputs: Sequence[Sequence[int]], formulas: Sequence[_Formula | str]
+    key: str, value: str, inputs: Sequence[Sequence[int]], formulas: Sequence[_Formula]
 ) -> tuple[str, str]:
     """Writes the rule of a group from one of its pairs."""
     varying = [len({row[column] for row in inputs}) > 1 for column in range(len(inputs[0]))]
@@ -155,19 +175,18 @@ def _rule(
     return pattern + key[end:], filled + steps
 
 
-def _written(formula: _Formula | str, parts: Mapping[int, str], letters: set[int]) -> str:
-    assert not isinstance(formula, str)
+def _written(formula: _Formula, parts: Mapping[int, str], letters: set[int]) -> str:
     terms, constant = formula
     if not terms:
         return str(constant)
-    shown = []
+    text = ""
     for column, slope in terms:
         name = parts[column]
         if column in letters:
             name, constant = f"ord({name})", constant - slope * ord("a")
-        shown.append(name if slope == 1 else f"{slope}*{name}")
-    text = "+".join(shown)
-    return f"{{{text}{constant:+d}}}" if constant else f"{{{text}}}"
+        times = "" if abs(slope) == 1 else f"{abs(slope)}*"
+        text += f"{'-' if slope < 0 else '+'}{times}{name}"
+    return f"{{{text.lstrip('+')}{f'{constant:+d}' if constant else ''}}}"
 
 
 def _names(key: str, places: Sequence[int]) -> list[str]:
