@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from runner.graph.input_pipeline import TrainingInput as TrainingInput
     from runner.lifecycle import run_experiment as run_experiment
     from runner.restoration.eager import WarmStart as WarmStart
-    from runner.restoration.eager import WarmStartPlan as WarmStartPlan
     from runner.restoration.eager import plan as plan
     from runner.restoration.eager import warm_start as warm_start
+    from runner.restoration.eager_plan import WarmStartPlan as WarmStartPlan
     from runner.restoration.proving import prove as prove
     from runner.session.cached_session import CachedSession as CachedSession
     from runner.session.monitored_session import ChiefSessionCreator as ChiefSessionCreator
@@ -77,7 +77,8 @@ _PUBLIC = {
     "errors": ("RunnerError",),
     "graph.graph_spec": ("GraphSpec",),
     "graph.input_pipeline": ("TrainingInput",),
-    "restoration.eager": ("WarmStart", "WarmStartPlan", "plan", "warm_start"),
+    "restoration.eager": ("WarmStart", "plan", "warm_start"),
+    "restoration.eager_plan": ("WarmStartPlan",),
     "restoration.proving": ("prove",),
     "lifecycle": ("run_experiment",),
     "session.cached_session": ("CachedSession",),

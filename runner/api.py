@@ -46,7 +46,7 @@ from runner.tracking.tracking_directory import TrackingDirectory
 if TYPE_CHECKING:
     import pandas as pd
 
-    from runner.restoration.eager import WarmStartPlan
+    from runner.restoration.eager_plan import WarmStartPlan
 
 Overrides: TypeAlias = Sequence[str] | Mapping[str, Any]
 """As on the command line, `["train.steps=100"]`, or key -> value, `{"train.steps": 100}`."""
@@ -235,7 +235,7 @@ def _run(config: Any, overrides: Sequence[str]) -> Result:
     from runner.cluster.chief import coordinator_of
     from runner.config.choices import SCAFFOLDS, Mode
     from runner.lifecycle import perform
-    from runner.restoration.eager import WarmStartPlan
+    from runner.restoration.eager_plan import WarmStartPlan
     from runner.training.run import Experiment, RunContext
 
     context = RunContext(

@@ -14,6 +14,7 @@ from typing import Any
 from runner.config.choices import EXPERIMENT, Mode, Resume
 from runner.config.composition import compose_experiment, experiment_names
 from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.training_schema import EVALUATE_EVERY
 from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
 
@@ -40,7 +41,9 @@ _IF_SET = (
     "params",
     "input_fns",
     "graph",
+    "callbacks",
 )
+_OF_A_SCAFFOLD_IF_SET = ("rules", "update_statistics")
 # Read by the modes evaluate and export only.
 _UNUSED_INPUTS = ("test", "serving")
 _UNUSED_TRAIN_KEYS = ("log_every", "checkpoint_every", "keep_checkpoints")
@@ -62,11 +65,23 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
             del plain[key]
     for key in _UNUSED_TRAIN_KEYS:
         del plain["train"][key]
+    train = plain["train"]
+    if train["steps_per_epoch"] is not None:
+        del train["epochs"]  # `steps` counts the same, and may become more by resume=extend.
+    else:
+        for key in ("epochs", "steps_per_epoch"):
+            if train[key] is None:
+                del train[key]
+        if "epochs" not in train and train["evaluate_every"] is None:
+            train["evaluate_every"] = EVALUATE_EVERY  # Older runs have the default itself.
     plain["train"]["goal"] = config.train.direction
     if config.cluster.synchronous:
         # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
+        for key in _OF_A_SCAFFOLD_IF_SET:
+            if not scaffold[key]:
+                del scaffold[key]
         checkpoint = scaffold["checkpoint"]
         if checkpoint and checkpoint.startswith(EXPERIMENT):
             scaffold["checkpoint"] = f"{checkpoint}@{source_fingerprint(name)}"

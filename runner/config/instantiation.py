@@ -68,7 +68,8 @@ class References:
         problems = []
         for place, string in _strings(key, node):
             whole = _REFERENCE.fullmatch(string)
-            if whole is None and _REFERENCE.search(string):
+            parts = _REFERENCE.findall(string)
+            if whole is None and not all(isinstance(self._look_up(*part), str) for part in parts):
                 cause = "a reference stands for an object, which cannot be part of a string"
                 remedy = "make the reference the whole value"
                 problems.append(Problem(f"{place} is {string}", cause, remedy))
@@ -85,8 +86,12 @@ class References:
             return {name: self.resolve(item) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return type(value)(self.resolve(item) for item in value)
-        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        return self._look_up(*reference.groups()) if reference else value
+        if not isinstance(value, str):
+            return value
+        reference = _REFERENCE.fullmatch(value)
+        if reference:
+            return self._look_up(*reference.groups())
+        return _REFERENCE.sub(lambda match: self._look_up(*match.groups()), value)
 
     def _look_up(self, kind: str, name: str) -> Any:
         known = self._names.get(kind, {})
@@ -97,7 +102,7 @@ class References:
 
 def has_reference(node: Any) -> bool:
     """Whether a nested value holds a reference."""
-    return any(_REFERENCE.fullmatch(string) for _, string in _strings("", node))
+    return any(_REFERENCE.search(string) for _, string in _strings("", node))
 
 
 def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,9 @@ class ScaffoldConfig:
     rules: dict[str, str] = field(default_factory=dict, metadata=choices.STRINGS)
     # False freezes its variables: they are left out of the optimizer.
     trainable: bool = True
+    # True lets the batch-norm statistics of a frozen scaffold follow the training data; by default
+    # they stay, as in Keras's layers with `trainable = False`.
+    update_statistics: bool = False
     # Freezes its variables until this global step.
     freeze_until_step: int = field(default=0, metadata=at_least(0, "0 trains them from the start"))
     # Factor for the learning rate of its variables.

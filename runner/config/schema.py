@@ -211,6 +211,9 @@ class RunConfig:
     # `${graph:NAME}` is a tensor, operation or variable of the graph, and `${run:NAME}` a part of
     # the run.
     hooks: dict[str, Any] = field(default_factory=dict)
+    # Name -> `_target_` of a `keras.callbacks.Callback`, and its arguments. Callbacks are called as
+    # in `keras.Model.fit`, in this order.
+    callbacks: dict[str, Any] = field(default_factory=dict)
     session: SessionConfig = field(default_factory=SessionConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from runner.config import choices
 from runner.config.choices import NonFinite, above, at_least
 
+# Steps between two evaluations where neither the configuration nor an epoch says otherwise.
+EVALUATE_EVERY = 250
+
 _MAXIMIZED = r"(acc|accuracy|auc|f1|f1_score|precision|recall|top_k|iou|io_u)"
 _MINIMIZED = r"(loss|error|mse|mae|rmse|perplexity|crossentropy|divergence)"
 
@@ -54,12 +57,19 @@ class TrainConfig:
     Numbers count global steps. The three `..._every` also accept strings such as `10 minutes`.
     """
 
-    # The global step at which training ends.
+    # The global step at which training ends. With `epochs`, their number decides it.
     steps: int = field(default=1000, metadata=at_least(1))
+    # How many passes over the training data to make; null trains for `steps`. Data that end are
+    # repeated, and their number of batches is the length of an epoch.
+    epochs: int | None = field(default=None, metadata=at_least(1, "null trains for train.steps"))
+    # The length of an epoch in global steps, for data whose number of batches is not known; null
+    # takes that number.
+    steps_per_epoch: int | None = field(default=None, metadata=at_least(1))
     # How often training metrics are logged.
     log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
-    # How often the validation split is evaluated; also at the end.
-    evaluate_every: int | str = field(default=250, metadata=choices.SCHEDULE)
+    # How often the validation split is evaluated; also at the end. Null is after every epoch if
+    # the run counts epochs, and every 250 steps otherwise.
+    evaluate_every: int | str | None = field(default=None, metadata=choices.SCHEDULE)
     # How often a checkpoint is saved; also at the end.
     checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
     # Whether checkpoints hold the position in the training data and its shuffle buffer. False
@@ -128,6 +138,9 @@ class ExportConfig:
     # The checkpoint, as in `evaluate.which`. The best one is exported to `export` in the run
     # directory, others to `export-STEP`, and `scaffolds` to `export-scaffolds` in `run_dir`.
     which: str = field(default="best", metadata=choices.OWN_WHICH)
+    # A scaffold: writes the values under the names and in the layout of its checkpoint instead, to
+    # `export-SCAFFOLD/model.safetensors`, for example back to PyTorch.
+    names: str | None = None
     # Registers the model in MLflow under this name; null does not register it.
     register: str | None = field(default=None, metadata=choices.MODEL_NAME)
     # Moves this alias to the registered version, as in `models:/NAME@ALIAS`; null moves none.

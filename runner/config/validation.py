@@ -21,6 +21,7 @@ from runner.config.choices import (
     Mode,
     rule_problems,
 )
+from runner.config.cluster_spec import is_cluster
 from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import unknown_key, unresolved
@@ -55,6 +56,7 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
     if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments, config.mode))
     try:
+        _count_steps(config)
         missing = sorted(OmegaConf.missing_keys(config))
         resolved: Any = OmegaConf.to_container(config, resolve=True)
         remember_typed(OmegaConf.to_container(config, resolve=False), resolved)
@@ -72,6 +74,7 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
     problems += scaffold_problems
     problems += _model_problems(resolved)
     problems += _cross_problems(resolved)
+    problems += _epoch_problems(config, resolved)
     problems += _user_graph_problems(resolved, scaffolds)
     if problems:
         raise ConfigError(*problems)
@@ -124,6 +127,13 @@ def _complete(config: DictConfig | Mapping[str, Any]) -> DictConfig:
     return whole
 
 
+def _count_steps(config: DictConfig) -> None:
+    """Sets `train.steps` where the number of epochs and their length decide it."""
+    train = config.train
+    if train.epochs and train.steps_per_epoch:
+        train.steps = train.epochs * train.steps_per_epoch
+
+
 def _empty_parts(config: DictConfig) -> None:
     """Empties the keys that `graph` or `model_fn` replaces, unless the experiment sets them."""
     if config.get("graph") is None and config.get("model_fn") is None:
@@ -154,7 +164,7 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
         if resolved[key] or not (user_graph or key == "optimizer")
     ]
     nodes = {key: resolved[key] for key in (*parts, *user_graph) if resolved[key] != "???"}
-    for group in ("hooks", "input_fns"):
+    for group in ("hooks", "callbacks", "input_fns"):
         nodes |= {f"{group}.{key}": node for key, node in resolved[group].items()}
     for key, node in nodes.items():
         if not isinstance(node, Mapping) or "_target_" not in node:
@@ -237,6 +247,30 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
             "an alias names a version of a registered model",
             "add export.register=NAME",
         )
+
+
+def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yields the problems of epochs and of callbacks, which see them."""
+    train = resolved["train"]
+    kind = next((key for key in ("graph", "model_fn") if resolved[key] is not None), "")
+    kind = "a cluster" if is_cluster(config.cluster) else kind
+    if kind and resolved["callbacks"]:
+        yield Problem(
+            f"callbacks are set beside {kind}",
+            "a callback works on a Keras model that one process trains",
+            "use hooks, which a cluster's chief runs" if kind == "a cluster" else "use hooks",
+        )
+    if train["epochs"] is None or train["steps_per_epoch"] is not None:
+        return
+    remedy = "set train.steps_per_epoch"
+    if kind:
+        cause = f"with {kind} the length of an epoch is not known"
+        yield Problem(f"train.epochs is {train['epochs']}", cause, remedy)
+    unresolved: Any = OmegaConf.to_container(config, resolve=False)
+    for key, value in flatten(unresolved).items():
+        if isinstance(value, str) and "${train.steps}" in value:
+            cause = "train.epochs decides the number of steps once the data are built"
+            yield Problem(f"{key} is {value}", cause, remedy)
 
 
 def _user_graph_problems(

@@ -12,6 +12,8 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.graph.calls import Calls
+from runner.graph.eager_twin import EagerTwin
+from runner.graph.epochs import EpochMetrics
 from runner.graph.evaluation import Evaluation
 from runner.graph.input_pipeline import InputState
 from runner.graph.optimization import AveragedWeights
@@ -37,6 +39,8 @@ class Training:
       learning_rate: of the step, a float32 scalar; None when `optimizer.learning_rate` sets none.
       learning_rate_scale: multiplies the learning rate; None when nothing can change it.
       averages: moving averages of the weights; None when there are none.
+      epoch_length: the global steps of an epoch; None where nothing depends on epochs.
+      epoch: what callbacks see of an epoch; None without callbacks.
       shared_state: name of a variable's operation -> names of the operations of the weights that
         share this variable of an optimizer.
       state_names: operation's name of a variable of a Keras optimizer -> what it would be called by
@@ -54,6 +58,8 @@ class Training:
     learning_rate: tf.Tensor | None = None
     learning_rate_scale: tf.Variable | None = None
     averages: AveragedWeights | None = None
+    epoch_length: int | None = None
+    epoch: EpochMetrics | None = None
     shared_state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     state_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -71,7 +77,8 @@ class Training:
         return Problem(
             f"{self.input_name} ended before step {steps}",
             "the training data must repeat without end",
-            "end its pipeline with .repeat() before .batch(), or lower train.steps",
+            "end its pipeline with .repeat() before .batch(), or count passes over it: "
+            "train.epochs=3",
         )
 
 
@@ -90,6 +97,7 @@ class BuiltGraph:
       calls: the calls of user code in it.
       sizes: split -> number of examples; empty where the data do not report it.
       notes: lines on what the configuration replaces of a compiled model.
+      eager: builds the eager twin of a Keras model that trains; None for other graphs.
       layout: returns where Keras saves the model's variables; None for a model that is not Keras's.
       slots: the variables of a Keras optimizer; None for any other optimizer.
       scaffold: what a user's graph adds to the start of a session, in a fresh start before
@@ -108,6 +116,7 @@ class BuiltGraph:
     calls: Calls
     sizes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    eager: Callable[[], EagerTwin] | None = None
     layout: Callable[[], WeightsLayout] | None = None
     slots: Slots | None = None
     scaffold: tf.compat.v1.train.Scaffold = field(default_factory=tf.compat.v1.train.Scaffold)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from runner.config.instantiation import References, build_target, check_target, locate_target
@@ -51,6 +52,7 @@ def _find(graph: tf.Graph, name: str) -> Any:
 # `directory` and `checkpoints` are paths; `evaluation` is the hook that evaluates; `record` takes
 # metric name -> value and the step; `saver` keeps all its checkpoints, apart from the run's.
 RUN_NAMES = ("directory", "checkpoints", "evaluation", "record", "saver")
+CALLBACK_NAMES = ("directory", "checkpoints", "record")
 
 
 def check_hooks(nodes: Mapping[str, Any], graph: References) -> None:
@@ -71,6 +73,33 @@ def check_hooks(nodes: Mapping[str, Any], graph: References) -> None:
         target = locate_target(key, node)
         if isinstance(target, type) and not issubclass(target, tf.compat.v1.train.SessionRunHook):
             raise ConfigError(_no_hook(key, node))
+
+
+def check_callbacks(nodes: Mapping[str, Any], graph: References) -> None:
+    """Checks the callbacks of the configuration as `check_hooks` does the hooks."""
+    references = graph.also("run", {name: name for name in CALLBACK_NAMES})
+    for name, node in nodes.items():
+        key = f"callbacks.{name}"
+        check_target(key, node, references)
+        target = locate_target(key, node)
+        if isinstance(target, type) and not issubclass(target, keras.callbacks.Callback):
+            raise ConfigError(_no_callback(key, node))
+
+
+def build_callback(name: str, node: Mapping[str, Any], references: References) -> Any:
+    """Builds the callback `callbacks.NAME`; raises what `build_hook` does."""
+    callback = build_target(f"callbacks.{name}", node, references)
+    if not isinstance(callback, keras.callbacks.Callback):
+        raise ConfigError(_no_callback(f"callbacks.{name}", node))
+    return callback
+
+
+def _no_callback(key: str, node: Mapping[str, Any]) -> Problem:
+    return Problem(
+        f"{key}: {node['_target_']} is not a keras.callbacks.Callback",
+        "training calls its on_epoch_end and other methods",
+        "derive it from keras.callbacks.Callback, or name a hook below `hooks`",
+    )
 
 
 def build_hook(name: str, node: Mapping[str, Any], references: References) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -16,6 +16,8 @@ from runner.errors import ConfigError, Problem
 from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.session.session_manager import PLACED_SOFTLY
+
+OnBatch: TypeAlias = Callable[[Mapping[str, float]], None]
 
 
 class EvaluationCutError(Exception):
@@ -43,13 +45,18 @@ class Evaluation(ABC):
 
     @abstractmethod
     def evaluate(
-        self, session: tf.compat.v1.Session, cut: Callable[[], bool] = never_cut
+        self,
+        session: tf.compat.v1.Session,
+        cut: Callable[[], bool] = never_cut,
+        on_batch: OnBatch | None = None,
     ) -> dict[str, float]:
         """Returns the metrics of the weights that a session of the built graph holds.
 
         Args:
           session: holds the weights.
           cut: called after each batch; True ends the evaluation without a result.
+          on_batch: takes the metrics of the batches so far after each batch; None by default. An
+            evaluation in another graph does not call it.
 
         Raises:
           EvaluationCutError: when `cut` returned True.
@@ -83,7 +90,10 @@ class InGraphEvaluation(Evaluation):
         return (*self.sums, *self.results)
 
     def evaluate(
-        self, session: tf.compat.v1.Session, cut: Callable[[], bool] = never_cut
+        self,
+        session: tf.compat.v1.Session,
+        cut: Callable[[], bool] = never_cut,
+        on_batch: OnBatch | None = None,
     ) -> dict[str, float]:
         """Sums the means in float64, so that every example counts the same."""
         if self.cardinality is None:
@@ -102,12 +112,20 @@ class InGraphEvaluation(Evaluation):
             for name in sums:
                 sums[name] += float(batch_sums[name])
                 counts[name] += float(batch_counts[name])
+            if on_batch is not None:
+                on_batch(self._values(session, sums, counts))
         if not all(counts.values()):
             raise ConfigError(Problem(f"data.{self.split}() gives no example to evaluate"))
-        means = {name: sums[name] / counts[name] for name in sums}
-        if not self.results:
-            return means
-        results = session.run(dict(self.results))
+        return self._values(session, sums, counts)
+
+    def _values(
+        self,
+        session: tf.compat.v1.Session,
+        sums: Mapping[str, float],
+        counts: Mapping[str, float],
+    ) -> dict[str, float]:
+        means = {name: sums[name] / (counts[name] or float("nan")) for name in sums}
+        results = session.run(dict(self.results)) if self.results else {}
         return means | {name: float(value) for name, value in results.items()}
 
 
@@ -148,7 +166,10 @@ class SeparateEvaluation(Evaluation):
         return tuple(self.values)
 
     def evaluate(
-        self, session: tf.compat.v1.Session, cut: Callable[[], bool] = never_cut
+        self,
+        session: tf.compat.v1.Session,
+        cut: Callable[[], bool] = never_cut,
+        on_batch: OnBatch | None = None,
     ) -> dict[str, float]:
         """Evaluates the weights in a second session."""
         evaluation = self if self.rebuild is None else self.rebuild()

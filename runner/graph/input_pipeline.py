@@ -42,12 +42,20 @@ class TrainingInput:
       initializer: starts at the beginning.
       state: the position, as checkpoints hold it.
       saveable: saves and restores the position, for `tf.compat.v1.train.Saver`.
+      epoch_length: the global steps of an epoch; None where nothing depends on epochs.
       seconds: how long the step waited for the newest batch, a float64 scalar; set by `next`.
     """
 
     seconds: tf.Tensor
 
-    def __init__(self, dataset: tf.data.Dataset, *, prefetch: bool, replicas: int = 1) -> None:
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        prefetch: bool,
+        replicas: int = 1,
+        epoch_length: int | None = None,
+    ) -> None:
         """Adds the iterator to the graph.
 
         Args:
@@ -55,7 +63,9 @@ class TrainingInput:
           prefetch: whether to prepare batches ahead, as many as TensorFlow finds useful.
           replicas: how many workers share the batches; a position in one worker's share means
             nothing to another number of workers.
+          epoch_length: see the attribute.
         """
+        self.epoch_length = epoch_length
         with tf.name_scope("input"):
             if prefetch:
                 dataset = dataset.prefetch(tf.data.AUTOTUNE)
@@ -72,6 +82,11 @@ class TrainingInput:
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
             self.seconds = tf.timestamp() - before
             return batch, self.seconds
+
+    @property
+    def element_spec(self) -> Any:
+        """The nested `tf.TypeSpec`s of a batch."""
+        return self._dataset.element_spec
 
     def cardinality(self) -> tf.Tensor:
         """Returns how many batches there are, as `tf.data.Dataset.cardinality`; int64 []."""

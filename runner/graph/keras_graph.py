@@ -15,8 +15,10 @@ from runner.config.validation import require_objective
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
 from runner.graph.calls import Calls
+from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized
+from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.keras_steps import ModelSteps, takes_its_own_steps
@@ -73,8 +75,18 @@ class KerasGraph(GraphMaker):
                     notes += optimizer_notes(config, model)
             source = step = None
             if train:
-                source = training_input(data, replica, labelled=objective.needs_labels)
-                forward = _forward(calls, model, objective, train=True)
+                source = training_input(config, data, replica, labelled=objective.needs_labels)
+                if _freezes(config) and not getattr(model, "inputs", None):
+                    _create_variables(calls, model, source)
+                norms = frozen_norms(model, _policies(config, model_variables(model)))
+                notes += statistics_notes(norms)
+                forward = _forward(
+                    calls,
+                    model,
+                    objective,
+                    train=True,
+                    frozen=[n for n, stays in norms.items() if stays],
+                )
                 step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
@@ -83,6 +95,9 @@ class KerasGraph(GraphMaker):
             _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
+            if training is not None and config.callbacks:
+                epoch = objective.epoch(training.train_op, graph)
+                training = replace(training, epoch=epoch)
             return _assembled(
                 config,
                 model,
@@ -105,8 +120,9 @@ class KerasGraph(GraphMaker):
         loaded = _in_order_of_model(model_variables(model))
         graph = tf.compat.v1.get_default_graph()
         _require_sources(config, graph, loaded, policies=_policies(config, loaded))
-        source = training_input(data, replica, labelled=False) if train else None
-        if source and not all(scaffold.trainable for scaffold in config.scaffolds.values()):
+        source = training_input(config, data, replica, labelled=False) if train else None
+        norms: dict[Any, bool] = {}
+        if source and _freezes(config):
             # The step finds the variables that train by itself: they are frozen before it is
             # traced, and the model may create them only when it is called.
             steps.create_variables(source)
@@ -114,6 +130,9 @@ class KerasGraph(GraphMaker):
             for name, policy in _policies(config, model_variables(model)).items():
                 if not policy.trainable:
                     weights[name].trainable = False
+            norms = frozen_norms(model, _policies(config, model_variables(model)))
+            for norm, stays in norms.items():
+                norm.trainable = not stays
         training = steps.train(source) if source else None
         batches, cardinality = one_pass(split, data, labelled=False)
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
@@ -136,7 +155,7 @@ class KerasGraph(GraphMaker):
             evaluation=evaluation,
             calls=Calls(config),
             source=source,
-            notes=steps.notes(),
+            notes=[*steps.notes(), *statistics_notes(norms)],
         )
 
     def serving(self, checkpoint: str) -> ServingGraph:
@@ -210,6 +229,9 @@ def _assembled(
         calls=calls,
         sizes=data.sizes() if isinstance(data, Sized) else {},
         notes=tuple(notes),
+        eager=partial(eager_twin, config, source, variables, takes_its_own_steps(model))
+        if source
+        else None,
         layout=partial(weights_layout, model, weights) if weights else None,
         slots=keras_slots(variables, training) if training else None,
     )
@@ -229,17 +251,32 @@ def _saver(
     return checkpoint_saver(config, saved, source if config.train.save_input else None)
 
 
-def _forward(calls: Calls, model: Model, objective: Objective, *, train: bool) -> Any:
+def _freezes(config: RunConfig) -> bool:
+    return not all(scaffold.trainable for scaffold in config.scaffolds.values())
+
+
+def _create_variables(calls: Calls, model: Model, source: TrainingInput) -> None:
+    """Creates the variables of a model that has none before its first call."""
+    features = features_of(source.next()[0])
+    call = tf.function(partial(calls.model, model), autograph=False)
+    call.get_concrete_function(features, training=False)
+
+
+def _forward(
+    calls: Calls, model: Model, objective: Objective, *, train: bool, frozen: Sequence[Any] = ()
+) -> Any:
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
+    The batch-norm layers `frozen` keep their statistics.
     """
 
     def forward(batch: Any) -> Any:
         features, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
         if train:
             objective.begin_batch()
-        outputs = calls.model(model, features, training=train)
+        with as_frozen(frozen):
+            outputs = calls.model(model, features, training=train)
         measure = objective.means if train else objective.add
         return measure(Batch(features, labels, weights, outputs, train))
 

@@ -7,7 +7,7 @@ A slot is named after its variable and the optimizer's class, e.g.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -236,6 +236,48 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
             self.averages.append((variable, slot))
         else:
             self.names[slot.op.name] = f"{owner}/{self.get_name()}/{name}"
+
+
+def named_state(
+    optimizer: keras.optimizers.Optimizer, prefix: str, owner: Callable[[Any], str]
+) -> Iterator[tuple[keras.Variable, str]]:
+    """Yields the variables of an optimizer, and their names in checkpoints.
+
+    Keras's names hold counters of the process.
+
+    Args:
+      optimizer: the optimizer.
+      prefix: what the optimizer is called.
+      owner: returns the name of a variable that it trains, which its slots follow.
+    """
+    for key, value in vars(optimizer).items():
+        if isinstance(value, keras.Variable):
+            yield value, f"{prefix}/{key.strip('_')}"
+    for slot in slots_of(optimizer) if optimizer.built else ():
+        of_average = f"{owner(slot.trained)}/{prefix}{EMA_SUFFIX}"
+        name = f"{owner(slot.trained)}/{prefix}/{slot.name}"
+        yield slot.variable, of_average if slot.name == "average" else name
+
+
+def optimizers_of(model: keras.Model) -> list[tuple[str, Any]]:
+    """Returns the attributes of a model that are optimizers; those in a list are numbered.
+
+    The optimizer that a part of the model was compiled with is `PART_optimizer`.
+    """
+    by_id: dict[int, tuple[str, Any]] = {}
+    attributes = {"optimizer": getattr(model, "optimizer", None), **vars(model)}
+    for attribute, value in attributes.items():
+        if attribute.startswith("_self_"):  # TensorFlow's records of the same objects.
+            continue
+        if isinstance(value, keras.Model):
+            value = {"optimizer": getattr(value, "optimizer", None)}
+        values = value if isinstance(value, Mapping | Sequence) else {"": value}
+        named = values.items() if isinstance(values, Mapping) else enumerate(values)
+        for key, optimizer in named:
+            if isinstance(optimizer, keras.optimizers.Optimizer):
+                name = f"{attribute.strip('_')}_{key}".rstrip("_")
+                by_id.setdefault(id(optimizer), (name, optimizer))
+    return list(by_id.values())
 
 
 def _divided(gradient: Any, scale: float) -> Any:

@@ -6,7 +6,7 @@ graph: the model differentiates, and its optimizers apply. What they return are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,20 @@ from runner.config.composition import default_optimizer
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import Training
-from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut, require_end
+from runner.graph.epochs import epoch_metrics
+from runner.graph.evaluation import (
+    Evaluation,
+    EvaluationCutError,
+    OnBatch,
+    never_cut,
+    require_end,
+)
 from runner.graph.input_pipeline import TrainingInput
+from runner.graph.keras_optimizer import named_state, optimizers_of
 from runner.graph.objective import ignored_settings, overrides
 from runner.graph.training_step import rollback_count
-from runner.internals.keras import layers_of, metrics_of, slots_of
+from runner.internals.keras import layers_of, metrics_of
 from runner.restoration.model_variables import tensorflow_variable
-from runner.restoration.variables import EMA_SUFFIX
 from runner.system.user_code import calling
 
 _STEPS = ("train_step", "test_step")
@@ -59,7 +66,10 @@ class StepEvaluation(Evaluation):
         return tuple(self.values)
 
     def evaluate(
-        self, session: tf.compat.v1.Session, cut: Callable[[], bool] = never_cut
+        self,
+        session: tf.compat.v1.Session,
+        cut: Callable[[], bool] = never_cut,
+        on_batch: OnBatch | None = None,
     ) -> dict[str, float]:
         """Returns what the step of the last batch returns, as `keras.Model.evaluate` does."""
         if not self.values:
@@ -74,6 +84,8 @@ class StepEvaluation(Evaluation):
             if cut():
                 session.run(self.reset)
                 raise EvaluationCutError
+            if on_batch is not None:
+                on_batch({name: float(value) for name, value in values.items()})
         session.run(self.reset)
         if not values:
             raise ConfigError(Problem(f"data.{self.split}() gives no example to evaluate"))
@@ -109,7 +121,8 @@ class ModelSteps:
         """Adds the training step; it creates variables that the model creates when it is called."""
         batch, waited = source.next()
         values, ran = self._call("train_step", batch)
-        # Kept over steps, as in an epoch of `fit`, metrics would depend on when the run began.
+        # Kept over steps, metrics would depend on when the run began. Callbacks see them kept over
+        # an epoch, as in `fit`, and checkpoints then hold them.
         if not values:
             raise ConfigError(
                 Problem(
@@ -118,8 +131,13 @@ class ModelSteps:
                     'return them by name, such as {"loss": loss}',
                 )
             )
+        epoch = None
+        if self._config.callbacks:
+            metrics = [variable.value for variable in self._metrics_variables()]
+            epoch = epoch_metrics(values, self.reset_metrics(), metrics)
         with tf.control_dependencies([ran]):
-            trained = tf.group(self.reset_metrics(), self._global_step.assign_add(1))
+            after = [] if epoch else [self.reset_metrics()]
+            trained = tf.group(*after, self._global_step.assign_add(1))
         with tf.control_dependencies([trained]):
             step = tf.identity(self._global_step.read_value())
         return Training(
@@ -127,6 +145,8 @@ class ModelSteps:
             step=step,
             values=values,
             rollbacks=rollback_count(self._config),
+            epoch_length=source.epoch_length,
+            epoch=epoch,
             input_initializer=source.initializer,
             input_seconds=waited,
             input_name="data.train()",
@@ -183,13 +203,7 @@ class ModelSteps:
         That is the state of metrics, and of optimizers where nothing trains.
         """
         graph = tf.compat.v1.get_default_graph()
-        apart = {
-            variable.value.ref()
-            for part in (self._model, *layers_of(self._model))
-            if isinstance(part, keras.Model)
-            for metric in metrics_of(part)
-            for variable in metric.variables
-        }
+        apart = {variable.value.ref() for variable in self._metrics_variables()}
         if not trains:
             apart |= self.optimizer_variables()
         variables = graph.get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
@@ -198,11 +212,16 @@ class ModelSteps:
                 variables[:] = [other for other in variables if other is not variable]
                 graph.add_to_collection(tf.compat.v1.GraphKeys.LOCAL_VARIABLES, variable)
 
+    def _metrics_variables(self) -> Iterator[keras.Variable]:
+        for part in (self._model, *layers_of(self._model)):
+            for metric in metrics_of(part) if isinstance(part, keras.Model) else ():
+                yield from metric.variables
+
     def optimizer_variables(self) -> set[Any]:
         """Returns the references of the variables of all optimizers of the model."""
         return {
             variable.value.ref()
-            for _, optimizer in _optimizers(self._model)
+            for _, optimizer in optimizers_of(self._model)
             for variable in optimizer.variables
         }
 
@@ -227,37 +246,14 @@ class ModelSteps:
         Keras's names hold counters of the process. The model's attribute for the optimizer is what
         stays; slots follow the variable that they belong to.
         """
-        for attribute, optimizer in _optimizers(self._model):
-            for key, value in vars(optimizer).items():
-                if isinstance(value, keras.Variable):
-                    yield value.value.op.name, f"{attribute}/{key.strip('_')}"
-            for slot in slots_of(optimizer) if optimizer.built else ():
-                owner = tensorflow_variable(slot.trained).op.name
-                name = f"{owner}/{attribute}/{slot.name}"
-                if slot.name == "average":
-                    name = f"{owner}/{attribute}{EMA_SUFFIX}"
-                yield slot.variable.value.op.name, name
+        for attribute, optimizer in optimizers_of(self._model):
+            for variable, name in named_state(optimizer, attribute, _operation_name):
+                yield variable.value.op.name, name
 
 
-def _optimizers(model: keras.Model) -> list[tuple[str, Any]]:
-    """Returns the attributes of a model that are optimizers; those in a list are numbered.
-
-    The optimizer that a part of the model was compiled with is `PART_optimizer`.
-    """
-    by_id: dict[int, tuple[str, Any]] = {}
-    attributes = {"optimizer": getattr(model, "optimizer", None), **vars(model)}
-    for attribute, value in attributes.items():
-        if attribute.startswith("_self_"):  # TensorFlow's records of the same objects.
-            continue
-        if isinstance(value, keras.Model):
-            value = {"optimizer": getattr(value, "optimizer", None)}
-        values = value if isinstance(value, Mapping | Sequence) else {"": value}
-        named = values.items() if isinstance(values, Mapping) else enumerate(values)
-        for key, optimizer in named:
-            if isinstance(optimizer, keras.optimizers.Optimizer):
-                name = f"{attribute.strip('_')}_{key}".rstrip("_")
-                by_id.setdefault(id(optimizer), (name, optimizer))
-    return list(by_id.values())
+def _operation_name(variable: Any) -> str:
+    name: str = tensorflow_variable(variable).op.name
+    return name
 
 
 def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:

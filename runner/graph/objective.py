@@ -18,6 +18,7 @@ import tensorflow as tf
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked
+from runner.graph.epochs import EpochMeans, EpochMetrics, epoch_metrics
 from runner.graph.keras_measures import Losses, OfModel, Streaming, outputs_of
 from runner.graph.measures import Batch, Measure, PerExample, Totals, Values
 from runner.system.user_code import calling
@@ -46,6 +47,7 @@ class Objective:
     def __init__(self, config: RunConfig, model: Any) -> None:
         _require_called(config, model)
         self._config, self._model = config, model
+        self._epoch_means = EpochMeans()
         self._trainer = model if isinstance(model, keras.Model) else None
         self._replaced = _made_by_compile(self._trainer)
         of_model = self._trainer.metrics if self._trainer else []
@@ -69,13 +71,15 @@ class Objective:
 
     def begin_batch(self) -> None:
         """Resets the metrics that the model's call updates, before a batch of training."""
-        for measure in self._measures:
+        for measure in self._measures if not self._config.callbacks else ():
             measure.begin_batch()
 
     def means(self, batch: Batch) -> Values:
         """Returns the loss and the metrics of a batch of training, by name: float32 scalars."""
         batch = self._by_class(batch)
         values = _merged(self._call(measure, measure.of_batch, batch) for measure in self._measures)
+        if self._config.callbacks:
+            self._epoch_means.add(self.add(batch))
         # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
         return {
             name: value if name == "loss" else tf.stop_gradient(value)
@@ -89,6 +93,20 @@ class Objective:
     def of_pass(self) -> Values:
         """Returns the other metrics of the pass, by name: float32 scalars."""
         return _merged(self._call(measure, measure.of_pass) for measure in self._measures)
+
+    def epoch(self, train_op: tf.Operation, graph: tf.Graph) -> EpochMetrics:
+        """Returns the metrics of the batches since the beginning of an epoch, after the train op.
+
+        As in `keras.Model.fit`, evaluations use the state of the same metrics.
+        """
+
+        def of_epoch() -> Values:
+            return {**self._epoch_means.results(), **self.of_pass()}
+
+        self.keep_apart(graph)
+        with tf.control_dependencies([train_op]):
+            values = tf.function(of_epoch, autograph=False)()
+        return epoch_metrics(values, self.begin(), self._state())
 
     def begin(self) -> tf.Operation:
         """Returns the operation that begins a pass: initial values, then each metric's reset."""
@@ -113,7 +131,8 @@ class Objective:
             graph.add_to_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES, variable)
 
     def _state(self) -> list[tf.Variable]:
-        return [variable.value for measure in self._measures for variable in measure.variables]
+        holders: list[Any] = [*self._measures, self._epoch_means]
+        return [variable.value for holder in holders for variable in holder.variables]
 
     def _notes(self, has_metrics: bool) -> Iterator[str]:
         config, model = self._config, self._trainer
@@ -135,7 +154,7 @@ class Objective:
     def _loss(self, takes_metrics: bool) -> Measure:
         config, model = self._config, self._trainer
         own_loss = model is not None and overrides(model, "compute_loss")
-        loss = _resolved("loss", "loss", config.loss)
+        loss = resolved("loss", "loss", config.loss)
         if isinstance(loss, list):
             loss = self._by_output(loss)
         _require_weighted(config.loss_weights, loss if isinstance(loss, Mapping) else ())
@@ -260,13 +279,13 @@ def class_weights(labels: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
 
 
 def _metric(name: str, key: str, node: Any, *, weighted: bool) -> Measure:
-    metric = _resolved("metric", key, node)
+    metric = resolved("metric", key, node)
     if isinstance(metric, str | keras.metrics.Metric):
         return Streaming(name, key, metric, weighted=weighted)
     return PerExample(name, key, metric, weighted=weighted)
 
 
-def _resolved(kind: str, key: str, node: Any) -> Any:
+def resolved(kind: str, key: str, node: Any) -> Any:
     """Returns a loss or a metric, or for a loss a nested structure of them.
 
     Raises:
@@ -286,9 +305,9 @@ def _resolved(kind: str, key: str, node: Any) -> Any:
             )
         return built
     if isinstance(node, Mapping):
-        return {name: _resolved(kind, f"{key}.{name}", value) for name, value in node.items()}
+        return {name: resolved(kind, f"{key}.{name}", value) for name, value in node.items()}
     if isinstance(node, list):
-        return [_resolved(kind, f"{key}.{index}", value) for index, value in enumerate(node)]
+        return [resolved(kind, f"{key}.{index}", value) for index, value in enumerate(node)]
     return node
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
+from runner.graph.epochs import in_epochs
 from runner.graph.experiment import Data, Sized
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.replica import Replica
@@ -75,11 +76,17 @@ def one_pass(split: str, data: Data, *, labelled: bool) -> tuple[tf.data.Dataset
     return batches.unbatch().take(size).batch(_BATCH_SIZE), None
 
 
-def training_input(data: Data, replica: Replica, *, labelled: bool) -> TrainingInput:
+def training_input(
+    config: RunConfig, data: Data, replica: Replica, *, labelled: bool
+) -> TrainingInput:
     """Returns the training input of this process."""
-    batches = replica.shard(batches_of("train", data, labelled=labelled))
-    ahead = getattr(data, "prefetch", True)
-    return TrainingInput(batches, prefetch=ahead, replicas=replica.count)
+    batches, length = in_epochs(config, data, batches_of("train", data, labelled=labelled))
+    return TrainingInput(
+        replica.shard(batches),
+        prefetch=getattr(data, "prefetch", True),
+        replicas=replica.count,
+        epoch_length=length,
+    )
 
 
 def features_of(batch: Any) -> Any:

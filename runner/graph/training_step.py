@@ -14,6 +14,7 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import Training
+from runner.graph.epochs import RATE
 from runner.graph.experiment import Model
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import KerasOptimizer
@@ -37,7 +38,7 @@ from runner.system.user_code import calling
 # Maps a batch to the loss and the metrics by name, scalars.
 Forward: TypeAlias = Callable[..., dict[str, tf.Tensor]]
 
-_RATE = "optimizer.learning_rate"
+_RATE_KEY = "optimizer.learning_rate"
 
 _TWO_AVERAGES = Problem(
     "train.ema_decay is set, and optimizer.use_ema is true",
@@ -104,6 +105,7 @@ class TrainingStep:
             learning_rate_scale=scale,
             rollbacks=rollback_count(config),
             averages=averages,
+            epoch_length=self._source.epoch_length,
             input_initializer=self._source.initializer,
             input_seconds=waited,
             input_name="data.train()",
@@ -184,6 +186,11 @@ class TrainingStep:
 
     def _learning_rate(self) -> tuple[tf.Tensor | None, tf.Variable | None]:
         rate = learning_rate(self._config.optimizer, self._global_step.read_value())
+        constant = not isinstance(self._config.optimizer.get("learning_rate"), Mapping)
+        if rate is not None and constant and self._config.callbacks:
+            # Callbacks may change it.
+            variable = tf.compat.v1.get_variable(RATE, initializer=rate, trainable=False)
+            rate = variable.read_value()
         if rate is None or self._config.train.non_finite.action is not NonFinite["rollback"]:
             return rate, None
         scale = tf.compat.v1.get_variable("learning_rate_scale", initializer=1.0, trainable=False)
@@ -223,9 +230,9 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
     if node is None:
         return None
     if isinstance(node, Mapping) and "_target_" in node:
-        rate = build_target(_RATE, node, References({"graph": {"global_step": global_step}}))
+        rate = build_target(_RATE_KEY, node, References({"graph": {"global_step": global_step}}))
         if callable(rate):
-            with calling(_RATE):
+            with calling(_RATE_KEY):
                 rate = rate(global_step)
     try:
         if isinstance(rate, bool | list):
@@ -234,7 +241,7 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
     except (TypeError, ValueError) as error:
         raise ConfigError(
             Problem(
-                f"{_RATE} is {node!r}",
+                f"{_RATE_KEY} is {node!r}",
                 "it is neither a number nor a schedule",
                 "for example 1e-3, or schedule@optimizer.learning_rate=cosine",
             )

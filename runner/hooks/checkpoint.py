@@ -58,6 +58,19 @@ def warned(warn: Callable[[str], None]) -> Callable[[SaveError], None]:
     )
 
 
+class SavedBeside:
+    """State outside of the session that is saved with it; by default there is none.
+
+    Attributes:
+      changed_at_end: whether the session has changed after its last step.
+    """
+
+    changed_at_end: bool = False
+
+    def store(self, session: Session) -> None:
+        """Makes the session hold the state."""
+
+
 class CheckpointHook(ScheduledHook):
     """Saves on a schedule and at the end.
 
@@ -71,6 +84,7 @@ class CheckpointHook(ScheduledHook):
       every: the schedule.
       policy: how to react when a step is not saved; if it raises nothing, the next save is the
         next try. A failure at the end is always raised.
+      beside: state that is saved too.
     """
 
     def __init__(
@@ -80,10 +94,11 @@ class CheckpointHook(ScheduledHook):
         step: tf.Tensor,
         every: When,
         policy: SavePolicy | None = None,
+        beside: SavedBeside | None = None,
     ) -> None:
         super().__init__(step, every, at_end=True)
         self._saver, self._directory = saver, directory
-        self._policy = policy or SavePolicy()
+        self._policy, self._beside = policy or SavePolicy(), beside or SavedBeside()
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Starts the schedule; a step that is already saved is not saved again."""
@@ -98,6 +113,7 @@ class CheckpointHook(ScheduledHook):
         if self._policy.finite and (names := self._policy.finite.non_finite(session)):
             self._policy.on_non_finite(_non_finite(names, step))
             return
+        self._beside.store(session)
         try:
             with save_errors(self._directory, step):
                 save(session, self._saver, self._directory, step)
@@ -112,6 +128,8 @@ class CheckpointHook(ScheduledHook):
           SaveError: when that fails: there is no next try.
         """
         self._policy = replace(self._policy, on_error=raise_error)
+        if self._beside.changed_at_end:
+            self._trigger.failed()
         super().end(session)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import tensorflow as tf
@@ -13,7 +14,13 @@ import tensorflow as tf
 from runner.config.schedule import When
 from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut
 from runner.graph.optimization import AveragedWeights
-from runner.hooks.scheduled import ScheduledHook, Session, present_step
+from runner.hooks.scheduled import (
+    ScheduledHook,
+    Session,
+    SessionRunContext,
+    SessionRunValues,
+    present_step,
+)
 from runner.system.atomic_files import write_json
 
 # Takes the session, metric name -> value, and the global step.
@@ -34,6 +41,29 @@ class EvaluationCutoff:
     record: Path | None = None
 
 
+class EvaluationWatch:
+    """Watches evaluations, and may ask for one; by default does neither.
+
+    Attributes:
+      sees_batches: whether `batch` is to be called.
+    """
+
+    sees_batches: bool = False
+
+    def asks(self) -> bool:
+        """Returns whether to evaluate after this step, whatever the schedule."""
+        return False
+
+    def begins(self, session: Session) -> None:
+        """Called before an evaluation."""
+
+    def batch(self, session: Session, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of the batches so far, after each batch."""
+
+    def ends(self, session: Session, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of an evaluation that is complete."""
+
+
 class EvaluationHook(ScheduledHook):
     """Evaluates on a schedule and at the end.
 
@@ -48,6 +78,7 @@ class EvaluationHook(ScheduledHook):
       on_result: takes the session, the metrics and the step.
       averages: evaluated in place of the weights; None, the default, evaluates the weights.
       cuts: when an evaluation is cut short, by default never.
+      watch: watches the evaluations.
 
     Attributes:
       metrics: the names of the metrics.
@@ -64,11 +95,12 @@ class EvaluationHook(ScheduledHook):
         on_result: OnResult = lambda session, metrics, step: None,
         averages: AveragedWeights | None = None,
         cuts: EvaluationCutoff | None = None,
+        watch: EvaluationWatch | None = None,
     ) -> None:
         super().__init__(step, every, at_end=True)
         self.metrics = evaluation.metrics
         self._evaluation, self._on_result, self._averages = evaluation, on_result, averages
-        self._cuts = cuts or EvaluationCutoff()
+        self._cuts, self._watch = cuts or EvaluationCutoff(), watch or EvaluationWatch()
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Repeats an evaluation of this step that was cut short."""
@@ -82,6 +114,13 @@ class EvaluationHook(ScheduledHook):
             else:
                 record.unlink()
 
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Evaluates where the schedule says so, or the watch asks for it."""
+        super().after_run(run_context, run_values)
+        if self._trigger.due_at_end(self._step) and self._watch.asks():
+            self._trigger.done(self._step)
+            self.act(run_context.session, self._step)
+
     def end(self, session: Session) -> None:
         """Evaluates the last step, unless that is done or a cut is requested."""
         if not self._cuts.requested():
@@ -89,9 +128,13 @@ class EvaluationHook(ScheduledHook):
 
     def act(self, session: Session, step: int) -> None:
         """Evaluates."""
+        watch = self._watch
+        on_batch = partial(watch.batch, session) if watch.sees_batches else None
         try:
             with self._averages.in_place(session) if self._averages else nullcontext():
-                metrics = self._evaluation.evaluate(session, self._cuts.requested)
+                watch.begins(session)
+                metrics = self._evaluation.evaluate(session, self._cuts.requested, on_batch)
+                watch.ends(session, metrics)
         except EvaluationCutError:
             if self._cuts.record is not None:
                 write_json(self._cuts.record, {"step": step})

@@ -44,6 +44,9 @@ from tensorflow.python.saved_model.model_utils.export_output import (
 )
 from tensorflow.python.saved_model.model_utils.export_output import TrainOutput as TrainOutput
 
+# Leaves a graph for a block within it; no public module offers it.
+eager_mode = tf.__internal__.eager_context.eager_mode
+
 _Session: TypeAlias = tf.compat.v1.Session
 # Takes an array for each fed tensor and returns the values of the fetched tensors.
 Step: TypeAlias = Callable[..., list[Any]]

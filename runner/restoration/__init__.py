@@ -13,12 +13,14 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit;
   `source_tensors`: the way from them to the variable's value, and back.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
+- `inversion`: trained values as tensors of the checkpoint that they came from.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `engine`: restores the values of a plan; `reading`: reads, converts and checks them.
 - `restorer`: `Restorer`, the door for restoring in sessions; `session_backend`: their backend.
 - `sources`: opens the scaffolds' checkpoints; `starting_scaffold`: the scaffold that
   `runner.inspect --as-scaffold` prints.
 - `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them.
+- `eager_plan`: `WarmStartPlan`, a plan as programs have it.
 - `eager`: `plan`, `warm_start` and the callback `WarmStart`, the doors for programs without a run.
 
 - `proving`: `prove`, the door for comparing a model with what the source of its weights computes:

@@ -9,13 +9,11 @@ The planner and its rules are the same as in runs, without a run, a session or H
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,10 +26,9 @@ from runner.checkpoints.locate import Artifacts, is_mlflow_uri
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
-from runner.console import as_html
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import layers_of
-from runner.restoration import html_report, json_report, report
+from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Backend, restore_values
 from runner.restoration.model_variables import (
     build_optimizer,
@@ -41,7 +38,7 @@ from runner.restoration.model_variables import (
     tensorflow_variable,
     which_train,
 )
-from runner.restoration.plan import Assignment, RestorationPlan, make_plan
+from runner.restoration.plan import Assignment, make_plan
 from runner.restoration.reading import NonFinite
 from runner.restoration.sources import Source, open_sources, read_warm_start
 from runner.restoration.variables import (
@@ -52,56 +49,9 @@ from runner.restoration.variables import (
     classify,
 )
 from runner.restoration.weights_layout import Slots, named_sources, weights_layout
-from runner.runs.provenance import Origin
-from runner.runs.run_directory import PROVENANCE
 from runner.tracking import open_store
 
 _LOGGER = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class WarmStartPlan(RestorationPlan):
-    """Where the value of every variable of a model comes from; prints as a table.
-
-    Attributes:
-      origins: scaffold -> the checkpoints that its source was resolved to.
-      model: the model's name.
-    """
-
-    origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
-    model: str = ""
-
-    def __str__(self) -> str:
-        return report.text(self, whole=False)
-
-    def _repr_html_(self) -> str:
-        return as_html(report.table(self))
-
-    def to_html(self) -> str:
-        """Returns the plan as one self-contained page."""
-        return html_report.html(self, f"{self.model}: plan")
-
-    def to_json(self) -> str:
-        """Returns the plan as a JSON object, with the keys of `json_report.json_text`."""
-        return json_report.json_text(self)
-
-    def provenance(self) -> dict[str, Any]:
-        """Returns where every value comes from, and where the checkpoints themselves came from.
-
-        It has the keys of `json_report.provenance_document`.
-        """
-        return json_report.provenance_document(
-            self, self.origins, experiment=self.model, run_dir=Path.cwd()
-        )
-
-    def write_provenance(self, directory: str | Path) -> None:
-        """Writes the provenance into the directory of the model's checkpoints.
-
-        `python -m runner.inspect PATH --provenance` shows it, and a warm start from one of these
-        checkpoints continues the chain.
-        """
-        text = json.dumps(self.provenance(), indent=2, allow_nan=False)
-        (Path(directory) / PROVENANCE).write_text(f"{text}\n")
 
 
 def plan(

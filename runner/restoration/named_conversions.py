@@ -7,7 +7,7 @@ does: the parts are joined by dots, and `kernel` is `weight`. Other names are ta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.restoration import torch_layouts as torch
 from runner.restoration.conversions import Conversion, Slice
@@ -135,31 +135,41 @@ _BY_LAYER = {
 def expanded(expression: Expression, target: Target, has: Callable[[str], bool]) -> Expression:
     """Returns an expression with the tensors that its named conversions take.
 
-    `rnn.bias | torch_lstm` takes two. `has` tells whether the checkpoint has a tensor of a name.
+    `rnn.bias | torch_lstm` takes two. Steps before a named conversion leave names to it. `has`
+    tells whether the checkpoint has a tensor of a name.
 
     Raises:
       ValueError: when the name is not what the conversion asks for.
     """
-    if not isinstance(expression, Step):
-        if isinstance(expression, Function):
-            inner = tuple(expanded(operand, target, has) for operand in expression.operands)
-            return Function(expression.name, inner, expression.keywords)
-        return expression
-    if expression.name not in NAMED_CONVERSIONS or not isinstance(expression.operand, Tensor):
-        operand = expanded(expression.operand, target, has)
-        return Step(expression.name, operand, expression.arguments, expression.keywords)
-    name, chosen = expression.operand.name, _chosen(expression.name, target)
-    conversion = NAMED_CONVERSIONS[chosen]
-    names = conversion.names(target.name, name, *expression.arguments)
+    steps: list[Step] = []
+    source = expression
+    while isinstance(source, Step):
+        steps.insert(0, source)
+        source = source.operand
+    if isinstance(source, Function):
+        inner = tuple(expanded(operand, target, has) for operand in source.operands)
+        source = Function(source.name, inner, source.keywords)
+    steps = [replace(step, name=_chosen(step.name, target)) for step in steps]
+    named = next((step for step in steps if step.name in NAMED_CONVERSIONS), None)
+    if named is not None and isinstance(source, Tensor):
+        source = _tensors(source.name, named, target, has)
+    for step in steps:
+        source = replace(step, operand=source)
+    return source
+
+
+def _tensors(name: str, step: Step, target: Target, has: Callable[[str], bool]) -> Expression:
+    """Returns what a named conversion takes in the place of the tensor `name`."""
+    conversion = NAMED_CONVERSIONS[step.name]
+    names = conversion.names(target.name, name, *step.arguments)
     if len(names) == 1 and not has(names[0]):
         others = conversion.others(target.name, name)
         names = (next((other for other in others if has(other)), names[0]),)
     tensors = tuple(_merged(tensor, has) for tensor in names)
-    operand = tensors[0]
-    if conversion.combination and len(tensors) > 1:
-        function, axis = conversion.combination
-        operand = Function(function, tensors, {"axis": axis} if function != "sum" else {})
-    return Step(chosen, operand)
+    if conversion.combination is None or len(tensors) == 1:
+        return tensors[0]
+    function, axis = conversion.combination
+    return Function(function, tensors, {"axis": axis} if function != "sum" else {})
 
 
 def _chosen(name: str, target: Target) -> str:

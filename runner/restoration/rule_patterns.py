@@ -23,6 +23,7 @@ from runner.restoration.patterns import REGEX
 _HOLE = re.compile(r"\{([^{}]*)\}|\\(\d+)|\\g<(\w+)>")
 _PART = re.compile(r"\{([^{}]*)\}|([*?])")
 _NAME = re.compile(r"_?[A-Za-z]\w*/?")
+_REST = "rest"
 # Conversions replace it by a letter for each tensor, see `named_conversions`.
 _NOT_A_PART = "gate"
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
@@ -47,7 +48,10 @@ class Pattern:
     parts: Mapping[str, str]
 
     def match(self, name: str) -> dict[str, str] | None:
-        """Returns the parts of a name, groups of a `re:` by number too; None if it differs."""
+        """Returns the parts of a name, groups of a `re:` by number too; None if it differs.
+
+        `rest` is what follows the module that a pattern is for; empty if it is for a whole name.
+        """
         match = self.expression.fullmatch(name)
         if match is None:
             return None
@@ -56,7 +60,8 @@ class Pattern:
             part: match[group] or ("0" if part.startswith("_") else "")
             for group, part in self.parts.items()
         }
-        return {**groups, **{key: text or "" for key, text in match.groupdict().items()}, **named}
+        texts = {key: text or "" for key, text in match.groupdict().items()}
+        return {_REST: "", **groups, **texts, **named}
 
 
 def compile_rule(key: str, value: str) -> Pattern:
@@ -104,7 +109,9 @@ def _compiled(key: str, numbers: set[str], letters: set[str]) -> Pattern:
             kind = r"\d+" if part in numbers else "[a-z]" if part in letters else "[^/.]+"
             expression += f"(?P<{group}>{kind})"
     expression += re.escape(key[end:])
-    return Pattern(re.compile(expression + "(?P<rest>.*)" * key.endswith("/"), re.DOTALL), parts)
+    return Pattern(
+        re.compile(expression + f"(?P<{_REST}>.*)" * key.endswith("/"), re.DOTALL), parts
+    )
 
 
 def holes(value: str) -> list[str]:

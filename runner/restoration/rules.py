@@ -1,9 +1,10 @@
 """The rules of a scaffold: pattern over variables -> expression over tensors.
 
 A key that ends in `/` is a module rule: it renames the beginning of names, and may name the
-conversion of the whole module. Any other rule matches whole names. Of the rules that match, the
-first wins; plain module rules come last, so that the rules of roles, `{block/}norm/`, may stand
-after or before the rules of blocks, which tell what `{block/}` is in the checkpoint.
+conversion of the whole module. Any other rule matches whole names. Of the rules that match, the one
+that leaves the shortest rest of the name wins, and among these the first: rules of roles,
+`{block/}norm/`, may stand after or before the rules of blocks, which tell what `{block/}` is in the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -29,11 +30,6 @@ class Rule:
     def is_module(self) -> bool:
         """Whether it renames the beginnings of names."""
         return self.key.endswith("/") and not self.key.startswith(REGEX)
-
-    @property
-    def composes(self) -> bool:
-        """Whether other rules tell what a part of its pattern is in the checkpoint."""
-        return any(part.endswith("/") for part in self.pattern.parts.values())
 
 
 def parse_rule(key: str, value: str) -> Rule:
@@ -63,8 +59,7 @@ class Rules:
     """
 
     def __init__(self, rules: Mapping[str, str]) -> None:
-        parsed = [parse_rule(key, value) for key, value in rules.items()]
-        self._rules = sorted(parsed, key=lambda rule: rule.is_module and not rule.composes)
+        self._rules = [parse_rule(key, value) for key, value in rules.items()]
         self._modules = [rule for rule in self._rules if rule.is_module]
         self._used: set[str] = set()
 
@@ -74,23 +69,27 @@ class Rules:
         Raises:
           ValueError: when a computation in it is not possible.
         """
-        for rule in self._rules:
-            for name in names:
-                parts = rule.pattern.match(name)
-                if parts is not None:
-                    self._used.add(rule.key)
-                    return self._filled(rule, name, parts)
-        return None
+        matches = [
+            (rule, parts)
+            for rule in self._rules
+            for name in names
+            if (parts := rule.pattern.match(name)) is not None
+        ]
+        if not matches:
+            return None
+        rule, parts = min(matches, key=lambda match: len(match[1]["rest"]))
+        self._used.add(rule.key)
+        return self._filled(rule, parts)
 
     def unused(self) -> tuple[str, ...]:
         """Returns the patterns of the rules that no variable has used so far."""
         return tuple(rule.key for rule in self._rules if rule.key not in self._used)
 
-    def _filled(self, rule: Rule, name: str, parts: dict[str, str]) -> Expression:
+    def _filled(self, rule: Rule, parts: dict[str, str]) -> Expression:
         for part in rule.pattern.parts.values():
             if part.endswith("/"):
                 parts[part] = self._module(parts[part])
-        rest = parts.get("rest", "") if rule.is_module else ""
+        rest = parts["rest"]
         source = _source(rule.expression)
 
         def change(text: str) -> str:
@@ -101,13 +100,18 @@ class Rules:
 
     def _module(self, path: str) -> str:
         """Returns the beginning of names in the checkpoint for a path that ends in `/`."""
-        for rule in self._modules:
-            parts = rule.pattern.match(path)
-            if parts is not None and all(parts[part] != path for part in parts if part[-1] == "/"):
-                self._used.add(rule.key)
-                source = _source(self._filled(rule, path, parts))
-                return source.name if isinstance(source, Tensor) else path
-        return path
+        matches = [
+            (rule, parts)
+            for rule in self._modules
+            if (parts := rule.pattern.match(path)) is not None
+            and all(parts[part] != path for part in rule.pattern.parts.values())
+        ]
+        if not matches:
+            return path
+        rule, parts = min(matches, key=lambda match: len(match[1]["rest"]))
+        self._used.add(rule.key)
+        source = _source(self._filled(rule, parts))
+        return source.name if isinstance(source, Tensor) else path
 
 
 def _with_rest(expression: Expression, rest: str) -> Expression:

@@ -124,9 +124,7 @@ class SourceTensor:
 
 
 def same(value: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Returns whether two arrays have the same bits."""
-    return (
-        value.shape == other.shape
-        and value.dtype == other.dtype
-        and bool((value.tobytes() == other.tobytes()) or np.array_equal(value, other))
-    )
+    """Returns whether two arrays agree in dtype, shape and all values, NaN included."""
+    if (value.dtype, value.shape) != (other.dtype, other.shape):
+        return False
+    return np.array_equal(value, other) or value.tobytes() == other.tobytes()

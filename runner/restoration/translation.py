@@ -70,5 +70,5 @@ class Translator:
                 expression = Step("transpose", expression, tuple(maps["transpose"]))
         if (vocabulary := maps["vocabulary"]) is not None:
             files = (vocabulary.old, vocabulary.new, vocabulary.axis)
-            expression = Step("tokens", expanded(expression, target, has), files)
+            expression = Step("tokens", expression, files)
         return expanded(expression, target, has), is_named

@@ -10,7 +10,7 @@
 - `recording`: records a run at its start and its end, and prints its last lines.
 - `eager_model`: the Keras model of a run outside any graph, with the values of a checkpoint.
 - `evaluation`, `export`: `mode=evaluate` and `mode=export`, of a run's checkpoint or of the values
-  that training would start from.
+  that training would start from; `export_names`: under the names of a scaffold's checkpoint.
 
 `runner.lifecycle` calls these in turn. Earlier rooms make plans and graphs; clusters and sweeps
 extend `Coordinator` and `TrialWatch`.

@@ -21,6 +21,7 @@ from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
 from runner.tracking.tracker import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights
+from runner.training.export_names import FILE, export_names
 from runner.training.run import Experiment
 
 # Where SavedModels keep what is not TensorFlow's.
@@ -35,6 +36,8 @@ def export_run(experiment: Experiment) -> None:
     `runner.graph.serving.named`. A `graph` or `model_fn` names its signatures itself.
     The provenance that is beside the checkpoint is in its folder too.
 
+    With `export.names` it writes the values under the names of a scaffold's checkpoint instead.
+
     The model is logged where the run is recorded, and registered under `export.register`. An
     existing export is logged and registered as it is: an earlier command may have been killed.
 
@@ -43,8 +46,12 @@ def export_run(experiment: Experiment) -> None:
         exists already.
       TrackingError: when the model cannot be registered.
     """
+    names = experiment.config.export.names
     with chosen_weights(experiment, experiment.config.export.which) as weights:
         folder = _folder(experiment, weights)
+        if names is not None:
+            _export_names(experiment, weights, names, folder.with_name(f"{folder.name}-{names}"))
+            return
         if folder.exists():
             _require_same(folder, weights)
             experiment.screen.line(f"{weights}: is exported already, to {folder}")
@@ -54,6 +61,18 @@ def export_run(experiment: Experiment) -> None:
             experiment.screen.line(f"{weights}: exported to {folder}")
     if weights.directory is not None:
         _keep(experiment, weights.directory, folder, weights.step)
+
+
+def _export_names(experiment: Experiment, weights: Weights, names: str, folder: Path) -> None:
+    if folder.exists():
+        remedy = "move it away to export again"
+        raise RunDirectoryError(Problem(f"{folder} exists", "nothing is overwritten", remedy))
+    plan = experiment.make_sound_plan()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lost = export_names(weights, plan, names, sources=experiment.sources, folder=folder)
+    experiment.screen.line(f"{weights}: exported under the names of {names} to {folder / FILE}")
+    if lost:
+        experiment.screen.line(f"left out, because it cannot be turned back: {lost}")
 
 
 def _folder(experiment: Experiment, weights: Weights) -> Path:

@@ -7,12 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite, OnError
 from runner.config.instantiation import References
+from runner.config.training_schema import EVALUATE_EVERY
 from runner.errors import NonFiniteLossError, RunnerError
-from runner.graph.configured_hooks import build_hook, graph_names, graph_references
+from runner.graph.configured_hooks import (
+    CALLBACK_NAMES,
+    build_callback,
+    build_hook,
+    graph_names,
+    graph_references,
+)
 from runner.hooks import (
     BestCheckpoint,
     CheckpointHook,
@@ -29,7 +37,9 @@ from runner.hooks import (
     StopAtStepHook,
     StopWhenHook,
 )
+from runner.hooks.callbacks import CallbacksHook, EpochCount, NamedCallback
 from runner.hooks.checkpoint import another_saver, raise_error, warned
+from runner.hooks.evaluation import EvaluationWatch
 from runner.system.user_code import ERRORS, raised, staying
 from runner.training.run import OpenedRun
 
@@ -79,12 +89,14 @@ class ConfiguredHooks:
       evaluation: evaluates the validation split.
       best: keeps the best checkpoint.
       saves: which values are saved, and how to react when a save fails.
+      callbacks: calls Keras callbacks; None where there are none.
     """
 
     named: Sequence[_NamedHook]
     evaluation: EvaluationHook
     best: BestCheckpoint
     saves: SavePolicy
+    callbacks: CallbacksHook | None = None
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -118,16 +130,17 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
       ConfigError: when a hook does not fit, or refuses its arguments.
       UserCodeError: when its constructor raises another error.
     """
+    callbacks = _callbacks(run)  # Built outside of the graph.
     with run.built.graph.as_default():
         saves = _save_policy(run)
         best = _best_checkpoint(run, saves)
-        evaluation = _evaluation(run, best)
+        evaluation = _evaluation(run, best, callbacks)
         references = _references(run, evaluation)
         named = [
             _NamedHook(f"hooks.{name}", build_hook(name, node, references))
             for name, node in run.config.hooks.items()
         ]
-    return ConfiguredHooks(named, evaluation, best, saves)
+    return ConfiguredHooks(named, evaluation, best, saves, callbacks)
 
 
 def loop_hooks(
@@ -140,7 +153,7 @@ def loop_hooks(
       configured: the hooks of the configuration.
       progress: shows the run's metrics.
     """
-    config, training = run.config, run.training
+    config, training, callbacks = run.config, run.training, configured.callbacks
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
     saved_input = (
@@ -154,7 +167,10 @@ def loop_hooks(
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind),
         _metrics(run, names["metrics"], progress),
+        # What an evaluation shows of an epoch is there when the epoch ends.
+        *([callbacks] if callbacks else []),
         *([configured.evaluation] if run.built.evaluation.metrics else []),
+        *([callbacks.epoch_ends] if callbacks else []),
         progress,
         *configured.named,
         *_of_the_graph(run),
@@ -166,6 +182,7 @@ def loop_hooks(
             training.step,
             config.train.checkpoint_every,
             configured.saves,
+            callbacks,
         ),
         *last,
         # Last, so that a signal during the other hooks' work costs no further step.
@@ -227,13 +244,18 @@ def _metrics(
     training = run.training
 
     def record(values: Mapping[str, float], step: int) -> None:
-        run.tracker.log_metrics({f"train/{name}": value for name, value in values.items()}, step)
-        progress.show({name: values[name] for name in training.values}, step)
+        length = training.epoch_length
+        epoch = {"epoch": float((step - 1) // length + 1)} if length else {}
+        logged = {f"train/{name}": value for name, value in values.items()}
+        run.tracker.log_metrics({**epoch, **logged}, step)
+        progress.show({**epoch, **{name: values[name] for name in training.values}}, step)
 
     return MetricsHook(values, training.step, run.config.train.log_every, record)
 
 
-def _evaluation(run: OpenedRun, best: BestCheckpoint) -> EvaluationHook:
+def _evaluation(
+    run: OpenedRun, best: BestCheckpoint, watch: EvaluationWatch | None
+) -> EvaluationHook:
     config, training = run.config, run.training
 
     def record(session: tf.compat.v1.Session, values: Mapping[str, float], step: int) -> None:
@@ -247,10 +269,39 @@ def _evaluation(run: OpenedRun, best: BestCheckpoint) -> EvaluationHook:
     return EvaluationHook(
         run.built.evaluation,
         training.step,
-        config.train.evaluate_every,
+        config.train.evaluate_every or EVALUATE_EVERY,
         record,
         training.averages if config.train.evaluate_ema else None,
         EvaluationCutoff(run.interruption.received, run.directory.evaluation_due),
+        watch,
+    )
+
+
+def _callbacks(run: OpenedRun) -> CallbacksHook | None:
+    """Builds the callbacks of the configuration, and the model that they see."""
+    built, training, length = run.built, run.training, run.training.epoch_length
+    if not run.config.callbacks or built.eager is None or training.epoch is None or length is None:
+        return None
+    names = {key: value for key, value in _run_names(run).items() if key in CALLBACK_NAMES}
+    references = graph_references(built.graph, built.variables, training).also("run", names)
+    named = []
+    for name, node in run.config.callbacks.items():
+        callback = NamedCallback(f"callbacks.{name}", build_callback(name, node, references))
+        if isinstance(callback.callback, keras.callbacks.BackupAndRestore):
+            run.screen.line(
+                f"{callback.key}: not called, because a run saves and resumes by itself, exactly "
+                "(train.checkpoint_every)"
+            )
+        else:
+            named.append(callback)
+    return CallbacksHook(
+        named,
+        built.eager(),
+        training.epoch,
+        step=training.step,
+        epochs=EpochCount(length, -(-run.config.train.steps // length)),
+        interrupted=lambda: run.interruption.received() or run.watch.pruned,
+        report=run.screen.line,
     )
 
 
@@ -268,16 +319,17 @@ def _of_the_graph(run: OpenedRun) -> list[tf.compat.v1.train.SessionRunHook]:
 
 def _references(run: OpenedRun, evaluation: EvaluationHook) -> References:
     """Returns the objects that `${graph:NAME}` and `${run:NAME}` stand for."""
+    saver = another_saver(run.built.saver, 0)
+    references = graph_references(run.built.graph, run.built.variables, run.training)
+    return references.also("run", {**_run_names(run), "evaluation": evaluation, "saver": saver})
 
+
+def _run_names(run: OpenedRun) -> dict[str, Any]:
     def record(metrics: Mapping[str, float], step: int) -> None:
         run.tracker.log_metrics(metrics, step)
 
-    names = {
+    return {
         "directory": str(run.directory.path),
         "checkpoints": str(run.directory.checkpoints),
-        "evaluation": evaluation,
         "record": record,
-        "saver": another_saver(run.built.saver, 0),
     }
-    references = graph_references(run.built.graph, run.built.variables, run.training)
-    return references.also("run", names)

@@ -10,16 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+from omegaconf import OmegaConf
 
+from runner.config.choices import Mode
 from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
+from runner.config.training_schema import EVALUATE_EVERY
 from runner.console import Screen
 from runner.errors import InterruptedRunError
 from runner.graph.build import build_graph
@@ -157,7 +160,20 @@ class Experiment:
           ConfigError: when a `_target_` cannot be built or does not keep its contract.
         """
         replica = self.context.coordinator.replica
+        self._freeze_as_before()
         return build_graph(self.config, "validation", train=True, replica=replica)
+
+    def _freeze_as_before(self) -> None:
+        """Lets statistics of frozen scaffolds change where the run to resume began with that.
+
+        Before the key `update_statistics`, they always did.
+        """
+        frozen = {n: s for n, s in self.config.scaffolds.items() if not s.trainable}
+        resumed = self.preview_resumed() if frozen and self.config.mode is Mode.train else None
+        if resumed is not None and resumed.config.exists():
+            recorded = OmegaConf.load(resumed.config).scaffolds
+            for name, scaffold in frozen.items():
+                scaffold.update_statistics = recorded[name].get("update_statistics", True)
 
     def preview_resumed(self) -> RunDirectory | None:
         """Returns the run that training would resume as things stand; None starts a new one.
@@ -262,7 +278,9 @@ class OpenedRun:
     """A run of an experiment, in a directory that this process owns.
 
     Attributes:
-      experiment: the experiment; `config`, `screen`, `watch`, `coordinator` and `built` are its.
+      experiment: the experiment; `screen`, `watch`, `coordinator` and `built` are its.
+      config: its configuration, with `train.steps` and `train.evaluate_every` as the length of an
+        epoch decides them.
       training: the training step of `built`.
       directory: the run directory.
       opening: whether the run is new, resumed or extended.
@@ -280,12 +298,13 @@ class OpenedRun:
         interruption: Interruption,
     ) -> None:
         self.experiment, self.plan, self.interruption = experiment, plan, interruption
-        self.config, self.screen = experiment.config, experiment.screen
+        self.screen = experiment.screen
         self.watch, self.coordinator = experiment.context.watch, experiment.context.coordinator
         self.built = experiment.built
         if self.built.training is None:
             raise ValueError("the graph was built without a training step")
         self.training: Training = self.built.training
+        self.config = _with_epochs(experiment.config, self.training.epoch_length)
         self.directory, self.opening = claimed.directory, claimed.opening
         self.former = claimed.former
         self.started = time.monotonic()
@@ -314,3 +333,10 @@ class OpenedRun:
             values = {tag: str(mask.value(keys[tag], value)) for tag, value in watch.tags.items()}
             tracker.set_tags(values)
         return tracker
+
+
+def _with_epochs(config: RunConfig, length: int | None) -> RunConfig:
+    train = config.train
+    steps = train.epochs * length if train.epochs and length else train.steps
+    every = train.evaluate_every or length or EVALUATE_EVERY
+    return replace(config, train=replace(train, steps=steps, evaluate_every=every))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,10 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "head/bias": (5,),
 }
 VARIABLES = [
-    *(variable(name, shape) for name, shape in SHAPES.items()),
+    *(
+        replace(variable(name, shape), layer="LSTMCell" if "lstm_cell" in name else "")
+        for name, shape in SHAPES.items()
+    ),
     slot("cnn/conv/kernel/Momentum", (3, 3, 2, 4)),
     variable("global_step", (), "int64", StateClass.GLOBAL_STEP, trainable=False),
 ]

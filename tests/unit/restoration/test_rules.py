@@ -119,6 +119,17 @@ def test_renames_of_blocks_and_of_roles_compose() -> None:
         ]
 
 
+def test_a_named_conversion_names_the_tensor_that_steps_divide() -> None:
+    variables = [variable("a/query/kernel", (6, 2, 3)), variable("a/query/bias", (2, 3))]
+    source = checkpoint(shapes={"attn.qkv.weight": (18, 6), "attn.qkv.bias": (18,)})
+    rules = {"a/query/": "attn.qkv. | split(3, 0) | einsum_dense"}
+    plan = one(variables, scaffold(rules=rules), source)
+    assert not plan.problems, str(plan.problems[0])
+    steps = [piece.steps for assignment in plan.assignments for piece in assignment.pieces]
+    assert steps[0] == ("slice [0:6, 0:6]", "transposed (1, 0)", "reshaped to [6, 2, 3]")
+    assert steps[1] == ("slice [0:6]", "reshaped to [2, 3]")
+
+
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
@@ -148,11 +159,14 @@ def test_rules_that_are_not_valid(rules: dict[str, str], words: str) -> None:
     assert words in problem.cause
 
 
-def test_the_first_rule_wins_and_modules_come_last() -> None:
-    rules = Rules({"a/": "x.", "a/b/": "y.", "{n}/b/k": "z", "a/b/*": "v"})
+def test_the_rule_that_matches_most_wins_and_of_several_the_first() -> None:
+    rules = Rules(
+        {"a/": "x.", "a/b/": "y.", "a/b/c/": "w.", "{n}/b/k": "z", "a/b/*": "v", "{m/}c/": "{m/}u."}
+    )
     assert rules.find(["a/b/k"]) == parse("z")
     assert rules.find(["a/b/l"]) == parse("v")
     assert rules.find(["a/l"]) == parse("x.l")
-    assert rules.find(["b", "a/c"]) == parse("x.c")
+    assert rules.find(["b", "a/e"]) == parse("x.e")
+    assert rules.find(["a/c/k"]) == parse("x.u.k")
     assert rules.find(["b"]) is None
-    assert rules.unused() == ("a/b/",)
+    assert rules.unused() == ("a/b/", "a/b/c/")

@@ -11,6 +11,7 @@ from typing import Any
 import mlflow
 import numpy as np
 import pytest
+import safetensors.numpy
 import tensorflow as tf
 from mlflow import MlflowClient
 
@@ -25,7 +26,13 @@ from runner.config.schema import (
     TrainConfig,
     VariablesConfig,
 )
-from runner.errors import CheckpointError, InterruptedRunError, PlanError, RunDirectoryError
+from runner.errors import (
+    CheckpointError,
+    ConfigError,
+    InterruptedRunError,
+    PlanError,
+    RunDirectoryError,
+)
 from runner.graph import keras_graph
 from runner.graph.serving import first_example, named
 from runner.runs.provenance import provenance_of
@@ -230,6 +237,39 @@ def test_an_export_of_another_step_is_neither_replaced_nor_registered_as_this_on
     register, tracking = ExportConfig(register="net"), TrackingConfig("sqlite:///x.db")
     with pytest.raises(RunDirectoryError, match=r"and it is of step 10\n.*to export step 20"):
         finished.shown(mode=Mode.export, export=register, tracking=tracking)
+
+
+def test_values_are_exported_under_the_names_of_a_scaffolds_checkpoint(
+    plain: Runs, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"fc.weight": (2, 4), "fc.bias": (2,), "steps": ()}
+    source = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    safetensors.numpy.save_file(source, tmp_path / "torch.safetensors")
+    scaffold = ScaffoldConfig(
+        VariablesConfig(["head/*"]),
+        str(tmp_path / "torch.safetensors"),
+        rules={"head/": "fc. | torch"},
+    )
+    given: dict[str, Any] = {"scaffolds": {"head": scaffold}, "name": "back"}
+    for which, folder in (("scaffolds", "export-scaffolds-head"), ("best", "001/export-head")):
+        if which == "best":
+            plain.run(**given, train=short(steps=2))
+        export = ExportConfig(which, names="head")
+        lines = plain.shown(**given, train=short(steps=2), mode=Mode.export, export=export)
+        assert f"exported under the names of head to {plain.folder / folder}" in lines[-1]
+        back = safetensors.numpy.load_file(plain.folder / folder / "model.safetensors")
+        assert back.keys() == source.keys()
+        assert back["steps"] == source["steps"]
+        if which == "best":
+            reader = tf.train.load_checkpoint(str(plain.directory().best))
+            np.testing.assert_array_equal(back["fc.weight"], reader.get_tensor("head/kernel").T)
+            assert (back["fc.weight"] != source["fc.weight"]).all()
+        else:
+            np.testing.assert_array_equal(back["fc.weight"], source["fc.weight"])
+    wrong = ExportConfig(names="body")
+    with pytest.raises(ConfigError, match=r"export\.names=body names no scaffold\n.*\n.*head"):
+        plain.shown(**given, train=short(steps=2), mode=Mode.export, export=wrong)
 
 
 def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(

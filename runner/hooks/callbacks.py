@@ -1,0 +1,338 @@
+"""Calls Keras callbacks as `keras.Model.fit` does, with a model that has the session's values."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from runner.graph.eager_twin import EagerTwin, load
+from runner.graph.epochs import EpochMetrics
+from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
+from runner.hooks.checkpoint import SavedBeside
+from runner.hooks.evaluation import EvaluationWatch
+from runner.hooks.scheduled import (
+    Session,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunValues,
+    present_step,
+)
+from runner.internals.tensorflow import eager_mode
+from runner.system.user_code import ERRORS, raised, staying
+
+_Callback: TypeAlias = keras.callbacks.Callback
+
+# Callbacks of Keras that never read weights, and those that do at the ends of epochs only unless
+# `save_freq` counts batches. For callbacks of one's own the weights are there in every method.
+_WITHOUT_WEIGHTS = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.LambdaCallback,
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.ReduceLROnPlateau,
+    keras.callbacks.TerminateOnNaN,
+)
+_WEIGHTS_BY_EPOCH = (keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard)
+# The part of the time from which on a callback is reported, and the seconds that it takes at least.
+_COSTLY, _COSTLY_SECONDS = 0.1, 1.0
+
+
+class NamedCallback:
+    """A callback of the configuration: which methods it has, and what they cost.
+
+    Args:
+      key: its key in the configuration, for messages.
+      callback: the callback.
+
+    Attributes:
+      seconds: the time in its methods, and for the weights that it needs.
+    """
+
+    def __init__(self, key: str, callback: _Callback) -> None:
+        self.key, self.callback = key, callback
+        self.seconds = 0.0
+
+    def has(self, method: str) -> bool:
+        """Returns whether the callback has a method of its own, for the whole class or itself."""
+        names = [method]
+        if method.startswith("on_train_batch_"):
+            names.append(method.replace("train_", ""))
+        return any(
+            getattr(getattr(self.callback, name), "__func__", None) is not getattr(_Callback, name)
+            for name in names
+        )
+
+    def needs_weights(self, method: str) -> bool:
+        """Returns whether the method may read the model's weights."""
+        kind = type(self.callback)
+        by_epoch = getattr(self.callback, "save_freq", "epoch") == "epoch" and "batch" in method
+        return kind not in _WITHOUT_WEIGHTS and not (kind in _WEIGHTS_BY_EPOCH and by_epoch)
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Calls a method.
+
+        Raises:
+          UserCodeError: in place of the error that it raises.
+        """
+        try:
+            with staying():
+                getattr(self.callback, method)(*arguments)
+        except ERRORS as error:
+            raise raised(self.key, error) from error
+
+
+@dataclass(frozen=True)
+class EpochCount:
+    """The epochs of a run.
+
+    Attributes:
+      length: the global steps of one.
+      count: how many there are at most.
+    """
+
+    length: int
+    count: int
+
+
+class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBeside):
+    """Calls callbacks around the steps, evaluations and epochs of a training.
+
+    It comes before the `EvaluationHook`, and `epoch_ends` after it, so that the end of an epoch
+    has the values of its evaluation. What the callbacks change of the model, the session takes.
+
+    Their state is in checkpoints: whoever saves calls `store` before. A resumed run calls
+    `on_train_begin`, and then restores what it changed.
+
+    Args:
+      callbacks: the callbacks, in order.
+      twin: the model that they see.
+      metrics: the metrics of an epoch.
+      step: the global step after the train op has run.
+      epochs: the epochs of the run.
+      interrupted: whether the run ends to be resumed later, without the end of its training.
+      report: takes a line about a callback.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[NamedCallback],
+        twin: EagerTwin,
+        metrics: EpochMetrics,
+        *,
+        step: tf.Tensor,
+        epochs: EpochCount,
+        interrupted: Callable[[], bool],
+        report: Callable[[str], None],
+    ) -> None:
+        self._callbacks, self._twin, self._metrics = callbacks, twin, metrics
+        self._step_after, self._epochs = step, epochs
+        self._interrupted, self._report = interrupted, report
+        self.epoch_ends = _EpochEnds(self)
+        self._logs: dict[str, float] = {}
+        # The values of an evaluation after the newest step.
+        self._evaluated: dict[str, float] = {}
+        self._step, self._is_open, self._begun = 0, False, 0.0
+        self._reported: set[str] = set()
+        self._first_state: bytes | None = None
+
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Begins the training, or continues it with the callbacks as the checkpoint has them."""
+        self._step, self._is_open = present_step(session), False
+        session.run(self._metrics.reset)
+        self._twin.forget()
+        saved = session.run(self._metrics.saved)
+        if self._first_state is None:
+            self._begin(session, resumes=bool(saved))
+        if saved or self._begun:
+            self._restore(session, saved or self._first_state)
+        self._begun = self._begun or time.perf_counter()
+        if self.model.stop_training:  # The process died before it could end the run.
+            coord.request_stop()
+
+    @property
+    def model(self) -> Any:
+        """The model that the callbacks see."""
+        return self._twin.model
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Begins an epoch and a batch, and fetches the metrics of the epoch."""
+        session = run_context.session
+        if not self._is_open:
+            self._is_open = True
+            session.run(self._metrics.reset)
+            self.call(session, "on_epoch_begin", self._epoch)
+        self.call(session, "on_train_batch_begin", self._step % self._epochs.length)
+        return SessionRunArgs((self._step_after, dict(self._metrics.values)))
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Ends the batch."""
+        step, values = run_values.results
+        self._twin.forget()
+        self._evaluated = {}
+        batch = self._step % self._epochs.length
+        self._logs = {name: float(value) for name, value in values.items()}
+        self._step = int(step)
+        self.call(run_context.session, "on_train_batch_end", batch, dict(self._logs))
+
+    def call(self, session: Session, method: str, *arguments: Any, push: bool = True) -> bool:
+        """Calls a method of all callbacks that have it; returns whether the model has changed."""
+        called = [callback for callback in self._callbacks if callback.has(method)]
+        with eager_mode():
+            for callback in called:
+                started = time.perf_counter()
+                self._twin.pull(session, weights=callback.needs_weights(method))
+                callback.call(method, *arguments)
+                callback.seconds += time.perf_counter() - started
+            return push and bool(called) and self._twin.push(session)
+
+    def end_epoch_if_due(self, run_context: SessionRunContext) -> None:
+        """Ends the epoch after its last step, or at once where a callback stops the training."""
+        if self.asks() or self._step % self._epochs.length == 0:
+            self._end_epoch(run_context.session)
+        if self.model.stop_training:
+            run_context.request_stop()
+
+    def end_training(self, session: Session) -> None:
+        """Ends the last epoch and the training, unless the run is to be resumed."""
+        if self._interrupted():
+            return
+        if self._is_open:
+            self._end_epoch(session)
+        self.changed_at_end = self.call(session, "on_train_end", dict(self._logs))
+        self.model.stop_training = False  # For a run that is extended.
+
+    def asks(self) -> bool:
+        """Returns whether a callback stops the training, which ends the epoch."""
+        return bool(self.model.stop_training)
+
+    def begins(self, session: Session) -> None:
+        """Begins an evaluation, which uses the state of the metrics of training."""
+        self._of_epoch = session.run(list(self._metrics.variables))
+        self._test_batches = 0
+        self.call(session, "on_test_begin")
+
+    @property
+    def sees_batches(self) -> bool:  # type: ignore[override]
+        """Whether a callback has a method for the batches of an evaluation."""
+        methods = ("on_test_batch_begin", "on_test_batch_end")
+        return any(callback.has(method) for callback in self._callbacks for method in methods)
+
+    def batch(self, session: Session, metrics: Mapping[str, float]) -> None:
+        """Begins and ends a batch of an evaluation."""
+        self.call(session, "on_test_batch_begin", self._test_batches)
+        self.call(session, "on_test_batch_end", self._test_batches, dict(metrics))
+        self._test_batches += 1
+
+    def ends(self, session: Session, metrics: Mapping[str, float]) -> None:
+        """Ends an evaluation."""
+        self._evaluated = {f"val_{name}": value for name, value in metrics.items()}
+        load(session, zip(self._metrics.variables, self._of_epoch, strict=True))
+        self.call(session, "on_test_end", dict(metrics))
+
+    def store(self, session: Session) -> None:
+        """Makes the session hold the state of the callbacks, for a checkpoint."""
+        load(session, [(self._metrics.saved, self._state(session))])
+
+    @property
+    def _epoch(self) -> int:
+        return self._step // self._epochs.length
+
+    def _begin(self, session: Session, *, resumes: bool) -> None:
+        """Begins the training in this process."""
+        self.model.stop_training = False
+        params = {"verbose": 0, "epochs": self._epochs.count, "steps": self._epochs.length}
+        for named in self._callbacks:
+            callback = named.callback
+            if resumes and isinstance(callback, keras.callbacks.CSVLogger):
+                callback.append = True
+                _cut_rows(Path(callback.filename), callback.sep, self._epoch)
+            with eager_mode():
+                callback.set_params(params)
+                callback.set_model(self.model)
+            if names := unsaved(callback):
+                self._report(
+                    f"{named.key}: a resumed run begins with a new {', '.join(names)}; checkpoints "
+                    "hold numbers, strings, arrays, variables and lists and mappings of them"
+                )
+        self.call(session, "on_train_begin", push=not resumes)
+        self._first_state = self._state(session)
+
+    def _state(self, session: Session) -> bytes:
+        return dumped(
+            {
+                "callbacks": {
+                    named.key: attributes(named.callback)
+                    for named in self._callbacks
+                    if not isinstance(named.callback, keras.callbacks.CSVLogger)
+                },
+                "stops": bool(self.model.stop_training),
+                "is_open": self._is_open,
+                "logs": self._logs,
+                "metrics": session.run(list(self._metrics.variables)),
+            }
+        )
+
+    def _restore(self, session: Session, saved: bytes | None) -> None:
+        state = loaded(saved or b"")
+        for named in self._callbacks:
+            restore(named.callback, state["callbacks"].get(named.key, {}))
+        self.model.stop_training, self._is_open = state["stops"], state["is_open"]
+        self._logs = state["logs"]
+        load(session, zip(self._metrics.variables, state["metrics"], strict=True))
+        self._twin.forget()
+
+    def _end_epoch(self, session: Session) -> None:
+        self._logs |= self._evaluated
+        self._is_open = False
+        epoch = (self._step - 1) // self._epochs.length
+        self.call(session, "on_epoch_end", epoch, dict(self._logs))  # They share what they add.
+        self._report_costly()
+
+    def _report_costly(self) -> None:
+        whole = time.perf_counter() - self._begun
+        for callback in self._callbacks:
+            costly = callback.seconds > max(_COSTLY * whole, _COSTLY_SECONDS)
+            if costly and callback.key not in self._reported:
+                self._reported.add(callback.key)
+                self._report(
+                    f"{callback.key} takes {callback.seconds / whole:.0%} of the time "
+                    f"({callback.seconds:.1f} s){_why_costly(callback)}"
+                )
+
+
+class _EpochEnds(tf.compat.v1.train.SessionRunHook):
+    """The part of a `CallbacksHook` that comes after the evaluation."""
+
+    def __init__(self, hook: CallbacksHook) -> None:
+        self._hook = hook
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Ends the epoch, if it is over."""
+        self._hook.end_epoch_if_due(run_context)
+
+    def end(self, session: Session) -> None:
+        """Ends the training."""
+        self._hook.end_training(session)
+
+
+def _why_costly(callback: NamedCallback) -> str:
+    methods = [f"on_train_batch_{part}" for part in ("begin", "end")]
+    copied = [m for m in methods if callback.has(m) and callback.needs_weights(m)]
+    if not copied:
+        return ""
+    return f": for {copied[0]} it gets the model's weights at every step; on_epoch_end costs less"
+
+
+def _cut_rows(file: Path, separator: str, epoch: int) -> None:
+    """Deletes the rows of epochs that a resumed run logs again."""
+    if not file.is_file():
+        return
+    header, *rows = file.read_text().splitlines(keepends=True) or [""]
+    kept = [row for row in rows if int(next(csv.reader([row], delimiter=separator))[0]) < epoch]
+    file.write_text("".join([header, *kept]))

@@ -1,0 +1,128 @@
+"""Turns the values of variables back into the tensors of the checkpoint that they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoints.reader import CheckpointReader, is_number
+from runner.errors import ConfigError, Problem, nearest
+from runner.restoration.plan import Assignment, RestorationPlan
+from runner.restoration.variables import WARM_STARTED
+
+# Two variables that share a tensor may differ by as much, as rounding to its dtype changes them.
+_ROUNDING = 1e-2
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """The tensors of a source, with the values of the variables that came from it.
+
+    Attributes:
+      tensors: name in the source -> value; without the tensors of the variables in `lost`.
+      lost: variable -> why its value cannot be turned back.
+    """
+
+    tensors: Mapping[str, NDArray[Any]]
+    lost: Mapping[str, str]
+
+    @property
+    def lost_notice(self) -> str:
+        """What is left out and why, in words; empty if nothing is."""
+        return "; ".join(f"{name}: {cause}" for name, cause in self.lost.items())
+
+
+def invert(
+    plan: RestorationPlan,
+    scaffold: str,
+    values: Mapping[str, NDArray[Any]],
+    *,
+    open_reader: Callable[[], CheckpointReader],
+) -> Inverse:
+    """Returns the tensors of a scaffold's checkpoint with the values of variables in them.
+
+    Whatever a variable does not hold stays as it is in the source: tensors that none takes, rows
+    that a slice leaves out. A tensor whose variables have the values that the plan gives them is
+    that of the source bit for bit.
+
+    Args:
+      plan: a sound plan.
+      scaffold: the scaffold.
+      values: variable -> value, of any variables of the plan.
+      open_reader: returns the reader of the scaffold's checkpoint.
+
+    Raises:
+      ConfigError: when the plan restores nothing from the scaffold, or lacks one of the variables.
+      CheckpointError: when a tensor cannot be read.
+    """
+    _require(plan, scaffold, values)
+    reader = open_reader()
+    spec = reader.spec()
+    tensors: dict[str, NDArray[Any]] = dict(
+        reader.read([name for name, tensor in spec.tensors.items() if is_number(tensor.dtype)])
+    )
+    assignments = [
+        assignment
+        for assignment in plan.restored(scaffold)
+        if assignment.variable.state in WARM_STARTED and assignment.variable.name in values
+    ]
+    lost: dict[str, str] = {}
+    for assignment in assignments:
+        name = assignment.variable.name
+        try:
+            if len(assignment.pieces) > 1:
+                raise ValueError("it is the mean of several checkpoints")
+            assignment.pieces[0].invert(values[name], tensors)
+        except ValueError as error:
+            lost[name] = str(error)
+    for assignment in assignments:
+        name = assignment.variable.name
+        if name not in lost and not _is_in(assignment, values[name], tensors):
+            lost[name] = f"another variable gives {assignment.pieces[0].names[0]} another value"
+    gone = {
+        tensor
+        for assignment in assignments
+        if assignment.variable.name in lost
+        for piece in assignment.pieces
+        for tensor in piece.names
+    }
+    tensors |= {alias: tensors[name] for alias, name in spec.tied.items() if name in tensors}
+    named = {
+        name: value for name, value in tensors.items() if spec.tied.get(name, name) not in gone
+    }
+    return Inverse(named, lost)
+
+
+def _is_in(
+    assignment: Assignment, value: NDArray[Any], tensors: Mapping[str, NDArray[Any]]
+) -> bool:
+    """Returns whether the tensors give the variable its value, but for rounding."""
+    piece = assignment.pieces[0]
+    again = piece.convert([tensors[name] for name in piece.names], value)
+    if again.dtype.kind in "biu":
+        return np.array_equal(again, value)
+    ours, theirs = (each.astype(np.float64) for each in (value, again))
+    return np.allclose(ours, theirs, rtol=_ROUNDING, atol=_ROUNDING * np.abs(ours).max(initial=0))
+
+
+def _require(plan: RestorationPlan, scaffold: str, values: Mapping[str, Any]) -> None:
+    plan.require_sound()
+    restored = [name for name in plan.sources if plan.restored(name)]
+    if scaffold not in restored:
+        cause = "the values go back under the names of the checkpoint that they came from"
+        state = f"nothing is restored from a scaffold {scaffold!r}"
+        raise ConfigError(Problem(state, cause, "name another scaffold", restored))
+    names = [assignment.variable.name for assignment in plan.assignments]
+    for name in values.keys() - {*names}:
+        raise ConfigError(
+            Problem(
+                f"{name} is no variable of the plan",
+                "values are named after variables",
+                "give plan.invert the model itself, or its values by the names in the plan",
+                nearest(name, names),
+            )
+        )

@@ -1,0 +1,88 @@
+"""Writes trained values under the names and in the layout of the checkpoint they came from."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from runner.checkpoints.open import open_checkpoint
+from runner.errors import ConfigError, Problem, ranked
+from runner.restoration.inversion import invert
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.variables import EMA_SUFFIX
+from runner.runs.run_directory import PROVENANCE
+from runner.system.signals import Interruption
+from runner.training.evaluation import Weights
+from runner.training.sources import Sources
+
+FILE = "model.safetensors"
+
+
+def export_names(
+    weights: Weights, plan: RestorationPlan, scaffold: str, *, sources: Sources, folder: Path
+) -> str:
+    """Writes the tensors of a scaffold's checkpoint with the values of a run's checkpoint.
+
+    Tensors and rows that no variable of the model takes are as in the source, see `invert`.
+
+    Args:
+      weights: the run's checkpoint.
+      plan: the plan of a fresh start.
+      scaffold: the scaffold.
+      sources: opens its checkpoint.
+      folder: what to make; it must not exist.
+
+    Returns:
+      What is left out, in words; empty if nothing is.
+
+    Raises:
+      ConfigError: when there is no such scaffold, or nothing is restored from it.
+      CheckpointError: when a checkpoint cannot be read, or the source has changed.
+    """
+    if scaffold not in plan.sources:
+        state = f"export.names={scaffold} names no scaffold"
+        cause = "the values go back under the names of the checkpoint that they came from"
+        raise ConfigError(Problem(state, cause, "", ranked(scaffold, plan.sources)))
+    inverse = invert(
+        plan, scaffold, _values(plan, weights), open_reader=lambda: sources.open(scaffold)
+    )
+    tensors = {name: np.ascontiguousarray(value) for name, value in inverse.tensors.items()}
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="export-") as temporary:
+        unfinished = Path(temporary) / folder.name
+        unfinished.mkdir()
+        # Transformers reads a file only if it says so.
+        safetensors.numpy.save_file(tensors, unfinished / FILE, metadata={"format": "pt"})
+        provenance = Path(weights.prefix).parent / PROVENANCE
+        if provenance.is_file():
+            shutil.copyfile(provenance, unfinished / PROVENANCE)
+        Interruption.check_swallowed()
+        unfinished.rename(folder)
+    return inverse.lost_notice
+
+
+def _values(plan: RestorationPlan, weights: Weights) -> dict[str, NDArray[Any]]:
+    """Returns the values of the variables in a run's checkpoint, averages where they count."""
+    reader = open_checkpoint(weights.prefix)
+    spec, tensors = reader.spec(), {}
+    for variable in (assignment.variable for assignment in plan.assignments):
+        average = spec.find(variable.full_name + EMA_SUFFIX)
+        uses_average = average is not None and weights.config.train.evaluate_ema
+        tensor = average if uses_average else spec.find(variable.full_name)
+        if tensor is not None:
+            tensors[variable.name] = tensor.name
+    read = dict(reader.read([*dict.fromkeys(tensors.values())]))
+    values = {}
+    for variable in (assignment.variable for assignment in plan.assignments):
+        if variable.name in tensors:
+            value = read[tensors[variable.name]]
+            if variable.partition is not None:
+                begins = zip(variable.partition.offset, variable.tensor.shape, strict=True)
+                value = value[tuple(slice(at, at + size) for at, size in begins)]
+            values[variable.name] = value
+    return values

@@ -1,0 +1,169 @@
+"""Keras callbacks in a run see, change and stop what they do in `keras.Model.fit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.schema import RunConfig, TrainConfig
+from runner.errors import ConfigError, UserCodeError
+from tests.tiny.configs import tiny
+from tests.tiny.keras_callbacks import fitted
+from tests.tiny.runs import Runs, disturbed, evaluations
+
+HERE = "tests.tiny.keras_callbacks"
+EPOCHS, LENGTH = 4, 5
+
+
+def keras_callback(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"_target_": f"keras.callbacks.{name}", **arguments}
+
+
+def own(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"_target_": f"{HERE}.{name}", **arguments}
+
+
+def config(folder: Path, callbacks: dict[str, Any], **changes: Any) -> RunConfig:
+    fields: dict[str, Any] = {
+        "run_dir": str(folder),
+        "data": own("Few"),
+        "model": own("net"),
+        "loss": None,
+        "metrics": {},
+        "optimizer": {},
+        "train": TrainConfig(epochs=EPOCHS, log_every=LENGTH, checkpoint_every=3),
+        "callbacks": callbacks,
+    }
+    return tiny(**{**fields, **changes})
+
+
+def weights_of(runs: Runs) -> dict[str, Any]:
+    return {name: value for name, value in runs.values().items() if name.startswith("dense")}
+
+
+def require_close(first: Any, second: Any) -> None:
+    """Compares nested JSON, numbers within 1e-5."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        first, second = list(first.values()), [second[key] for key in first]
+    if isinstance(first, list):
+        assert len(first) == len(second)
+        for one, other in zip(first, second, strict=True):
+            require_close(one, other)
+    elif isinstance(first, float):
+        assert first == pytest.approx(second, rel=1e-5, abs=1e-6)
+    else:
+        assert first == second
+
+
+def witness(path: Path) -> dict[str, Any]:
+    return {"witness": own("Witness", file=str(path))}
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+PLATEAU = keras_callback("ReduceLROnPlateau", factor=0.3, patience=1, min_delta=0.5)
+SCHEDULE = keras_callback(
+    "LearningRateScheduler", schedule={"_target_": f"{HERE}.falling", "_partial_": True}
+)
+STOPPING = keras_callback(
+    "EarlyStopping", monitor="val_accuracy", patience=1, restore_best_weights=True
+)
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "rates and weights": ("net", {"plateau": PLATEAU, "schedule": SCHEDULE, "halve": own("Halve")}),
+    "stopping": ("net", {"stop": STOPPING}),
+    "own step": ("stepping", {"plateau": PLATEAU, "halve": own("Halve")}),
+    "own step, stopped": ("stepping", {"stop": own("StopAt", step=8)}),
+}
+
+
+# Keras converts variables by `np.array(..., copy=False)`.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_callbacks_see_and_do_what_they_do_in_fit(case: str, tmp_path: Path) -> None:
+    files = [tmp_path / "run.jsonl", tmp_path / "fit.jsonl"]
+    model, callbacks = CASES[case]
+    runs = Runs(tmp_path / "runs")
+    settings = {"model": own(model), "seed": 3}
+    runs.start(config(runs.folder, {**callbacks, **witness(files[0])}, **settings))
+    trained = fitted(config(runs.folder, {**callbacks, **witness(files[1])}, **settings), EPOCHS)
+    require_close(lines(files[0]), lines(files[1]))
+    values = runs.values()
+    for variable in trained.trainable_variables:
+        name = variable.path.removeprefix(f"{trained.name}/")
+        np.testing.assert_allclose(values[name], variable.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+# A file of a run that fails, which CSVLogger leaves open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("model", ["net", "stepping"])
+def test_a_killed_run_with_callbacks_and_hooks_ends_as_if_it_had_not(
+    model: str, tmp_path: Path
+) -> None:
+    """It failed within an epoch, and the step before the failure was not saved."""
+    stop = keras_callback("EarlyStopping", patience=2, restore_best_weights=True)
+    settings: dict[str, Any] = {"model": own(model)}
+    logs, values, files = [], [], []
+    for name in ("undisturbed", "failed"):
+        runs = Runs(tmp_path / name)
+        file, table = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.csv"
+        callbacks = {"plateau": PLATEAU, "stop": stop, "halve": own("Halve"), **witness(file)}
+        callbacks["table"] = keras_callback("CSVLogger", filename=str(table))
+        if name == "failed":
+            settings["hooks"] = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
+            with pytest.raises(UserCodeError, match="the hook failed"):
+                runs.start(config(runs.folder, callbacks, **settings))
+        runs.start(config(runs.folder, callbacks, **settings))
+        values.append(runs.values())
+        logs.append(lines(file)[-13:])  # Since the last checkpoint.
+        files.append(table.read_text())
+    for name, value in values[0].items():
+        assert name == "callbacks" or np.array_equal(values[1][name], value), name
+    assert logs[0] == logs[1]
+    assert files[0] == files[1]
+
+
+def test_an_error_of_a_callback_shows_its_frames(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError) as caught:
+        Runs(tmp_path).start(config(tmp_path, {"mine": own("Failing")}))
+    assert "callbacks.mine raised ZeroDivisionError: the callback failed" in str(caught.value)
+    assert "in divide" in caught.value.details
+    assert "runner/hooks" not in caught.value.details
+
+
+def test_epochs_count_passes_over_data_that_end(tmp_path: Path) -> None:
+    """In the middle of the last one the run is killed, and the data continue there."""
+    values = []
+    for name in ("undisturbed", "failed"):
+        runs = Runs(tmp_path / name)
+        settings = config(runs.folder, {})
+        if name == "failed":
+            settings.hooks = disturbed("FailOnce", step=18, marker=str(tmp_path / "marker"))
+            with pytest.raises(UserCodeError, match="the hook failed"):
+                runs.start(settings)
+        runs.start(settings)
+        values.append(runs.values())
+        assert evaluations(runs.lines())[-1] == EPOCHS * LENGTH
+    assert evaluations(runs.lines()) == [20]
+    assert [line.split()[2:4] for line in runs.lines() if "steps/s" in line] == [["epoch", "4"]]
+    for name, value in values[0].items():
+        assert np.array_equal(values[1][name], value), name
+
+
+@pytest.mark.parametrize("train", [{"epochs": 2}, {"steps": 9}])
+def test_the_length_of_an_epoch_must_be_known(train: dict[str, Any], tmp_path: Path) -> None:
+    blobs = {"_target_": "tests.tiny.experiment.Blobs", "batch_size": 8, "seed": 0}
+    settings = config(tmp_path, {"stop": STOPPING}, data=blobs, train=TrainConfig(**train))
+    with pytest.raises(ConfigError) as caught:
+        Runs(tmp_path).start(settings)
+    (problem,) = caught.value.problems
+    assert problem.state == ("train.epochs is 2" if "epochs" in train else "callbacks are set")
+    assert problem.remedy == "set train.steps_per_epoch=8"
+    assert not list(tmp_path.glob("*/run.json"))
