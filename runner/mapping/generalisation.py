@@ -36,7 +36,7 @@ def generalise(pairs: Mapping[str, str], forbidden: Iterable[str]) -> dict[str, 
     """
     rules = _shared_words(_numbered(pairs), pairs)
     while True:
-        ordered = dict(sorted(rules.items(), key=lambda rule: (rule[0].count("{"), -len(rule[0]))))
+        ordered = dict(sorted(rules.items(), key=_specificity))
         wrong = _wrong(ordered, pairs, [*forbidden])
         if not wrong:
             return ordered
@@ -45,6 +45,11 @@ def generalise(pairs: Mapping[str, str], forbidden: Iterable[str]) -> dict[str, 
         for name, value in pairs.items():
             if any(predict(key, ordered[key], name) is not None for key in wrong):
                 rules[name] = value
+
+
+def _specificity(rule: tuple[str, str]) -> tuple[int, int, int]:
+    """Sorts rules of inner modules first, and of these such with few parts."""
+    return -rule[0].count("/"), rule[0].count("{"), -len(rule[0])
 
 
 def _wrong(
