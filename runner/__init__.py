@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from runner.restoration.eager import plan as plan
     from runner.restoration.eager import warm_start as warm_start
     from runner.restoration.eager_plan import WarmStartPlan as WarmStartPlan
+    from runner.mapping.proposal import Proposal as Proposal
+    from runner.mapping.proposal import propose as propose
     from runner.restoration.proving import prove as prove
     from runner.session.cached_session import CachedSession as CachedSession
     from runner.session.monitored_session import ChiefSessionCreator as ChiefSessionCreator
@@ -79,6 +81,7 @@ _PUBLIC = {
     "graph.input_pipeline": ("TrainingInput",),
     "restoration.eager": ("WarmStart", "plan", "warm_start"),
     "restoration.eager_plan": ("WarmStartPlan",),
+    "mapping.proposal": ("Proposal", "propose"),
     "restoration.proving": ("prove",),
     "lifecycle": ("run_experiment",),
     "session.cached_session": ("CachedSession",),

@@ -42,6 +42,10 @@ def fits(variable: Shape, tensor: Shape) -> tuple[Fit, ...]:
     ways = []
     if _splits(variable, tensor) or _splits(tensor, variable):
         ways.append(Fit("" if variable == tensor else "reshape", Layout.SAME))
+    if len(variable) == len(tensor) > 2 and tensor[1] == 1:
+        *window, channels, multiplier = variable
+        if channels > 1 and tensor == (channels * multiplier, 1, *window):
+            return (*ways, Fit("depthwise", Layout.FLIPPED))
     for name, axes in _flips(tensor):
         flipped = tuple(tensor[axis] for axis in axes)
         if flipped == variable:
@@ -60,8 +64,6 @@ def _flips(tensor: Shape) -> Iterable[tuple[str, tuple[int, ...]]]:
     if rank == 2:
         yield "linear", (1, 0)
     elif rank > 2:
-        if rank == 4 and tensor[1] == 1:
-            yield "depthwise", (2, 3, 0, 1)
         yield "conv", (*range(2, rank), 1, 0)
 
 

@@ -20,6 +20,8 @@ _ROLES = {
     **dict.fromkeys(("running_mean", "moving_mean", "mean"), MEAN),
     **dict.fromkeys(("running_var", "moving_variance", "var", "variance"), VARIANCE),
 }
+# The ends of names such as `in_proj_weight`.
+_ENDS = ("weight", "bias", "kernel", "weights", "biases", "embeddings")
 # PyTorch's recurrent layers: `weight_hh_l0_reverse` is of the module `l0_reverse`.
 _RNN = re.compile(r"(weight|bias)_(ih|hh)_?(.*)")
 _RNN_ROLES = {"weight_ih": WEIGHT, "weight_hh": RECURRENT, "bias_ih": BIAS, "bias_hh": BIAS_2}
@@ -74,9 +76,21 @@ class Module:
         return all(len(leaf.shape) < 2 for leaf in self.leaves.values())
 
 
-def group(leaves: Mapping[str, Shape], layers: Mapping[str, str]) -> list[Module]:
-    """Puts variables or tensors into modules by the beginnings of their names."""
-    cut = {name: _cut(name) for name in leaves}
+def group(
+    leaves: Mapping[str, Shape],
+    *,
+    layers: Mapping[str, str] | None = None,
+    spelled: Mapping[str, str] | None = None,
+) -> list[Module]:
+    """Puts variables or tensors into modules by the beginnings of their names.
+
+    Args:
+      leaves: name -> shape.
+      layers: variable -> class of its Keras layer, if known.
+      spelled: name -> the name with the words of hints.
+    """
+    layers, spelled = layers or {}, spelled or {}
+    cut = {name: _cut(spelled.get(name, name)) for name in leaves}
     common = Counter(word for _, word in cut.values())
     members: dict[str, list[Leaf]] = defaultdict(list)
     for name, shape in leaves.items():
@@ -89,7 +103,7 @@ def group(leaves: Mapping[str, Shape], layers: Mapping[str, str]) -> list[Module
         else:
             # `in_proj_weight` is the weight of a module `in_proj`; `cls_token` is nobody's token.
             head, _, last = word.rpartition("_")
-            if head and (last in _ROLES or common[last] > 1) and word not in _ROLES:
+            if head and (last in _ENDS or common[last] > 1) and word not in _ROLES:
                 beginning, word = f"{beginning}{head}", last
         members[beginning].append(Leaf(name, shape, word, layer=layers.get(name, "")))
     roles = _roles(members.values())

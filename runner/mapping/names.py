@@ -37,7 +37,7 @@ _SYNONYMS = {
         "mlp ffn ff ffw",
         "dense linear fc",
         "embedding embeddings embed embd emb wte",
-        "position positional pos wpe",
+        "position positions positional pos wpe",
         "token tokens word words tok vocab",
         "norm ln bn gn layernorm",
         "block blocks layer layers h resblocks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.mapping.correspondence import Correspondence, Pair
@@ -55,18 +55,17 @@ def write(
         members[name[: name.rfind("/") + 1]].append(name)
     modules: dict[str, str] = {}
     single: dict[str, str] = {}
-    is_torch = any(_torch_module([pair], layers) for pair in certain.values() if "." in pair.taken.tensors[0])
+    is_torch = bool(_torch_beginnings([*certain.values()], layers))
     unsure = {name for name in found.pairs if name not in certain}
     for beginning, names in members.items():
         pairs = [certain[name] for name in names if name in certain]
-        if not pairs or not beginning:
-            value = None
-        else:
-            value = _torch_module(pairs, layers) if is_torch else _plain_module(pairs)
-        if value is None:
-            single |= {pair.variable: _expression(pair, is_torch) for pair in pairs}
-        else:
+        whole = _torch_beginnings(pairs, layers) if is_torch else _plain_beginnings(pairs)
+        value = max({*whole.values()}, key=[*whole.values()].count, default=None)
+        if value is not None and beginning:
             modules[beginning] = value
+        for pair in pairs:
+            if value is None or not beginning or whole.get(pair.variable) != value:
+                single[pair.variable] = _expression(pair, is_torch)
     modules = _shortened(modules, "." if is_torch else "/")
     barred = [beginning for beginning, names in members.items() if unsure.intersection(names)]
     rules = _constants(found.constants, variables)
@@ -104,9 +103,10 @@ def _expression(pair: Pair, is_torch: bool) -> str:
     return " | ".join(steps) if len(steps) > 1 or not is_torch else f"{names[0]} | reshape"
 
 
-def _torch_module(pairs: list[Pair], layers: Mapping[str, str]) -> str | None:
-    """Returns the beginning of the tensors' names that `torch` completes, None if it does not."""
-    beginnings, conversions = set[str](), set[str]()
+def _torch_beginnings(pairs: Sequence[Pair], layers: Mapping[str, str]) -> dict[str, str]:
+    """Returns variable -> the beginning of the tensor's name that `torch` completes, and steps."""
+    values: dict[str, str] = {}
+    conversions: dict[str, str] = {}
     for pair in pairs:
         taken, leaf = pair.taken, pair.variable.rpartition("/")[2]
         if taken.step.startswith(("torch_lstm", "torch_gru")):
@@ -116,15 +116,12 @@ def _torch_module(pairs: list[Pair], layers: Mapping[str, str]) -> str | None:
             tensor = taken.tensors[0]
             beginning = tensor.removesuffix(end) if tensor.endswith(f".{end}") else ""
             conversion = _conversion(pair, layers.get(pair.variable, ""))
-        if not beginning or conversion is None or taken.part is not None:
-            return None
-        beginnings.add(beginning)
-        conversions.add(conversion)
+        if beginning and conversion is not None and taken.part is None:
+            values[pair.variable] = beginning
+            if conversion:
+                conversions[beginning] = conversion
     # A bias goes with any kernel.
-    conversions -= {""} if len(conversions) > 1 else set()
-    if len(beginnings) != 1 or len(conversions) != 1:
-        return None
-    return beginnings.pop() + conversions.pop()
+    return {name: value + conversions.get(value, "") for name, value in values.items()}
 
 
 def _conversion(pair: Pair, layer: str) -> str | None:
@@ -153,15 +150,14 @@ def _recurrent(pair: Pair) -> tuple[str, str | None]:
     return (match[1], steps) if {*names} == {*pair.taken.tensors} else ("", None)
 
 
-def _plain_module(pairs: list[Pair]) -> str | None:
-    """Returns the beginning of names whose ends are the variables'; None if there is none."""
-    beginnings = set[str]()
+def _plain_beginnings(pairs: Sequence[Pair]) -> dict[str, str]:
+    """Returns variable -> the beginning of a tensor's name that ends as the variable's does."""
+    values = {}
     for pair in pairs:
         leaf, tensor = pair.variable.rpartition("/")[2], pair.taken.tensors[0]
-        if pair.taken.step or pair.taken.part is not None or not tensor.endswith(f"/{leaf}"):
-            return None
-        beginnings.add(tensor.removesuffix(leaf))
-    return beginnings.pop() if len(beginnings) == 1 else None
+        if not pair.taken.step and pair.taken.part is None and tensor.endswith(f"/{leaf}"):
+            values[pair.variable] = tensor.removesuffix(leaf)
+    return values if len(values) == len(pairs) else {}
 
 
 def _shortened(modules: Mapping[str, str], separator: str) -> dict[str, str]:
