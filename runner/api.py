@@ -250,7 +250,7 @@ def _run(config: Any, overrides: Sequence[str]) -> Result:
         outcome = perform(experiment)
     directory, plan = outcome.directory, outcome.plan
     if valid.mode not in (Mode.train, Mode.plan):
-        settings = valid.evaluate if valid.mode is Mode.evaluate else valid.export
+        settings = getattr(valid, valid.mode.value)
         directory = None if settings.which == SCAFFOLDS else experiment.finished_run().path
     if plan is not None:
         origins = experiment.sources.origins()

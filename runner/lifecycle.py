@@ -27,6 +27,7 @@ from runner.training.evaluation import evaluate_run
 from runner.training.export import export_run
 from runner.training.loop import train_run
 from runner.training.loop_hooks import configured_hooks
+from runner.training.prediction import predict_run
 from runner.training.run import Experiment, OpenedRun, RunContext, claimed_directory
 
 
@@ -69,7 +70,7 @@ def perform(experiment: Experiment) -> Outcome:
     """Does what the `mode` of an experiment says; raises as `run_experiment` does."""
     config = experiment.config
     try:
-        with disk_errors(experiment.container):
+        with disk_errors(experiment.container), experiment.recorder.active():
             if config.mode is Mode.train:
                 return train(experiment)
             if config.mode is Mode.evaluate:
@@ -78,7 +79,10 @@ def perform(experiment: Experiment) -> Outcome:
                 return Outcome(objective, metrics=metrics)
             if config.mode is Mode.plan:
                 return Outcome(plan=show_plan(experiment))
-            export_run(experiment)
+            if config.mode is Mode.predict:
+                predict_run(experiment)
+            else:
+                export_run(experiment)
     except SystemExit as error:  # Most calls of user code report it with their key.
         raise raised("the experiment's code", error) from error
     return Outcome()

@@ -27,6 +27,8 @@ class Mode(Enum):
     # Evaluates the best checkpoint of the last run on the test split. That is the last finished run
     # of this configuration, or the run in `run_dir`.
     evaluate = "evaluate"
+    # Writes what that checkpoint predicts for the test split. `predict` names other features.
+    predict = "predict"
     # Exports that checkpoint as a SavedModel.
     export = "export"
 
@@ -313,6 +315,8 @@ def _is_finite(value: object) -> bool:
 # Holds for every field.
 _FINITE = Rule(_is(_is_finite, "it must be a finite number"))
 CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
+SHA256 = rule(_is(re.compile("(sha256:)?[0-9a-f]{64}").fullmatch, "it is not 64 hex digits"))
+PROOF = rule(_path("it names no reference"), "null proves nothing")
 NAME = rule(_name, "name=my_experiment")
 RUN_DIR = rule(_path("runs need a folder"))
 SCHEDULE = rule(_schedule, words="such as `10 minutes` or `at 100, at 1000`")

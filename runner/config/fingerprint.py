@@ -24,7 +24,9 @@ NOT_IN_FINGERPRINT = (
     "resume",
     "run_dir",
     "plan",
+    "proof",
     "evaluate",
+    "predict",
     "export",
     "session",
     "tracking",
@@ -46,6 +48,8 @@ _IF_SET = (
 _OF_A_SCAFFOLD_IF_SET = ("rules", "update_statistics")
 # Read by the modes evaluate and export only.
 _UNUSED_INPUTS = ("test", "serving")
+# Keys of a scaffold that check values and change none.
+_CHECKS = ("sha256", "proof")
 _UNUSED_TRAIN_KEYS = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
@@ -79,6 +83,8 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
         # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
+        for key in _CHECKS:
+            del scaffold[key]
         for key in _OF_A_SCAFFOLD_IF_SET:
             if not scaffold[key]:
                 del scaffold[key]

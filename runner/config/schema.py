@@ -25,6 +25,7 @@ from runner.config.training_schema import EvaluateConfig as EvaluateConfig
 from runner.config.training_schema import ExportConfig as ExportConfig
 from runner.config.training_schema import NonFiniteConfig as NonFiniteConfig
 from runner.config.training_schema import PlanConfig as PlanConfig
+from runner.config.training_schema import PredictConfig as PredictConfig
 from runner.config.training_schema import TrainConfig as TrainConfig
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
@@ -203,9 +204,13 @@ class RunConfig:
     # The parts of the model by name, applied in this order. Also a list of mappings, each with a
     # `name`.
     scaffolds: Any = field(default_factory=dict, metadata=entries(ScaffoldConfig))
+    # A reference, `.npz`: what the source of the weights computes. The warm-started model must
+    # compute the same, or the run does not start.
+    proof: str | None = field(default=None, metadata=choices.PROOF)
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    predict: PredictConfig = field(default_factory=PredictConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     # Name -> `_target_` of a `tf.compat.v1.train.SessionRunHook`, and its arguments. In these,
     # `${graph:NAME}` is a tensor, operation or variable of the graph, and `${run:NAME}` a part of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from runner.config import choices
 from runner.config.choices import NonFinite, above, at_least
@@ -129,6 +130,38 @@ class EvaluateConfig:
     # The split to evaluate. Metrics of `test` are recorded with the run; metrics of the other
     # splits are only shown.
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
+
+
+_SUFFIXES = (".npz", ".jsonl", ".tfrecord")
+
+
+@dataclass
+class PredictConfig:
+    """Settings of `mode=predict`."""
+
+    # The checkpoint, as in `evaluate.which`.
+    which: str = field(default="best", metadata=choices.OWN_WHICH)
+    # The split to predict for; its labels are not used.
+    split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
+    # A file of features in place of the split: `.npz` or `.npy` with arrays [count, ...], or
+    # `.jsonl` with one example a line. Features that have names are arrays or keys of these names.
+    file: str | None = None
+    # `_target_` in place of the split: of a function that returns a `tf.data.Dataset` of batches,
+    # or of data with splits like `data`.
+    data: dict[str, Any] | None = None
+    # Examples in a batch from `predict.file`.
+    batch_size: int = field(default=32, metadata=at_least(1))
+    # The file to write: one array for each output (`.npz`), or one line or `tf.train.Example` for
+    # each example. Null writes `predictions-STEP-SPLIT.npz` in the run directory. Nothing is
+    # overwritten.
+    to: str | None = field(
+        default=None,
+        metadata=choices.rule(
+            lambda path: "" if path.endswith(_SUFFIXES) else "its suffix decides the format",
+            choices=_SUFFIXES,
+            words=" or ".join(f"`{suffix}`" for suffix in _SUFFIXES),
+        ),
+    )
 
 
 @dataclass

@@ -33,6 +33,8 @@ from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+# The modes that read a run's checkpoint.
+OF_A_RUN = (Mode.evaluate, Mode.predict, Mode.export)
 _INPUTS = ("train", "validation", "test", "serving")
 _PARTS = ("data", "model", "loss", "metrics", "optimizer")
 # What the runner does in the update of a graph that it builds.
@@ -88,7 +90,7 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
 def no_experiment(experiments: Sequence[str], mode: Mode) -> Problem:
     """Returns the problem of a command that names no experiment."""
     remedy = "python -m runner +experiment=NAME"
-    if mode in (Mode.evaluate, Mode.export):
+    if mode in OF_A_RUN:
         remedy += "; or name one run by run_dir=runs/NAME/001"
     return Problem(
         "no experiment is named",
@@ -100,7 +102,7 @@ def no_experiment(experiments: Sequence[str], mode: Mode) -> Problem:
 
 def is_from_run_dir(command: DictConfig) -> bool:
     """Whether a composed command names the run to evaluate or export instead of an experiment."""
-    if command.mode not in (Mode.evaluate, Mode.export):
+    if command.mode not in OF_A_RUN:
         return False
     try:
         return OmegaConf.is_missing(command, "name") and bool(command.run_dir)
@@ -164,6 +166,8 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
         if resolved[key] or not (user_graph or key == "optimizer")
     ]
     nodes = {key: resolved[key] for key in (*parts, *user_graph) if resolved[key] != "???"}
+    if resolved["predict"]["data"] is not None:
+        nodes["predict.data"] = resolved["predict"]["data"]
     for group in ("hooks", "callbacks", "input_fns"):
         nodes |= {f"{group}.{key}": node for key, node in resolved[group].items()}
     for key, node in nodes.items():
@@ -240,6 +244,12 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
             f"export.register is {name!r}, and export.which is {SCAFFOLDS}",
             "a registered model belongs to a run, and no run has these values",
             "delete export.register",
+        )
+    if None not in (resolved["predict"]["file"], resolved["predict"]["data"]):
+        yield Problem(
+            "predict.file and predict.data are both set",
+            "one of them gives the features",
+            "delete one of them",
         )
     if alias is not None and name is None:
         yield Problem(

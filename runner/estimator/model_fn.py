@@ -20,10 +20,13 @@ from runner.estimator.export import (
 )
 from runner.estimator.run_config import RunConfig
 from runner.estimator.spec import EstimatorSpec, ModeKeys
-from runner.graph.graph_spec import GraphSpec
+from runner.graph.built_graph import Features, PredictionGraph
+from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.serving import first_example
-from runner.graph.user_graph import UserGraph
+from runner.graph.precision import new_graph
+from runner.graph.replica import Replica
+from runner.graph.serving import first_example, named
+from runner.graph.user_graph import UserCalls, UserGraph
 from runner.internals.tensorflow import build_all_signature_defs
 
 
@@ -185,14 +188,10 @@ class ModelFnGraph(UserGraph):
           ConfigError: when a target does not fit.
         """
         config = self.config
-        node: Mapping[str, Any] = config.model_fn or {}
-        takes_params = "params" in _arguments(_function("model_fn", node, "features"))
-        settings = RunConfig(tf_random_seed=config.seed).replace(model_dir=config.run_dir)
+        self._model_fn()
 
         def graph(mode: str) -> GraphSpec:
-            # Called again for each graph: a builder of a model_fn may keep tensors of the last one.
-            params = config.params if config.params or takes_params else None
-            model = ModelFn(_function("model_fn", node, "features"), params, settings)
+            model = self._model_fn()
             if mode == "export":
                 return _serving_graph(config, model)
             build = training_graph if mode == "train" else evaluation_graph
@@ -200,9 +199,35 @@ class ModelFnGraph(UserGraph):
 
         return graph
 
+    def _model_fn(self) -> ModelFn:
+        """Builds the `model_fn`, again for each graph: its builder may keep tensors of the last."""
+        config = self.config
+        function = _function("model_fn", config.model_fn or {}, "features")
+        takes_params = "params" in _arguments(function)
+        settings = RunConfig(tf_random_seed=config.seed).replace(model_dir=config.run_dir)
+        return ModelFn(function, config.params if config.params or takes_params else None, settings)
+
     def input_key(self, mode: str) -> str:
         """Returns the key of the mode's `input_fn`."""
         return f"input_fns.{mode}"
+
+    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
+        """Builds the graph of mode PREDICT over the features of an `input_fn`, or over others."""
+        config = self.config
+        with new_graph(config, Replica()) as graph, self.calling("predict"):
+            read = features if callable(features) else _input_fn(config, features)
+            model = self._model_fn()
+            batch, _, source = model.input(read, ModeKeys.PREDICT)
+            spec = model.spec(batch, None, ModeKeys.PREDICT)
+            local = local_init_op(spec.scaffold, *([] if source is None else [source.initializer]))
+            return PredictionGraph(
+                graph=graph,
+                outputs=named("outputs", spec.predictions),
+                restorer=spec.scaffold.saver or tf.compat.v1.train.Saver(),
+                initializers=[local or tf.compat.v1.train.Scaffold.default_local_init_op()],
+                cardinality=None if source is None else source.cardinality(),
+                explaining=UserCalls(self, "predict").explaining,
+            )
 
 
 def _function(key: str, node: Mapping[str, Any], argument: str) -> Callable[..., Any]:

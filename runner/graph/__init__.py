@@ -5,10 +5,10 @@
 - `keras_graph`: the maker for `data`, `model` and `loss`; `experiment`: what these must offer;
   `splits`: the splits of the data as batches; `frozen_norms`: batch-norm statistics of frozen
   scaffolds; `keras_steps`: calls a `train_step` or `test_step`
-  of the model's own.
+  of the model's own; `keras_serving`: its forward pass alone.
 - `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes.
 - `evaluation`: evaluates a split, in the training session or in another graph and session.
-- `serving`: the signature of an exported model, and an example of its input.
+- `serving`: the signature of an exported model, an example of its input, and its predictions.
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
 - `objective`: the loss, the metrics and the weights of examples; `measures`: losses and metrics
   that are functions; `keras_measures`: those that are Keras's.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -144,6 +147,35 @@ class ServingGraph:
     main_op: tf.Operation
 
 
+@dataclass(frozen=True)
+class PredictionGraph:
+    """The graph that predicts, batch by batch.
+
+    Attributes:
+      graph: the graph.
+      outputs: name -> tensor [batch, ...] of a batch. Evaluating it raises OutOfRangeError at the
+        end of the input.
+      restorer: reads a checkpoint.
+      initializers: to be run one after the other in every session, after the checkpoint is read.
+      feeds: what to feed for each batch; by default nothing, without end.
+      cardinality: how many batches there are, as `tf.data.Dataset.cardinality`; None where they are
+        known to end.
+      explaining: surrounds the session and explains errors of the graph's operations.
+    """
+
+    graph: tf.Graph
+    outputs: Mapping[str, tf.Tensor]
+    restorer: tf.compat.v1.train.Saver
+    initializers: Sequence[tf.Operation]
+    feeds: Iterable[Mapping[Any, Any]] = field(default_factory=partial(itertools.repeat, {}))
+    cardinality: tf.Tensor | None = None
+    explaining: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+# Where the features of predictions come from: a split, or a function that returns their batches.
+Features: TypeAlias = str | Callable[[], tf.data.Dataset]
+
+
 class GraphMaker(ABC):
     """Builds the graphs of a configuration; one class for each key that describes a graph.
 
@@ -161,6 +193,16 @@ class GraphMaker(ABC):
     @abstractmethod
     def serving(self, checkpoint: str) -> ServingGraph:
         """Builds the graph that `mode=export` exports, for the values of a checkpoint."""
+
+    @abstractmethod
+    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
+        """Builds the graph that predicts from features, for the values of a checkpoint.
+
+        A function of features is called in the graph that is built; its batches may have labels.
+
+        Raises:
+          ConfigError: when the graph takes no such features, or has no predictions.
+        """
 
     @abstractmethod
     def example(self) -> Mapping[str, Any]:

@@ -13,7 +13,14 @@ import tensorflow as tf
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import require_objective
 from runner.errors import ConfigError, Problem
-from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
+from runner.graph.built_graph import (
+    BuiltGraph,
+    Features,
+    GraphMaker,
+    PredictionGraph,
+    ServingGraph,
+    Training,
+)
 from runner.graph.calls import Calls
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
@@ -21,19 +28,19 @@ from runner.graph.experiment import Data, Model, Sized
 from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
+from runner.graph.keras_serving import prediction_graph, serving_graph
 from runner.graph.keras_steps import ModelSteps, takes_its_own_steps
 from runner.graph.measures import Batch
 from runner.graph.objective import Objective
-from runner.graph.optimization import Schedule, averaged_names
+from runner.graph.optimization import Schedule
 from runner.graph.precision import (
     build_model,
     dtype_policy,
-    full_precision,
     is_compiled,
     new_graph,
 )
 from runner.graph.replica import Replica
-from runner.graph.serving import SIGNATURE, first_example, named
+from runner.graph.serving import first_example
 from runner.graph.splits import build_data, features_of, one_pass, training_input
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import (
@@ -45,6 +52,7 @@ from runner.graph.variables import (
     whole_name,
 )
 from runner.restoration.model_variables import (
+    addresses,
     initializers,
     keras_variables,
     layer_classes,
@@ -78,7 +86,7 @@ class KerasGraph(GraphMaker):
                 source = training_input(config, data, replica, labelled=objective.needs_labels)
                 if _freezes(config) and not getattr(model, "inputs", None):
                     _create_variables(calls, model, source)
-                norms = frozen_norms(model, _policies(config, model_variables(model)))
+                norms = frozen_norms(model, _policies(config, model_variables(model), model))
                 notes += statistics_notes(norms)
                 forward = _forward(
                     calls,
@@ -91,7 +99,7 @@ class KerasGraph(GraphMaker):
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
             of_model = _in_order_of_model(model_variables(model))
-            policies = _policies(config, of_model)
+            policies = _policies(config, of_model, model)
             _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
@@ -119,7 +127,7 @@ class KerasGraph(GraphMaker):
         steps = ModelSteps(config, model)
         loaded = _in_order_of_model(model_variables(model))
         graph = tf.compat.v1.get_default_graph()
-        _require_sources(config, graph, loaded, policies=_policies(config, loaded))
+        _require_sources(config, graph, loaded, policies=_policies(config, loaded, model))
         source = training_input(config, data, replica, labelled=False) if train else None
         norms: dict[Any, bool] = {}
         if source and _freezes(config):
@@ -127,10 +135,10 @@ class KerasGraph(GraphMaker):
             # traced, and the model may create them only when it is called.
             steps.create_variables(source)
             weights = keras_variables(model)
-            for name, policy in _policies(config, model_variables(model)).items():
+            for name, policy in _policies(config, model_variables(model), model).items():
                 if not policy.trainable:
                     weights[name].trainable = False
-            norms = frozen_norms(model, _policies(config, model_variables(model)))
+            norms = frozen_norms(model, _policies(config, model_variables(model), model))
             for norm, stays in norms.items():
                 norm.trainable = not stays
         training = steps.train(source) if source else None
@@ -150,7 +158,7 @@ class KerasGraph(GraphMaker):
             model,
             data,
             of_model=of_model,
-            policies=_policies(config, of_model),
+            policies=_policies(config, of_model, model),
             training=training,
             evaluation=evaluation,
             calls=Calls(config),
@@ -160,31 +168,11 @@ class KerasGraph(GraphMaker):
 
     def serving(self, checkpoint: str) -> ServingGraph:
         """Builds the forward pass alone, of features that are fed."""
-        config = self.config
-        with new_graph(config, Replica()) as graph, dtype_policy(config):
-            batch = features_of(build_data(config).test().element_spec)
-            features = tf.nest.map_structure(
-                lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
-            )
-            model = build_model(config)
-            outputs = tf.function(
-                lambda batch: full_precision(model(batch, training=False)), autograph=False
-            )(features)
-            variables = model_variables(model)
-            restored = variables
-            if config.train.evaluate_ema:
-                restored = averaged_names(variables, checkpoint)
-            signature = tf.compat.v1.saved_model.predict_signature_def(
-                named("features", features), named("outputs", outputs)
-            )
-            return ServingGraph(
-                graph=graph,
-                signatures={SIGNATURE: signature},
-                restorer=tf.compat.v1.train.Saver(restored or None),
-                # Under their names in checkpoints.
-                saver=tf.compat.v1.train.Saver(dict(variables)) if variables else None,
-                main_op=tf.compat.v1.train.Scaffold.default_local_init_op(),
-            )
+        return serving_graph(self.config, checkpoint)
+
+    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
+        """Builds the forward pass, or `predict_step` of a model that overrides it."""
+        return prediction_graph(self.config, features, checkpoint)
 
     def example(self) -> Mapping[str, Any]:
         """Returns the features of the first example of the test split."""
@@ -222,6 +210,7 @@ def _assembled(
             training=training,
             initializers=initializers(model),
             layers=layer_classes(model),
+            addresses=addresses(model),
         ),
         training=training,
         evaluation=evaluation,
@@ -310,12 +299,15 @@ def _in_order_of_model(keras_names: Mapping[str, tf.Variable]) -> dict[str, tf.V
     return {name: variables[name] for name in (*keras_names, *variables) if name in variables}
 
 
-def _policies(config: RunConfig, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
+def _policies(
+    config: RunConfig, variables: Mapping[str, tf.Variable], model: Any
+) -> dict[str, ScaffoldConfig]:
     """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
     wholes = {name: whole_name(name, variable) for name, variable in variables.items()}
     states = {whole: classify(whole, model=True) for whole in wholes.values()}
     candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
-    claims = assign_owners(candidates, config.scaffolds, config.restoration.collision).claims
+    collision, named = config.restoration.collision, addresses(model)
+    claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
     return {
         name: config.scaffolds[claims[whole][0]]
         for name, whole in wholes.items()

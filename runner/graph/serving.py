@@ -1,12 +1,17 @@
-"""The signature of an exported model, and the names of its features and outputs."""
+"""The signature of an exported model, its inputs and outputs by name, and its predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from runner.errors import ConfigError, Problem
+from runner.graph.built_graph import PredictionGraph, ServingGraph
+from runner.graph.splits import features_of
 
 SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
@@ -39,3 +44,50 @@ def numbered(prefix: str, leaves: Sequence[Any]) -> dict[str, Any]:
     if len(leaves) == 1:
         return {prefix: leaves[0]}
     return {f"{prefix}_{index}": leaf for index, leaf in enumerate(leaves)}
+
+
+def fed_predictions(
+    served: ServingGraph,
+    features: Callable[[], tf.data.Dataset],
+    explaining: Callable[[], AbstractContextManager[object]],
+) -> PredictionGraph:
+    """Returns the graph that predicts by the signature of a served model, which is fed."""
+    signature = served.signatures[SIGNATURE]
+    names = {name: info.name for name, info in signature.inputs.items()}
+    return PredictionGraph(
+        graph=served.graph,
+        outputs={
+            name: served.graph.get_tensor_by_name(info.name)
+            for name, info in signature.outputs.items()
+        },
+        restorer=served.restorer,
+        initializers=[served.main_op],
+        feeds=_feeds(names, features),
+        explaining=explaining,
+    )
+
+
+def _feeds(
+    inputs: Mapping[str, str], features: Callable[[], tf.data.Dataset]
+) -> Iterator[dict[str, Any]]:
+    """Yields what to feed for each batch of features, to tensors that inputs are the names of."""
+    with tf.Graph().as_default() as graph:
+        batches = tf.compat.v1.data.make_initializable_iterator(features())
+        element = named(next(iter(inputs)), features_of(batches.get_next()))
+        begin = [batches.initializer, tf.compat.v1.tables_initializer()]
+    if element.keys() != inputs.keys():
+        raise ConfigError(
+            Problem(
+                f"predict: the features are {', '.join(element)}",
+                f"the graph for mode export takes {', '.join(inputs)}",
+                "give the features these names",
+            )
+        )
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(begin)
+        while True:
+            try:
+                arrays = session.run(element)
+            except tf.errors.OutOfRangeError:
+                return
+            yield {inputs[name]: array for name, array in arrays.items()}

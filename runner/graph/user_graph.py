@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,14 +21,21 @@ from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import build_target
 from runner.config.validation import require_objective
 from runner.errors import ConfigError, Problem, RunnerError, UserCodeError
-from runner.graph.built_graph import BuiltGraph, GraphMaker, ServingGraph, Training
+from runner.graph.built_graph import (
+    BuiltGraph,
+    Features,
+    GraphMaker,
+    PredictionGraph,
+    ServingGraph,
+    Training,
+)
 from runner.graph.calls import Calls
 from runner.graph.evaluation import SeparateEvaluation, separate_evaluation
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.input_pipeline import operations_for
 from runner.graph.precision import new_graph
 from runner.graph.replica import Replica
-from runner.graph.serving import SIGNATURE
+from runner.graph.serving import SIGNATURE, fed_predictions
 from runner.graph.training_step import rollback_count
 from runner.graph.variables import checkpoint_saver, name_variables, saved_as, variable_specs
 from runner.restoration.model_variables import which_train
@@ -107,7 +115,7 @@ class UserGraph(GraphMaker):
                 training=training,
                 evaluation=replace(evaluation, transfer=transfer),
                 saver=saver,
-                calls=_UserCalls(self, "train"),
+                calls=UserCalls(self, "train"),
                 scaffold=spec.scaffold,
                 graph_hooks=spec.hooks,
                 chief_hooks=spec.chief_hooks,
@@ -129,6 +137,19 @@ class UserGraph(GraphMaker):
                 )
             return serving_of(spec)
 
+    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
+        """Builds the graph for mode `export`, whose inputs are fed."""
+        if not callable(features):
+            raise ConfigError(
+                Problem(
+                    f"{self.key}: a graph has no features of the {features} split by themselves",
+                    "its mode export takes them as inputs",
+                    "name them: predict.file=FILE.npz, or a `_target_` as predict.data",
+                )
+            )
+        explaining = UserCalls(self, "export").explaining
+        return fed_predictions(self.serving(checkpoint), features, explaining)
+
     def example(self) -> Mapping[str, Any]:
         """Returns the example of the graph for mode `export`."""
         with new_graph(self.config, Replica()):
@@ -145,11 +166,27 @@ class UserGraph(GraphMaker):
           ConfigError: when the target does not fit, or raises a ValueError or TypeError.
           UserCodeError: when it raises another error.
         """
-        key, target = self.key, self._node["_target_"]
         function = self.function()
+        with self.calling(mode):
+            spec = function(mode=mode)
+        if not isinstance(spec, GraphSpec):
+            raise ConfigError(
+                Problem(
+                    f"{self.key}: {self._node['_target_']} returns {type(spec).__name__} for mode "
+                    f"{mode}",
+                    "the run needs the graph's loss, train_op and so on",
+                    "return runner.GraphSpec(loss=..., train_op=...)",
+                )
+            )
+        return spec
+
+    @contextmanager
+    def calling(self, mode: str) -> Iterator[None]:
+        """Reports errors of the target, called for a mode, as `spec` does."""
+        key, target = self.key, self._node["_target_"]
         try:
             with staying():
-                spec = function(mode=mode)
+                yield
         except RunnerError:
             raise
         except (ValueError, TypeError) as error:
@@ -157,15 +194,6 @@ class UserGraph(GraphMaker):
             raise ConfigError(problem) from error
         except Exception as error:
             raise raised(key, error, f"{target} was called for mode {mode}") from error
-        if not isinstance(spec, GraphSpec):
-            raise ConfigError(
-                Problem(
-                    f"{key}: {target} returns {type(spec).__name__} for mode {mode}",
-                    "the run needs the graph's loss, train_op and so on",
-                    "return runner.GraphSpec(loss=..., train_op=...)",
-                )
-            )
-        return spec
 
     def _training_problems(self, spec: GraphSpec) -> Iterator[Problem]:
         key = self.key
@@ -249,7 +277,7 @@ class UserGraph(GraphMaker):
             values=numbers,
             once=not ends,
             cardinality=None if spec.input is None else spec.input.cardinality(),
-            explaining=_UserCalls(self, split).explaining,
+            explaining=UserCalls(self, split).explaining,
         )
         return evaluation, variables
 
@@ -270,7 +298,7 @@ class UserGraph(GraphMaker):
             np.random.set_state(numpy_state)
 
 
-class _UserCalls(Calls):
+class UserCalls(Calls):
     """The calls of the target of a graph, which makes all of its operations."""
 
     def __init__(self, maker: UserGraph, mode: str) -> None:

@@ -59,6 +59,7 @@ def variable_specs(
     training: Training | None,
     initializers: Mapping[str, str] | None = None,
     layers: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> tuple[VariableSpec, ...]:
     """Describes the variables for the planner.
 
@@ -69,6 +70,7 @@ def variable_specs(
       training: the training graph, if there is one.
       initializers: variable name -> its initializer, where Keras knows it; else the graph does.
       layers: variable name -> the class of its Keras layer.
+      addresses: variable name -> `VariableSpec.address`.
     """
     shared = training.shared_state if training is not None else {}
     wholes = {variable.op.name: whole_name(name, variable) for name, variable in variables.items()}
@@ -87,6 +89,7 @@ def variable_specs(
                 partition=partition_of(variable),
                 shared_by=tuple(shared_by),
                 layer=(layers or {}).get(name, ""),
+                address=(addresses or {}).get(name, ""),
             )
         )
     return tuple(specs)

@@ -2,6 +2,7 @@
 
 - `split_data`: `Npz` and `ImageFolder`, one collection of examples divided into splits.
 - `tfrecord`: `TFRecord`, files of `tf.train.Example`s for each split.
+- `feature_files`: files of features alone, to predict from.
 - `generator`: `GeneratorData`, batches from Python generators.
 
 A configuration names the four classes as `runner.inputs.CLASS`. They fulfil the contract `Data` of

@@ -192,19 +192,22 @@ class _Proving:
 
 
 def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[str]]:
-    """Returns variable -> the tensors of a scaffold, or of all, that give its value."""
-    return {
-        assignment.variable.name: names
-        for assignment in plan.assignments
-        if (
-            names := [
-                name
-                for piece in assignment.pieces
-                if piece.source == scaffold or not scaffold
-                for name in piece.names
-            ]
-        )
-    }
+    """Returns variable -> the tensors of a scaffold, or of all, that give its value.
+
+    The numbered tensors of a Keras file have the names of its layers as aliases.
+    """
+    aliases: dict[tuple[str, str], list[str]] = {}
+    for source, spec in plan.sources.items():
+        for alias, tensor in spec.aliases.items() if spec else ():
+            aliases.setdefault((source, tensor), []).append(alias)
+    tensors: dict[str, list[str]] = {}
+    for assignment in plan.assignments:
+        for piece in assignment.pieces:
+            if piece.source == scaffold or not scaffold:
+                names = tensors.setdefault(assignment.variable.name, [])
+                for name in piece.names:
+                    names += [name, *aliases.get((piece.source, name), ())]
+    return tensors
 
 
 def _is_leaf(layer: Any) -> bool:

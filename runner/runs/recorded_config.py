@@ -1,4 +1,4 @@
-"""Reads the configuration of a run that `mode=evaluate` and `mode=export` name by its folder."""
+"""Reads the configuration of a run that a mode such as `evaluate` names by its folder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
     masked = {key for key, value in leaves.items() if MASKED in str(value)}
     keys = list(_keys(overrides))
     problems = [*_refused(directory, keys, masked), *_missing(directory, masked - {*keys})]
-    if SCAFFOLDS in (command.evaluate.which, command.export.which):
+    if SCAFFOLDS in (command.evaluate.which, command.predict.which, command.export.which):
         problems.append(
             Problem(
                 f"which is {SCAFFOLDS}, and {directory.path} is a run",

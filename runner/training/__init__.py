@@ -8,9 +8,12 @@
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order (the last
   one ends it after a signal, or when its trial is pruned), and where their metrics go.
 - `recording`: records a run at its start and its end, and prints its last lines.
+- `proving`: proves a plan before a run begins; `first_values`: derives the values that a run has
+  started from again.
 - `eager_model`: the Keras model of a run outside any graph, with the values of a checkpoint.
-- `evaluation`, `export`: `mode=evaluate` and `mode=export`, of a run's checkpoint or of the values
-  that training would start from; `export_names`: under the names of a scaffold's checkpoint.
+- `evaluation`, `prediction`, `export`: `mode=evaluate`, `predict` and `export`, of a run's
+  checkpoint or of the values that training would start from; `prediction_files`: the files of
+  predictions; `export_names`: exports under the names of a scaffold's checkpoint.
 
 `runner.lifecycle` calls these in turn. Earlier rooms make plans and graphs; clusters and sweeps
 extend `Coordinator` and `TrialWatch`.

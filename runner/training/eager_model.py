@@ -15,6 +15,27 @@ from runner.graph.splits import build_data, features_of
 from runner.restoration.model_variables import eager_variables, model_variables, tensorflow_variable
 
 
+def build_eager_model(config: RunConfig, remedy: str = "export it: mode=export") -> Any:
+    """Returns the Keras model of a configuration, built, with its initial values.
+
+    Raises:
+      ConfigError: when the run has no Keras model, with the remedy.
+    """
+    model: Any = None
+    if config.model:
+        with dtype_policy(config):
+            model = build_model(config)
+    if not isinstance(model, keras.Model):
+        state, cause = "the run has no Keras model", "it trains a graph or a function"
+        raise ConfigError(Problem(state, cause, remedy))
+    if not model.built:
+        features = features_of(build_data(config).test().element_spec)
+        model(
+            tf.nest.map_structure(lambda part: tf.zeros([1, *part.shape[1:]], part.dtype), features)
+        )
+    return model
+
+
 def eager_model(config: RunConfig, prefix: str) -> Any:
     """Returns the Keras model with a checkpoint's weights, or with their averages if it has them.
 
@@ -25,18 +46,7 @@ def eager_model(config: RunConfig, prefix: str) -> Any:
     Raises:
       ConfigError: when the run has no Keras model, or the model has other variables.
     """
-    model: Any = None
-    if config.model:
-        with dtype_policy(config):
-            model = build_model(config)
-    if not isinstance(model, keras.Model):
-        state, cause = "the run has no Keras model", "it trains a graph or a function"
-        raise ConfigError(Problem(state, cause, "export it: mode=export"))
-    if not model.built:
-        features = features_of(build_data(config).test().element_spec)
-        model(
-            tf.nest.map_structure(lambda part: tf.zeros([1, *part.shape[1:]], part.dtype), features)
-        )
+    model = build_eager_model(config)
     variables = eager_variables(model)
     names = model_variables(model)
     if config.train.evaluate_ema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import tensorflow as tf
@@ -17,7 +18,12 @@ from runner.hooks import ProgressHook
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.user_code import raised
 from runner.training.loop_hooks import ConfiguredHooks, loop_hooks
-from runner.training.recording import interrupted_lines, recorded, result_lines
+from runner.training.recording import (
+    interrupted_lines,
+    record_first_values,
+    recorded,
+    result_lines,
+)
 from runner.training.run import OpenedRun
 
 
@@ -110,7 +116,11 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
         initializers.append(tf.compat.v1.global_variables_initializer())
     else:
         # The session manager has it initialise.
-        restorer = run.experiment.restorer(run.plan, [training.input_initializer])
+        restorer = run.experiment.restorer(
+            run.plan,
+            [training.input_initializer],
+            on_restored=partial(record_first_values, run),
+        )
     if built.scaffold.init_op is not None:
         initializers.append(built.scaffold.init_op)
     # Local initialisers run in every new session, the others only where nothing is resumed.

@@ -1,0 +1,83 @@
+"""The forward pass of a Keras model alone: what is exported, and what predicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from runner.config.schema import RunConfig
+from runner.graph.built_graph import Features, PredictionGraph, ServingGraph
+from runner.graph.calls import Calls
+from runner.graph.input_pipeline import without_autotuning
+from runner.graph.objective import overrides
+from runner.graph.optimization import averaged_names
+from runner.graph.precision import build_model, dtype_policy, full_precision, new_graph
+from runner.graph.replica import Replica
+from runner.graph.serving import SIGNATURE, named
+from runner.graph.splits import build_data, features_of, one_pass
+from runner.restoration.model_variables import model_variables
+from runner.system.user_code import calling
+
+
+def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
+    """Builds the forward pass alone, of features that are fed."""
+    with new_graph(config, Replica()) as graph, dtype_policy(config):
+        batch = features_of(build_data(config).test().element_spec)
+        features = tf.nest.map_structure(
+            lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
+        )
+        model = build_model(config)
+        outputs = tf.function(
+            lambda batch: full_precision(model(batch, training=False)), autograph=False
+        )(features)
+        variables = model_variables(model)
+        signature = tf.compat.v1.saved_model.predict_signature_def(
+            named("features", features), named("outputs", outputs)
+        )
+        return ServingGraph(
+            graph=graph,
+            signatures={SIGNATURE: signature},
+            restorer=_restorer(config, model, checkpoint),
+            # Under their names in checkpoints.
+            saver=tf.compat.v1.train.Saver(dict(variables)) if variables else None,
+            main_op=tf.compat.v1.train.Scaffold.default_local_init_op(),
+        )
+
+
+def prediction_graph(config: RunConfig, features: Features, checkpoint: str) -> PredictionGraph:
+    """Builds the forward pass, or `predict_step` of a model that overrides it."""
+    calls = Calls(config)
+    with new_graph(config, Replica()) as graph, dtype_policy(config):
+        if callable(features):
+            dataset, cardinality = features(), None
+        else:
+            dataset, cardinality = one_pass(features, build_data(config), labelled=False)
+        batches = tf.compat.v1.data.make_initializable_iterator(without_autotuning(dataset))
+        model: Any = build_model(config)
+        own_step = isinstance(model, keras.Model) and overrides(model, "predict_step")
+
+        def predict(batch: Any) -> Any:
+            if not own_step:
+                return full_precision(calls.model(model, features_of(batch), training=False))
+            with calling("model", f"{config.model['_target_']}.predict_step was called"):
+                return full_precision(model.predict_step(batch))
+
+        outputs = tf.function(predict, autograph=False)(batches.get_next())
+        return PredictionGraph(
+            graph=graph,
+            outputs=named("outputs", outputs),
+            restorer=_restorer(config, model, checkpoint),
+            initializers=[tf.compat.v1.tables_initializer(), batches.initializer],
+            cardinality=cardinality,
+            explaining=calls.explaining,
+        )
+
+
+def _restorer(config: RunConfig, model: Any, checkpoint: str) -> tf.compat.v1.train.Saver:
+    """Returns the saver that reads the variables of a model, or their averages, for its outputs."""
+    variables = model_variables(model)
+    if config.train.evaluate_ema:
+        variables = averaged_names(variables, checkpoint)
+    return tf.compat.v1.train.Saver(variables or None)

@@ -1,0 +1,112 @@
+"""Writes the predictions of a checkpoint of a run, or of the values that training starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from runner.config.instantiation import build_target
+from runner.errors import ConfigError, Problem, RunDirectoryError
+from runner.graph.build import graph_maker
+from runner.graph.built_graph import Features, PredictionGraph
+from runner.graph.evaluation import require_end
+from runner.graph.splits import batches_of
+from runner.inputs.feature_files import features_of_file
+from runner.session.session_manager import PLACED_SOFTLY
+from runner.system.signals import Interruption
+from runner.training.evaluation import Weights, chosen_weights
+from runner.training.prediction_files import writer_of
+from runner.training.run import Experiment
+
+
+def predict_run(experiment: Experiment) -> None:
+    """Writes what a checkpoint, by default the best of the newest finished run, predicts.
+
+    Batches are written as they are computed; the file appears under its name when it is complete.
+
+    Raises:
+      RunnerError: as `chosen_weights`; RunDirectoryError also when the file exists, ConfigError
+        when there is nothing to predict from.
+    """
+    settings = experiment.config.predict
+    with chosen_weights(experiment, settings.which) as weights:
+        target = _target(experiment, weights)
+        if target.exists():
+            remedy = f"predict.to=OTHER{target.suffix}, or move it away"
+            raise RunDirectoryError(Problem(f"{target} exists", "nothing is overwritten", remedy))
+        maker = graph_maker(weights.config)
+        graph = maker.predicting(_features(experiment), weights.prefix)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with writer_of(target) as writer:
+            for batch in _batches(graph, weights.prefix, _place(experiment)):
+                writer.write(batch)
+    shapes = ", ".join(f"{name} {shape}" for name, shape in writer.shapes.items())
+    experiment.screen.line(f"{weights}: {writer.count} predictions of {shapes} to {target}")
+
+
+def _place(experiment: Experiment) -> str:
+    """Returns where the features come from, for messages and the name of the file."""
+    settings = experiment.config.predict
+    if settings.data is not None:
+        return "data"
+    return settings.split.value if settings.file is None else Path(settings.file).stem
+
+
+def _target(experiment: Experiment, weights: Weights) -> Path:
+    if experiment.config.predict.to is not None:
+        return Path(experiment.config.predict.to)
+    name = _place(experiment)
+    if weights.directory is None:
+        return experiment.container / f"predictions-scaffolds-{name}.npz"
+    return weights.directory.path / f"predictions-{weights.step}-{name}.npz"
+
+
+def _features(experiment: Experiment) -> Features:
+    settings = experiment.config.predict
+    if settings.file is not None:
+        path, batch_size = settings.file, settings.batch_size
+        features_of_file(path, batch_size)  # Its problems come before the graph is built.
+        return lambda: features_of_file(path, batch_size)
+    if settings.data is None:
+        return settings.split.value
+    node, split = settings.data, settings.split.value
+
+    def of_data() -> tf.data.Dataset:
+        built: Any = build_target("predict.data", node)
+        if not isinstance(built, tf.data.Dataset) and hasattr(built, split):
+            built = batches_of(split, built, labelled=False)
+        if not isinstance(built, tf.data.Dataset):
+            raise ConfigError(
+                Problem(
+                    f"predict.data: {node['_target_']} returns a {type(built).__name__}",
+                    f"it is neither a tf.data.Dataset of batches, nor data with a method {split}()",
+                )
+            )
+        return built
+
+    return of_data
+
+
+def _batches(
+    graph: PredictionGraph, checkpoint: str, place: str
+) -> Iterator[Mapping[str, NDArray[Any]]]:
+    with (
+        graph.graph.as_default(),
+        graph.explaining(),
+        tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
+    ):
+        graph.restorer.restore(session, checkpoint)
+        for operation in graph.initializers:
+            session.run(operation)
+        if graph.cardinality is not None:
+            require_end(place, session.run(graph.cardinality))
+        for feeds in graph.feeds:
+            try:
+                yield session.run(dict(graph.outputs), feeds)
+            except tf.errors.OutOfRangeError:
+                break
+        Interruption.check_swallowed()
