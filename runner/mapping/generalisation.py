@@ -27,22 +27,26 @@ def predict(key: str, value: str, name: str) -> str | None:
     return source + rest.replace("/", source[-1] if source[-1:] in "./" else ".") + steps
 
 
-def generalise(pairs: Mapping[str, str], forbidden: Iterable[str]) -> dict[str, str]:
+def generalise(
+    pairs: Mapping[str, str], whole: Mapping[str, str], forbidden: Iterable[str]
+) -> dict[str, str]:
     """Returns few rules that give each name its value, and match none of the forbidden names.
 
     Args:
       pairs: beginnings of names that end in `/`, or whole names -> values, perhaps with steps.
+      whole: the same, before what names have in common at their ends was left out.
       forbidden: names of the same kind that no rule may match.
     """
-    rules = _shared_words(_numbered(pairs), pairs)
+    barred = [*forbidden]
+    rules = _shared_words(_numbered(pairs), whole, barred)
     while True:
         ordered = dict(sorted(rules.items(), key=_specificity))
-        wrong = _wrong(ordered, pairs, [*forbidden])
+        wrong = _wrong(ordered, whole, barred)
         if not wrong:
             return ordered
-        # A rule that says too much makes way for the pairs that it stands for.
+        # A rule that says too much makes way for the names that it is right for.
         rules = {key: value for key, value in ordered.items() if key not in wrong}
-        for name, value in pairs.items():
+        for name, value in whole.items():
             if any(predict(key, ordered[key], name) is not None for key in wrong):
                 rules[name] = value
 
@@ -53,16 +57,16 @@ def _specificity(rule: tuple[str, str]) -> tuple[int, int, int]:
 
 
 def _wrong(
-    rules: Mapping[str, str], pairs: Mapping[str, str], forbidden: Sequence[str]
+    rules: Mapping[str, str], whole: Mapping[str, str], forbidden: Sequence[str]
 ) -> set[str]:
-    """Returns the rules with parts that give a name a wrong value, or match a forbidden one."""
+    """Returns the rules that give a name a wrong value, or match a forbidden one."""
     patterns = [(key, value, compile_rule(key, value)) for key, value in rules.items()]
     wrong = set[str]()
-    for name in (*pairs, *forbidden):
+    for name in (*whole, *forbidden):
         for key, value, pattern in patterns:
             if pattern.match(name) is None:
                 continue
-            if predict(key, value, name) != pairs.get(name) and key != name:
+            if key != name and predict(key, value, name) != whole.get(name):
                 wrong.add(key)
             break
     return wrong
@@ -204,20 +208,23 @@ def _names(key: str, places: Sequence[int]) -> list[str]:
     return names
 
 
-def _shared_words(rules: Mapping[str, str], pairs: Mapping[str, str]) -> dict[str, str]:
+def _shared_words(
+    rules: Mapping[str, str], whole: Mapping[str, str], forbidden: Sequence[str]
+) -> dict[str, str]:
     """Joins rules that differ in one part of the path, which is the same in key and value."""
-    groups: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for key, value in rules.items():
         source, steps = _split_steps(value)
         for word in {*re.findall(r"(?<=/)\w+(?=/)", key)}:
             hole = rf"(?<![\w{{]){word}(?![\w}}])"
             if len(re.findall(hole, key)) == len(re.findall(hole, source)) == 1:
-                pattern = re.sub(hole, "{role}", key), re.sub(hole, "{role}", source) + steps
-                groups[pattern][key] = value
+                joined = re.sub(hole, "{role}", key), re.sub(hole, "{role}", source) + steps
+                groups[joined].append(key)
     result = dict(rules)
     for (key, value), members in sorted(groups.items(), key=lambda group: -len(group[1])):
-        if len(members) > 1 and members.keys() <= result.keys():
-            trial = {name: text for name, text in result.items() if name not in members}
-            if not _wrong({key: value}, {n: v for n, v in pairs.items() if predict(key, value, n) == v}, [n for n, v in pairs.items() if predict(key, value, n) not in (None, v)]):
-                result = {**trial, key: value}
+        if len(members) > 1 and {*members} <= result.keys():
+            rest = {name: text for name, text in result.items() if name not in members}
+            trial = dict(sorted({**rest, key: value}.items(), key=_specificity))
+            if key not in _wrong(trial, whole, forbidden):
+                result = trial
     return result

@@ -24,6 +24,8 @@ _ROLES = {
 _ENDS = ("weight", "bias", "kernel", "weights", "biases", "embeddings")
 # PyTorch's recurrent layers: `weight_hh_l0_reverse` is of the module `l0_reverse`.
 _RNN = re.compile(r"(weight|bias)_(ih|hh)_?(.*)")
+# Keras keeps an adapter's matrices beside the kernel.
+_LORA = re.compile(r"lora_(?:kernel|embeddings)_([ab])")
 _RNN_ROLES = {"weight_ih": WEIGHT, "weight_hh": RECURRENT, "bias_ih": BIAS, "bias_hh": BIAS_2}
 _PROJECTIONS = ("query", "key", "value")
 
@@ -103,7 +105,9 @@ def group(
         else:
             # `in_proj_weight` is the weight of a module `in_proj`; `cls_token` is nobody's token.
             head, _, last = word.rpartition("_")
-            if head and (last in _ENDS or common[last] > 1) and word not in _ROLES:
+            if adapter := _LORA.fullmatch(word):
+                beginning, word = f"{beginning}lora_{adapter[1]}/", "weight"
+            elif head and (last in _ENDS or common[last] > 1) and word not in _ROLES:
                 beginning, word = f"{beginning}{head}", last
         members[beginning].append(Leaf(name, shape, word, layer=layers.get(name, "")))
     roles = _roles(members.values())

@@ -10,7 +10,7 @@ Token: TypeAlias = "str | int"
 
 _TOKEN = re.compile(r"\d+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # A single letter behind a number counts, as in `block2a`, and so do a to d alone.
-_COUNTING = re.compile(r"(?<=\d)[a-z](?![a-zA-Z])|(?<![a-zA-Z])[a-d](?![a-zA-Z])")
+_COUNTING = re.compile(r"(?<=\d)[a-z](?![a-zA-Z])|(?<![a-zA-Z])[a-dAB](?![a-zA-Z])")
 _ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
 
 # Phrases that several writers spell in several ways -> one spelling, before names are cut.
@@ -23,6 +23,12 @@ _PHRASES = tuple(
         (r"multi_?head_?(dot_product_)?attention|self_?attn|self_?attention", "attention"),
         (r"separable_?conv(2d)?|conv(1|2|3)d(?=[_/.]|$)|convolution", "conv"),
         (r"layer_?scale", "scale"),
+        # PEFT wraps a layer, and names its adapters.
+        (r"\.base_layer(?=\.)|(?<=lora_[AB])\.default", ""),
+        # Llama's own names: w2(silu(w1(x)) * w3(x)).
+        (r"(?<![a-z0-9])w1(?![a-z0-9])", "gate"),
+        (r"(?<![a-z0-9])w2(?![a-z0-9])", "down"),
+        (r"(?<![a-z0-9])w3(?![a-z0-9])", "up"),
     )
 )
 _SYNONYMS = {
@@ -74,7 +80,7 @@ def tokens(name: str) -> tuple[Token, ...]:
     """
     for phrase, spelling in _PHRASES:
         name = phrase.sub(spelling, name)
-    name = _COUNTING.sub(lambda letter: f"_{ord(letter[0]) - ord('a')}_", name)
+    name = _COUNTING.sub(lambda letter: f"_{ord(letter[0].lower()) - ord('a')}_", name)
     parts = (part.lower() for part in _TOKEN.findall(name))
     return tuple(
         int(part) if part.isdigit() else _ORDINALS.get(part) or _SYNONYMS.get(part, part)

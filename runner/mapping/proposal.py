@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointSpec, parse_dtype
 from runner.mapping.correspondence import Correspondence, correspond
 from runner.mapping.layouts import Shape
+from runner.mapping.names import tokens
 from runner.mapping.rules import Written, write
 from runner.mapping.text import document
 from runner.restoration import eager
@@ -93,6 +94,7 @@ def propose(
             flattened=flattened(model),
             hints=hints,
         )
+        found[name] = with_types(found[name], spec)
         written = write(found[name], variables, layers)
         free = {variable: shape for variable, shape in free.items() if variable in found[name].left}
         scaffolds[name] = _scaffold(path, written, found[name], variables)
@@ -155,6 +157,23 @@ def _scaffold(
     if written.rules:
         keys["rules"] = dict(written.rules)
     return keys
+
+
+def with_types(found: Correspondence, spec: CheckpointSpec) -> Correspondence:
+    """Adds the one row of token types, which BERT's kin have, where the model has no such table."""
+    rows = [
+        name
+        for name in found.unused
+        if "segment" in tokens(name) and spec.tensors[name].shape[:1] == (1,)
+    ]
+    tables = [name for name in found.pairs if {"position", "embedding"} <= {*tokens(name)}]
+    if len(rows) != 1 or len(tables) != 1:
+        return found
+    pair = found.pairs[tables[0]]
+    taken = replace(pair.taken, tensors=(*pair.taken.tensors, rows[0]))
+    reasons = (*pair.reasons, "all tokens are of the one type that the file has")
+    pairs = {**found.pairs, tables[0]: replace(pair, taken=taken, reasons=reasons)}
+    return replace(found, pairs=pairs, unused=tuple(name for name in found.unused if name != rows[0]))
 
 
 def cover(names: Sequence[str] | set[str], others: Sequence[str] | set[str]) -> list[str]:

@@ -66,11 +66,11 @@ def write(
         for pair in pairs:
             if value is None or not beginning or whole.get(pair.variable) != value:
                 single[pair.variable] = _expression(pair, is_torch)
-    modules = _shortened(modules, "." if is_torch else "/")
     barred = [beginning for beginning, names in members.items() if unsure.intersection(names)]
     rules = _constants(found.constants, variables)
-    rules |= generalise(single, [name for name in variables if name not in single])
-    rules |= generalise(modules, [name for name in barred if name not in modules])
+    rules |= generalise(single, single, [name for name in variables if name not in single])
+    short = _shortened(modules, "." if is_torch else "/")
+    rules |= generalise(short, modules, [name for name in barred if name not in modules])
     rules = {key: value for key, value in rules.items() if key != value}
     return Written(rules, {"*": "torch"} if is_torch else {})
 
@@ -85,15 +85,19 @@ def _constants(constants: Mapping[str, str], variables: Iterable[str]) -> dict[s
         if len(names) > 1 and end and not any(name.endswith(end) for name in others):
             rules[f"*{end}"] = constant
         else:
-            rules |= generalise(dict.fromkeys(names, constant), others)
+            values = dict.fromkeys(names, constant)
+            rules |= generalise(values, values, others)
     return rules
 
 
 def _expression(pair: Pair, is_torch: bool) -> str:
     taken = pair.taken
     names = [f"'{name}'" if _QUOTED.search(name) else name for name in taken.tensors]
-    if len(names) > 1:
+    if len(names) > 1 and taken.step.startswith("torch_"):
         return f"{names[0]} | {taken.step}"
+    if len(names) > 1:
+        steps = f" | {taken.step}" if taken.step else ""
+        return f"sum({names[0]}{steps}, {names[1]})"
     steps = [names[0]]
     if taken.part is not None:
         steps.append(f"split(3, {taken.part}, axis={taken.axis})")
@@ -109,9 +113,10 @@ def _torch_beginnings(pairs: Sequence[Pair], layers: Mapping[str, str]) -> dict[
     conversions: dict[str, str] = {}
     for pair in pairs:
         taken, leaf = pair.taken, pair.variable.rpartition("/")[2]
+        beginning, conversion = "", None
         if taken.step.startswith(("torch_lstm", "torch_gru")):
             beginning, conversion = _recurrent(pair)
-        else:
+        elif len(taken.tensors) == 1:
             end = _TORCH.get(leaf, "\0")
             tensor = taken.tensors[0]
             beginning = tensor.removesuffix(end) if tensor.endswith(f".{end}") else ""
