@@ -5,12 +5,12 @@ further commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each 
 with one purpose: its doors are the functions to start reading from, and a seam is a class that
 another room extends. Any room may import `errors`, `console` and `internals`; otherwise it imports
 only those before it in this order: system, config, inputs, checkpoints, tracking, runs,
-restoration, session, graph, hooks, training, estimator, sweeps, cluster. Sweeps and clusters extend
-a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a run does differently
+restoration, session, graph, hooks, training, estimator, sweeps, cluster, mapping. Sweeps and
+clusters extend a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a run does differently
 in a cluster, it reads from its configuration. `examples` is user code.
 
 For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
-`plan`, `prove`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
+`plan`, `propose`, `prove`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
 
 Sessions without a configuration:
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 
-from runner.mapping.modules import Fitter, Fitting, Module
+from runner.mapping.fitting import Fitter, Fitting
+from runner.mapping.modules import Module
 from runner.mapping.names import Token
 
 Matrix: TypeAlias = NDArray[Any]
@@ -62,11 +63,14 @@ def assign(
     pairs: dict[int, int] = {}
     for _ in range(_MOST_ROUNDS):
         rows, columns = linear_sum_assignment(np.where(score > 0, total, 0.0), maximize=True)
-        before, pairs = pairs, {
-            int(row): int(column)
-            for row, column in zip(rows, columns, strict=True)
-            if score[row, column] > 0
-        }
+        before, pairs = (
+            pairs,
+            {
+                int(row): int(column)
+                for row, column in zip(rows, columns, strict=True)
+                if score[row, column] > 0
+            },
+        )
         if pairs == before:
             break
         total = fixed + _WORDS * words.agreement(pairs) + _STRUCTURE * structure.support(pairs)

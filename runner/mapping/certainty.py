@@ -91,7 +91,9 @@ def _verdicts(assignment: Assignment, orders: Orders | None) -> Iterator[_Verdic
         if column is None and taker is not None:
             # A variable that has no tensor may be the one whose tensor another took.
             if _cost(assignment, row, other) <= _cost(assignment, taker, other):
-                yield _Verdict(taker, row, other, *exchanges.claims(taker, row, other), is_claim=True)
+                yield _Verdict(
+                    taker, row, other, *exchanges.claims(taker, row, other), is_claim=True
+                )
             continue
         if column is None or other == column:
             continue
@@ -144,9 +146,7 @@ def _judgements(assignment: Assignment, verdicts: Sequence[_Verdict]) -> dict[in
             doubts[row] = set()
     candidates = _sets(assignment, doubts)
     return {
-        row: Judgement(
-            tuple(reasons[row]) or (ONLY,), candidates.get(row, ()), tuple(against[row])
-        )
+        row: Judgement(tuple(reasons[row]) or (ONLY,), candidates.get(row, ()), tuple(against[row]))
         for row in assignment.pairs
     }
 
@@ -175,5 +175,3 @@ def _sets(assignment: Assignment, doubts: dict[int, set[int]]) -> dict[int, tupl
                 column for column in columns if (row, column) in assignment.fittings
             )
     return candidates
-
-

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from runner.mapping.assignment import Assignment, assign
 from runner.mapping.certainty import Judgement, judge
+from runner.mapping.fitting import Fitter, Fitting, Taken
 from runner.mapping.layouts import Shape
-from runner.mapping.modules import WEIGHT, Fitter, Fitting, Module, Taken, group, thirds
+from runner.mapping.modules import WEIGHT, Module, group, thirds
 from runner.mapping.names import hinted, tokens
 
 
@@ -134,7 +135,7 @@ def _positions(
         rows = (shape[0] + 2, shape[1])
         fit = [name for name in free if tensors[name] == rows]
         words = {*tokens(variable)}
-        fit.sort(key=lambda name: -len(words & {*tokens(name)}))  # noqa: B023
+        fit.sort(key=lambda name: -len(words & {*tokens(name)}))
         options = tuple(Taken((name,), step="[2:]") for name in fit)
         shared = [len(words & {*tokens(name)}) for name in fit[:2]]
         if options:
@@ -146,8 +147,7 @@ def _positions(
 
 def _natural(name: str) -> tuple[tuple[bool, str, int], ...]:
     return tuple(
-        (False, "", token) if isinstance(token, int) else (True, token, 0)
-        for token in tokens(name)
+        (False, "", token) if isinstance(token, int) else (True, token, 0) for token in tokens(name)
     )
 
 

@@ -28,7 +28,8 @@ class Exchanges:
         variables, tensors = self._assignment.variables, self._assignment.tensors
         first = variables[row], tensors[column]
         second = (None if taker is None else variables[taker]), tensors[other]
-        support, opposed = [], []
+        support: list[str] = []
+        opposed: list[str] = []
         for kind, verdict in (
             (NUMBERS, self._order(first, second)),
             (WORDS, _words(first, second, self._assignment.trusted)),
@@ -212,13 +213,13 @@ def _differ_by_number(one: Module, two: Module) -> bool:
 def _sign(one: Module, two: Module) -> int:
     """Returns -1 if a module comes first by the first word or number that differs, 1 if second."""
     first, second = _difference(one, two)
-    if isinstance(first, int | None) and isinstance(second, int | None):
+    if not isinstance(first, str) and not isinstance(second, str):
         # Keras numbers the second of a name: `norm`, `norm_1`.
         return -1 if (-1 if first is None else first) < (-1 if second is None else second) else 1
-    ranks = [STAGES.get(token) for token in (first, second)]
-    if None in ranks or ranks[0] == ranks[1]:
+    one_rank, two_rank = STAGES.get(str(first), -1), STAGES.get(str(second), -1)
+    if -1 in (one_rank, two_rank) or one_rank == two_rank:
         return 0
-    return -1 if ranks[0] < ranks[1] else 1
+    return -1 if one_rank < two_rank else 1
 
 
 def _is_relative(pair: Iterable[Module]) -> bool:

@@ -136,7 +136,7 @@ def _count(cell: str) -> int:
     return int(cell) if cell.isdigit() else ord(cell) - ord("a")
 
 
-# A number of a value as the sum of multiples of the key's numbers: (column, slope)... and a constant.
+# A number of a value as a sum: multiples of the key's numbers, (column, slope), and a constant.
 _Formula = tuple[tuple[tuple[int, int], ...], int]
 
 
@@ -169,7 +169,9 @@ def _rule(
     """Writes the rule of a group from one of its pairs."""
     varying = [len({row[column] for row in inputs}) > 1 for column in range(len(inputs[0]))]
     cells = [*_COUNTED.finditer(key)]
-    names = _names(key, [cell.start() for cell, varies in zip(cells, varying, strict=True) if varies])
+    names = _names(
+        key, [cell.start() for cell, varies in zip(cells, varying, strict=True) if varies]
+    )
     letters = {column for column, cell in enumerate(cells) if not cell[0].isdigit()}
     named = iter(names)
     parts = {column: next(named) for column, varies in enumerate(varying) if varies}

@@ -25,7 +25,7 @@ class Fit:
 
     Attributes:
       step: the steps of a rule's expression, e.g. `linear | reshape`; empty for a copy.
-      layout: None where one of them has no two axes longer than 1, so that every layout is the same.
+      layout: None where one has no two axes longer than 1, so that every layout is the same.
     """
 
     step: str

@@ -33,7 +33,7 @@ _PHRASES = tuple(
 )
 _SYNONYMS = {
     word: words[0]
-    for words in (
+    for group in (
         "query q wq",
         "key k wk",
         "value v wv",
@@ -55,7 +55,7 @@ _SYNONYMS = {
         "pooler pooled pool",
         "final f last",
     )
-    for words in [words.split()]
+    for words in [group.split()]
     for word in words
 }
 # Words of kinds of layers, which shapes tell as well.

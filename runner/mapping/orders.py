@@ -82,9 +82,7 @@ def _compare(order: _Order, first: int, second: int) -> int:
     return int(np.sign(rank[first] - rank[second]))
 
 
-def _agree(
-    one: _Order, two: _Order, *, rows: NDArray[np.int_], columns: NDArray[np.int_]
-) -> bool:
+def _agree(one: _Order, two: _Order, *, rows: NDArray[np.int_], columns: NDArray[np.int_]) -> bool:
     """Returns whether neighbours come in the same order on both sides.
 
     Where a file's order of definition is compared, each two kinds of neighbours count once: one

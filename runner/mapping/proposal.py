@@ -83,7 +83,7 @@ def propose(
     scaffolds: dict[str, dict[str, Any]] = {}
     found: dict[str, Correspondence] = {}
     free = dict(variables)
-    for path in map(os.fspath, paths):
+    for path in [os.fspath(path) for path in paths]:
         ((resolved,), name) = resolve(path, "latest"), _name(path, scaffolds)
         spec = open_checkpoint(resolved).spec()
         found[name] = correspond(
@@ -135,7 +135,9 @@ def _name(path: str, taken: Mapping[str, object]) -> str:
     stem = re.sub(r"\W+", "_", Path(path.rstrip("/")).name.partition(".")[0]).strip("_")
     stem = stem or "pretrained"
     return next(
-        name for at in range(len(taken) + 1) if (name := f"{stem}_{at}" if at else stem) not in taken
+        name
+        for at in range(len(taken) + 1)
+        if (name := f"{stem}_{at}" if at else stem) not in taken
     )
 
 
@@ -173,7 +175,9 @@ def with_types(found: Correspondence, spec: CheckpointSpec) -> Correspondence:
     taken = replace(pair.taken, tensors=(*pair.taken.tensors, rows[0]))
     reasons = (*pair.reasons, "all tokens are of the one type that the file has")
     pairs = {**found.pairs, tables[0]: replace(pair, taken=taken, reasons=reasons)}
-    return replace(found, pairs=pairs, unused=tuple(name for name in found.unused if name != rows[0]))
+    return replace(
+        found, pairs=pairs, unused=tuple(name for name in found.unused if name != rows[0])
+    )
 
 
 def cover(names: Sequence[str] | set[str], others: Sequence[str] | set[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,7 +79,10 @@ def _constants(constants: Mapping[str, str], variables: Iterable[str]) -> dict[s
     rules: dict[str, str] = {}
     for constant in {*constants.values()}:
         names = [name for name, value in constants.items() if value == constant]
-        end = os.path.commonprefix([name[::-1] for name in names])[::-1]
+        count = 1
+        while len({name[-count:] for name in names}) == 1 and count <= len(names[0]):
+            count += 1
+        end = names[0][len(names[0]) - count + 1 :]
         others = [name for name in variables if name not in names]
         if len(names) > 1 and end and not any(name.endswith(end) for name in others):
             rules[f"*{end}"] = constant
@@ -96,8 +98,8 @@ def _expression(pair: Pair, is_torch: bool) -> str:
     if len(names) > 1 and taken.step.startswith("torch_"):
         return f"{names[0]} | {taken.step}"
     if len(names) > 1:
-        steps = f" | {taken.step}" if taken.step else ""
-        return f"sum({names[0]}{steps}, {names[1]})"
+        rows = f" | {taken.step}" if taken.step else ""
+        return f"sum({names[0]}{rows}, {names[1]})"
     steps = [names[0]]
     if taken.part is not None:
         steps.append(f"split(3, {taken.part}, axis={taken.axis})")
@@ -140,7 +142,8 @@ def _conversion(pair: Pair, layer: str) -> str | None:
     if step == "depthwise":
         return "" if layer.startswith("Depthwise") else " | depthwise"
     if step == "linear | reshape":
-        return "" if layer == "EinsumDense" and not is_projection(pair.variable) else " | einsum_dense"
+        is_plain = layer == "EinsumDense" and not is_projection(pair.variable)
+        return "" if is_plain else " | einsum_dense"
     return None
 
 

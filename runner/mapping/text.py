@@ -35,10 +35,13 @@ def document(
 
 
 def _line(key: str, value: Any) -> str:
-    return ": ".join(
-        yaml.safe_dump([part], default_flow_style=True, width=10**6, allow_unicode=True).strip()[1:-1]
-        for part in (key, value)
-    )
+    return f"{_dumped([key])[1:-1]}: {_dumped([value])[1:-1]}"
+
+
+def _dumped(content: Any) -> str:
+    wide = 10**6
+    dumped: str = yaml.safe_dump(content, default_flow_style=True, width=wide, allow_unicode=True)
+    return dumped.strip()
 
 
 def _rules(rules: Mapping[str, str], found: Correspondence) -> Iterator[str]:
@@ -46,9 +49,8 @@ def _rules(rules: Mapping[str, str], found: Correspondence) -> Iterator[str]:
     lines = [_line(key, value) for key, value in rules.items()]
     width = min(max(map(len, lines)), 80)
     for key, line in zip(rules, lines, strict=True):
-        reasons = Counter(
-            reason for name in used[key] if name in found.pairs for reason in found.pairs[name].reasons
-        )
+        pairs = [found.pairs[name] for name in used[key] if name in found.pairs]
+        reasons = Counter(reason for pair in pairs for reason in pair.reasons)
         shown = ", ".join(reason for reason, _ in reasons.most_common()) or "the file has none"
         yield f"      {line:{width}}  # {plural(len(used[key]), 'variable')}: {shown}"
 
