@@ -11,6 +11,7 @@ import keras
 import yaml
 from hydra.utils import get_object
 
+from runner.config.choices import EXPERIMENT
 from runner.config.composition import (
     command_scope,
     compose_command,
@@ -23,7 +24,7 @@ from runner.errors import CheckpointError, ConfigError, PlanError, Problem, near
 from runner.mapping.proposal import propose
 from runner.restoration import report
 
-_DESCRIPTION = """Prints the rules that bring checkpoints into a model, as YAML, and the plan with them.
+_DESCRIPTION = """Prints the rules that bring checkpoints into a model, as YAML, then the plan.
 
 MODEL is the `_target_` of a function or class with its arguments as KEY=VALUE, such as
 keras.applications.ResNet50 classes=10; a .keras file; or an experiment. CHECKPOINT is a path of any
@@ -51,6 +52,10 @@ def main(arguments: Sequence[str]) -> None:
         )
     model, scaffolds = _model(parsed.model, settings)
     checkpoints = [str(scaffolds.get(path, path)) for path in paths]
+    for checkpoint in checkpoints:
+        if checkpoint.startswith(EXPERIMENT):
+            state, remedy = f"{checkpoint} names an experiment", "name a run of it"
+            raise ConfigError(Problem(state, "runner map trains nothing", remedy))
     proposal = propose(model, checkpoints, hints=hints)
     print(proposal, end="")
     print("\n".join(f"# {line}".rstrip() for line in report.summary(proposal.plan)))

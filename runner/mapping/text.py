@@ -35,13 +35,12 @@ def document(
 
 
 def _line(key: str, value: Any) -> str:
-    return f"{_dumped([key])[1:-1]}: {_dumped([value])[1:-1]}"
-
-
-def _dumped(content: Any) -> str:
     wide = 10**6
-    dumped: str = yaml.safe_dump(content, default_flow_style=True, width=wide, allow_unicode=True)
-    return dumped.strip()
+    if not isinstance(value, str):
+        flow = yaml.safe_dump([value], default_flow_style=True, width=wide, allow_unicode=True)
+        return f"{key}: {flow.strip()[1:-1]}"
+    line: str = yaml.safe_dump({key: value}, width=wide, allow_unicode=True)
+    return line.strip()
 
 
 def _rules(rules: Mapping[str, str], found: Correspondence) -> Iterator[str]:

@@ -87,7 +87,7 @@ def test_a_room_imports_only_rooms_before_it() -> None:
 
 
 # Besides its rooms, files such as `py.typed`.
-MOST_ENTRIES = 26
+MOST_ENTRIES = 27
 MOST_LINES = 400
 
 
