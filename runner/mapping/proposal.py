@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import keras
 
 from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
@@ -22,7 +19,7 @@ from runner.mapping.rules import Written, write
 from runner.mapping.text import document
 from runner.restoration import eager
 from runner.restoration.eager_plan import WarmStartPlan
-from runner.restoration.model_variables import eager_variables, layer_classes, tensorflow_variable
+from runner.restoration.model_variables import eager_variables, layer_facts, tensorflow_variable
 from runner.restoration.variables import WARM_STARTED, classify
 
 # The formats that keep the order in which a model defines its layers.
@@ -78,7 +75,11 @@ def propose(
         for name, variable in eager_variables(model).items()
         if classify(name, model=True) in WARM_STARTED
     }
-    layers = {name: kind for name, kind in layer_classes(model).items() if name in variables}
+    facts = {name: known for name, known in layer_facts(model).items() if name in variables}
+    layers = {name: known["layer"] for name, known in facts.items()}
+    # PyTorch flattens the channels first, Keras last.
+    maps = {name: known["flattened"] for name, known in facts.items() if known["flattened"]}
+    flattened = {name: (axes[-1], *axes[:-1]) for name, axes in maps.items()}
     paths = [checkpoint] if isinstance(checkpoint, str | Path) else [*checkpoint]
     scaffolds: dict[str, dict[str, Any]] = {}
     found: dict[str, Correspondence] = {}
@@ -91,7 +92,7 @@ def propose(
             _floating(spec),
             layers=layers,
             ordered=spec.format in _ORDERED,
-            flattened=flattened(model),
+            flattened=flattened,
             hints=hints,
         )
         found[name] = with_types(found[name], spec)
@@ -189,22 +190,3 @@ def cover(names: Sequence[str] | set[str], others: Sequence[str] | set[str]) -> 
         free = next((start for start in starts if start not in prefixes), None)
         patterns[name if free is None else f"{free}*"] = None
     return [*patterns]
-
-
-def flattened(model: Any) -> dict[str, Shape]:
-    """Returns kernel -> (channels, height, width...) of the map whose flattened values it reads.
-
-    PyTorch flattens the channels first, Keras last.
-    """
-    maps: dict[int, Shape] = {}
-    layers = getattr(model, "layers", ()) if isinstance(model, keras.Model) else ()
-    for layer in layers:
-        if isinstance(layer, keras.layers.Flatten) and layer.built:
-            shape = tuple(getattr(getattr(layer, "input", None), "shape", ()))[1:]
-            if len(shape) > 2 and None not in shape and math.prod(shape) > shape[-1]:
-                maps[math.prod(shape)] = (shape[-1], *shape[:-1])
-    return {
-        name: maps[variable.shape[0]]
-        for name, variable in (eager_variables(model).items() if maps else ())
-        if len(variable.shape) == 2 and variable.shape[0] in maps
-    }

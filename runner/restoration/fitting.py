@@ -109,6 +109,9 @@ class Fitter:
         choices = [f"++{key}.shape={policy}" for policy, fits in policies.items() if fits]
         if len(shape) > 1 and sorted(shape) == sorted(new):
             choices.insert(0, override(f"{key}.transpose", {name: _axes(shape, new)}) or "")
+        if len(new) > 2 and (new[-1] * new[-2], 1, *new[:-2]) == tensor.shape:
+            rule = {name: f"{tensor.name} | depthwise"}
+            choices.insert(0, override(f"{key}.rules", rule) or "")
         after = "" if shape == tensor.shape else f", after conversion {list(shape)}"
         return Problem(
             f"{key}: {name} has shape {list(new)}, but its tensor {tensor.name} has "

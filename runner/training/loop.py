@@ -17,6 +17,7 @@ from runner.graph.variables import saved_as
 from runner.hooks import ProgressHook
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.user_code import raised
+from runner.training.extension import saver_of_extension
 from runner.training.loop_hooks import ConfiguredHooks, loop_hooks
 from runner.training.recording import (
     interrupted_lines,
@@ -147,6 +148,8 @@ def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:
     built, training = run.built, run.training
     newest = tf.train.latest_checkpoint(str(run.directory.checkpoints))
     position = training.saved_input
+    if newest is not None and (saver := saver_of_extension(run, newest)) is not None:
+        return saver
     if position is None or newest is None or _has_position(newest, position):
         return built.saver
     run.screen.line(

@@ -274,6 +274,8 @@ def _evaluation(
         training.averages if config.train.evaluate_ema else None,
         EvaluationCutoff(run.interruption.received, run.directory.evaluation_due),
         watch,
+        objective=config.train.objective.removeprefix("validation/"),
+        goal=config.train.direction,
     )
 
 

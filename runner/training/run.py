@@ -335,6 +335,10 @@ class OpenedRun:
         # `open` ignores the tags of runs that are recorded already.
         if self.opening is not Opening.new:
             tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})
+        if self.opening is Opening.extended:
+            extensions = self.directory.load_record().extensions
+            listed = (f"from step {one['step']}: {'; '.join(one['changes'])}" for one in extensions)
+            tracker.set_tags({"runner.extended": "\n".join(listed)})
         if watch.tags:
             keys = {tag: tag.removeprefix(f"{SWEEP_TAG}.") for tag in watch.tags}
             values = {tag: str(mask.value(keys[tag], value)) for tag, value in watch.tags.items()}
