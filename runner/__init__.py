@@ -5,14 +5,14 @@ further commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each 
 with one purpose: its doors are the functions to start reading from, and a seam is a class that
 another room extends. Any room may import `errors`, `console` and `internals`; otherwise it imports
 only those before it in this order: system, config, inputs, checkpoints, tracking, runs,
-restoration, session, graph, hooks, training, estimator, sweeps, cluster, api. Sweeps and clusters
-extend a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a run does
-differently in a cluster, it reads from its configuration. `examples` is user code.
+restoration, session, graph, hooks, training, estimator, sweeps, cluster, mapping, api. Sweeps and
+clusters extend a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a run
+does differently in a cluster, it reads from its configuration. `examples` is user code.
 
 From Python: `run`, `fit` and `sweep`, and `open_run` for a run that is there.
 
 For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
-`plan`, `prove`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
+`plan`, `propose`, `prove`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
 
 Sessions without a configuration:
 
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from runner.graph.graph_spec import GraphSpec as GraphSpec
     from runner.graph.input_pipeline import TrainingInput as TrainingInput
     from runner.lifecycle import run_experiment as run_experiment
+    from runner.mapping.proposal import Proposal as Proposal
+    from runner.mapping.proposal import propose as propose
     from runner.restoration.eager import WarmStart as WarmStart
     from runner.restoration.eager import plan as plan
     from runner.restoration.eager import warm_start as warm_start
@@ -89,6 +91,7 @@ _PUBLIC = {
     "graph.input_pipeline": ("TrainingInput",),
     "restoration.eager": ("WarmStart", "plan", "warm_start"),
     "restoration.eager_plan": ("WarmStartPlan",),
+    "mapping.proposal": ("Proposal", "propose"),
     "restoration.proving": ("prove",),
     "lifecycle": ("run_experiment",),
     "session.cached_session": ("CachedSession",),

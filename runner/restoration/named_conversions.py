@@ -141,8 +141,10 @@ def expanded(expression: Expression, target: Target, has: Callable[[str], bool])
     Raises:
       ValueError: when the name is not what the conversion asks for.
     """
+    if isinstance(expression, Tensor):
+        return expression
     steps: list[Step] = []
-    source = expression
+    source: Expression = expression
     while isinstance(source, Step):
         steps.insert(0, source)
         source = source.operand

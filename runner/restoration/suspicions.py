@@ -16,6 +16,8 @@ def suspicions(pairs: Sequence[tuple[VariableSpec, SourceTensor]]) -> Iterator[s
     """Yields what the shapes and the layers of variables reveal, given what each takes."""
     takers: dict[tuple[str, ...], VariableSpec] = {}
     for variable, piece in pairs:
+        if not (piece.conversions or _DIRECTION.search(variable.full_name)):
+            continue
         name, names = variable.address or variable.full_name, " + ".join(piece.names)
         kinds = [type(step) for step in piece.conversions]
         if variable.flattened and kinds.count(Transpose) == 1 and Reshape not in kinds:

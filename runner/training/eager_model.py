@@ -23,6 +23,8 @@ def build_eager_model(config: RunConfig, remedy: str = "export it: mode=export")
     """
     model: Any = None
     if config.model:
+        keras.utils.clear_session()  # Names count from the start, as in the graph of the run.
+        keras.utils.set_random_seed(config.seed)
         with dtype_policy(config):
             model = build_model(config)
     if not isinstance(model, keras.Model):
@@ -38,6 +40,8 @@ def build_eager_model(config: RunConfig, remedy: str = "export it: mode=export")
 
 def eager_model(config: RunConfig, prefix: str) -> Any:
     """Returns the Keras model with a checkpoint's weights, or with their averages if it has them.
+
+    It begins with the names and seeds of Keras again, as a new graph does.
 
     Args:
       config: the configuration of the run that saved the checkpoint.

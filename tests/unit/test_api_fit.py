@@ -136,6 +136,21 @@ def test_a_file_holds_the_experiment_that_the_command_line_takes(tmp_path: Path)
     assert again.metrics.equals(result.metrics)
 
 
+def test_the_model_is_found_by_names_that_keras_counts(tmp_path: Path) -> None:
+    def counted() -> keras.Model:
+        layers = [keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    result = fit(tmp_path, build_model=counted, x=X, y=Y.astype("float32"))
+    names = [keras.layers.Dense(1).name]
+    one, other = result.model(), result.model()
+    names.append(keras.layers.Dense(1).name)
+    assert all(map(np.array_equal, one.get_weights(), other.get_weights()))
+    assert len({*names}) == 2
+
+
 def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path) -> None:
     result = fit(tmp_path, build_model=lambda: net(2), x=X, y=Y, name="mine")
     assert result.directory is not None
