@@ -14,6 +14,8 @@ from runner.graph.built_graph import PredictionGraph, ServingGraph
 from runner.graph.splits import features_of
 
 SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+# The endpoint of a model that Keras exports, which `keras.layers.TFSMLayer` calls.
+ENDPOINT = "serve"
 
 
 def named(prefix: str, structure: Any) -> dict[str, Any]:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
+from runner.graph.eager_twin import built_again, state_of_optimizers
 from runner.graph.optimization import averaged_names
-from runner.graph.precision import build_model, dtype_policy
-from runner.graph.splits import build_data, features_of
-from runner.restoration.model_variables import eager_variables, model_variables, tensorflow_variable
+from runner.graph.splits import batches_of, build_data, data_to_predict, features_of
+from runner.restoration.model_variables import (
+    eager_variables,
+    model_variables,
+    tensorflow_variable,
+)
 
 
 def eager_model(config: RunConfig, prefix: str) -> Any:
     """Returns the Keras model with a checkpoint's weights, or with their averages if it has them.
+
+    It is compiled with the optimizers, loss and metrics of the run, and optimizers have the state
+    that the checkpoint holds.
 
     Args:
       config: the configuration of the run that saved the checkpoint.
@@ -25,28 +31,27 @@ def eager_model(config: RunConfig, prefix: str) -> Any:
     Raises:
       ConfigError: when the run has no Keras model, or the model has other variables.
     """
-    model: Any = None
-    if config.model:
-        with dtype_policy(config):
-            model = build_model(config)
-    if not isinstance(model, keras.Model):
+    if not config.model:
         state, cause = "the run has no Keras model", "it trains a graph or a function"
         raise ConfigError(Problem(state, cause, "export it: mode=export"))
-    if not model.built:
-        features = features_of(build_data(config).test().element_spec)
-        model(
-            tf.nest.map_structure(lambda part: tf.zeros([1, *part.shape[1:]], part.dtype), features)
-        )
+    batch = batches_of("train", build_data(config), labelled=False).element_spec
+    model: Any = built_again(config, batch)
+    if not model.built:  # Its own steps call parts of it. Keras saves what is built.
+        features = features_of(data_to_predict(config).element_spec)
+        model(tf.nest.map_structure(_one_example, features))
     variables = eager_variables(model)
     names = model_variables(model)
     if config.train.evaluate_ema:
         names = averaged_names(names, prefix)
     reader = tf.train.load_checkpoint(prefix)
-    lacking = sorted(names.keys() - reader.get_variable_to_shape_map().keys())
+    saved = reader.get_variable_to_shape_map()
+    lacking = sorted(names.keys() - saved.keys())
     if lacking:
         cause = f"it lacks {', '.join(lacking[:3])}"
         raise ConfigError(Problem(f"{prefix} is not a checkpoint of this model", cause))
-    for name, variable in zip(names, variables.values(), strict=True):
+    optimizers = state_of_optimizers(model, variables)
+    held = {name: variable for name, variable in optimizers.items() if name in saved}
+    for name, variable in {**dict(zip(names, variables.values(), strict=True)), **held}.items():
         tensorflow_variable(variable).assign(reader.get_tensor(name))
     return model
 
