@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from runner.session.monitored_session import WorkerSessionCreator as WorkerSessionCreator
     from runner.session.session_manager import Scaffold as Scaffold
     from runner.session.session_manager import SessionManager as SessionManager
+    from runner.tracking.current_run import CurrentRun as CurrentRun
+    from runner.tracking.current_run import current_run as current_run
 
 # Module -> its public names. Imported when they are asked for: configuration errors and --help must
 # not wait for TensorFlow. Type checkers read the imports above.
@@ -91,6 +93,7 @@ _PUBLIC = {
         "WorkerSessionCreator",
     ),
     "session.session_manager": ("Scaffold", "SessionManager"),
+    "tracking.current_run": ("CurrentRun", "current_run"),
 }
 _MODULES = {name: f"runner.{module}" for module, names in _PUBLIC.items() for name in names}
 _SUBMODULES = ("checkpoints", "estimator")

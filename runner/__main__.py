@@ -107,14 +107,18 @@ def _import_runtime() -> None:
     """Imports TensorFlow quietly, once a valid configuration needs it."""
     first = "runner.lifecycle" not in sys.modules  # Not so in the second trial of a sweep.
     with without_import_notes(), without_collections() if first else nullcontext():
-        import tensorflow as tf
-
         import runner.lifecycle  # noqa: F401
 
-        # Otherwise the first session looks for GPUs, and reports a missing driver.
-        tf.config.list_physical_devices()
+        _look_for_gpus()
     # Its own Saver uses deprecated parts, which it warns about.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def _look_for_gpus() -> None:
+    """Otherwise the first session does, and reports a missing driver."""
+    import tensorflow as tf
+
+    tf.config.list_physical_devices()
 
 
 def _launch(config: RunConfig, trial: Trial | None) -> float | None:
@@ -166,7 +170,11 @@ def main() -> int:
 
 
 # The commands besides a run -> the module whose `main` takes their arguments.
-_COMMANDS = {"init": "runner.config.new_project"}
+_COMMANDS = {
+    "init": "runner.config.new_project",
+    "prove": "runner.training.proving",
+    "verify": "runner.training.first_values",
+}
 
 
 def _command(module: str, arguments: Sequence[str]) -> int:
@@ -174,6 +182,8 @@ def _command(module: str, arguments: Sequence[str]) -> int:
         with ending_at_once():
             with without_import_notes():
                 command = importlib.import_module(module)
+                if "tensorflow" in sys.modules:
+                    _look_for_gpus()
             command.main(arguments)
     except RunnerError as error:
         return _fail(error)

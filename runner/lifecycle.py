@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.config.choices import Mode, PlanFormat
+from runner.config.choices import Mode, PlanFormat, Resume
 from runner.config.schema import RunConfig
 from runner.errors import PlanError, Problem, RunDirectoryError
 from runner.restoration.html_report import html
@@ -25,6 +25,7 @@ from runner.system.signals import Interruption
 from runner.system.user_code import raised
 from runner.training.evaluation import evaluate_run
 from runner.training.export import export_run
+from runner.training.extension import require_variables
 from runner.training.loop import train_run
 from runner.training.loop_hooks import configured_hooks
 from runner.training.prediction import predict_run
@@ -70,7 +71,7 @@ def perform(experiment: Experiment) -> Outcome:
     """Does what the `mode` of an experiment says; raises as `run_experiment` does."""
     config = experiment.config
     try:
-        with disk_errors(experiment.container):
+        with disk_errors(experiment.container), experiment.recorder.active():
             if config.mode is Mode.train:
                 return train(experiment)
             if config.mode is Mode.evaluate:
@@ -98,7 +99,10 @@ def train(experiment: Experiment) -> Outcome:
     _ = experiment.built
     preview = experiment.preview_resumed()
     fresh_start = None
-    if preview is None or not preview.has_checkpoint():
+    if preview is not None and preview.has_checkpoint():
+        if experiment.config.resume is Resume.extend:
+            require_variables(experiment, preview)
+    else:
         fresh_start = _plan_fresh_start(experiment)
     with Interruption(experiment.config.session.grace_seconds).handled() as interruption:
         with claimed_directory(experiment, interruption) as claimed:

@@ -27,9 +27,11 @@ from runner.cluster.sessions import (
 from runner.cluster.trial_link import report_begun
 from runner.cluster.worker import run_worker
 from runner.config.cluster_spec import is_cluster, parameter_servers
+from runner.config.masking import Mask
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
 from runner.system.signals import Interruption
+from runner.tracking.current_run import CurrentRun
 from runner.training.run import Coordinator, OpenedRun
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
@@ -215,4 +217,6 @@ def serve(config: RunConfig, screen: Screen) -> None:
 def run_task(config: RunConfig, screen: Screen | None = None) -> None:
     """Runs a task other than the chief; see the function of each role."""
     roles = {PS: serve, WORKER: run_worker, EVALUATOR: follow_checkpoints}
-    roles[config.cluster.task.type or ""](config, screen or Screen())
+    # What one's own code records of these tasks is dropped.
+    with CurrentRun(Mask(config.tracking.mask, {})).active():
+        roles[config.cluster.task.type or ""](config, screen or Screen())

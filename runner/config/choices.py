@@ -39,7 +39,8 @@ class Resume(Enum):
     never = "never"
     # Resumes it; without one, it is an error.
     must = "must"
-    # Continues a run, even a finished one, to a larger `train.steps`. Nothing else may differ.
+    # Continues a run, even a finished one, with another `train.steps`, learning rate or other
+    # argument of the optimizer, clipping, hooks, callbacks or metrics; nothing else may differ.
     extend = "extend"
 
 
@@ -323,6 +324,8 @@ def _is_finite(value: object) -> bool:
 # Holds for every field.
 FINITE = Rule(_is(_is_finite, "it must be a finite number"))
 CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
+SHA256 = rule(_is(re.compile("(sha256:)?[0-9a-f]{64}").fullmatch, "it is not 64 hex digits"))
+PROOF = rule(_path("it names no reference"), "null proves nothing")
 NAME = rule(_name, "name=my_experiment")
 RUN_DIR = rule(_path("runs need a folder"))
 SCHEDULE = rule(_schedule, words="such as `10 minutes` or `at 100, at 1000`")

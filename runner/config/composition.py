@@ -91,6 +91,10 @@ def with_plus_plus(override: str) -> str:
     return f"++{override}" if _FREE.match(override) else override
 
 
+# What other frameworks call a key -> what it is called here.
+_OTHER_NAMES = {"lr": "learning_rate", "monitor": "objective"}
+
+
 @contextmanager
 def running(config: DictConfig) -> Iterator[None]:
     """Makes a configuration the one that Hydra runs, from which sources are composed."""
@@ -243,12 +247,18 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     if annotation(key, RunConfig) is None:
         return unknown_key(key, place)
     parent, dot, name = key.rpartition(".")
-    siblings = cause.parent_node if isinstance(cause.parent_node, DictConfig) else ()
+    siblings = cause.parent_node if isinstance(cause.parent_node, DictConfig) else {}
+    names = [str(sibling) for sibling in siblings if sibling != "_target_"]
+    other = _OTHER_NAMES.get(name)
+    close = [other] if other in names else similar(name, names)
+    # A plus would only lead to an argument that the target refuses.
+    takes = siblings.get("_target_") or parent or "the experiment"
+    remedy = f"fix the name, or, if {takes} takes it, put a plus before it: +{key}=..."
     return Problem(
         f"{key} is not set, so there is nothing to override",
         f"the experiment sets no such key below {parent}" if parent else "~KEY deletes it",
-        f"fix the name, or put a plus before it to add it: +{key}=...",
-        [f"{parent}{dot}{sibling}" for sibling in similar(name, map(str, siblings))],
+        "" if other in names else remedy,
+        [f"{parent}{dot}{sibling}" for sibling in close],
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from runner.config.choices import EXPERIMENT, Mode, Resume
 from runner.config.composition import compose_experiment, experiment_names
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.config.training_schema import EVALUATE_EVERY
+from runner.config.training_schema import EVALUATE_EVERY, TrainConfig, implied_goal
 from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
 
@@ -24,6 +24,7 @@ NOT_IN_FINGERPRINT = (
     "resume",
     "run_dir",
     "plan",
+    "proof",
     "evaluate",
     "predict",
     "export",
@@ -47,6 +48,8 @@ _IF_SET = (
 _OF_A_SCAFFOLD_IF_SET = ("rules", "update_statistics")
 # Read by the modes evaluate and export only.
 _UNUSED_INPUTS = ("test", "serving")
+# Keys of a scaffold that check values and change none.
+_CHECKS = ("sha256", "proof")
 _UNUSED_TRAIN_KEYS = ("log_every", "checkpoint_every", "keep_checkpoints")
 
 
@@ -76,10 +79,15 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
         if "epochs" not in train and train["evaluate_every"] is None:
             train["evaluate_every"] = EVALUATE_EVERY  # Older runs have the default itself.
     plain["train"]["goal"] = config.train.direction
+    for hook in plain["hooks"].values():
+        if str(hook["_target_"]).endswith(".EarlyStoppingHook"):
+            _name_as_before(hook, config.train)
     if config.cluster.synchronous:
         # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
+        for key in _CHECKS:
+            del scaffold[key]
         for key in _OF_A_SCAFFOLD_IF_SET:
             if not scaffold[key]:
                 del scaffold[key]
@@ -92,6 +100,16 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
             # Runs of a checkout have the examples that a wheel ships by this name.
             part["_target_"] = re.sub(r"^runner\.examples\.", "experiments.", str(part["_target_"]))
     return plain_values
+
+
+def _name_as_before(hook: dict[str, Any], train: TrainConfig) -> None:
+    """Gives an early stopping the keys and values that it had in older runs."""
+    asked = hook.pop("objective", None) or hook.pop("metric", None) or train.objective
+    goal = hook.pop("goal", None) or hook.pop("mode", None)
+    implied = train.direction if asked == train.objective else implied_goal(asked)
+    hook.pop("metric", None)
+    hook.pop("mode", None)
+    hook["metric"], hook["mode"] = asked.removeprefix("validation/"), goal or implied
 
 
 def fingerprint(plain: dict[str, Any]) -> str:

@@ -42,6 +42,8 @@ class ScaffoldConfig:
     # The checkpoint to start from; null initialises the variables instead. A file, directory or
     # prefix, `experiment:NAME`, or an MLflow URI (`runs:/...`, `models:/...`).
     checkpoint: str | None = field(default=None, metadata=choices.CHECKPOINT)
+    # Pins the checkpoint by a SHA-256, in hexadecimal: the digest that a plan shows, or its file's.
+    sha256: str | None = field(default=None, metadata=choices.SHA256)
     # Which checkpoint of a directory: `latest`, `best`, or a global step. Null uses the best of an
     # experiment and the latest of any other source.
     which: str | None = field(default=None, metadata=choices.WHICH)
@@ -87,6 +89,9 @@ class ScaffoldConfig:
     cast: bool = False
     # True makes NaN or infinity in a restored tensor an error instead of a warning.
     finite: bool = False
+    # A reference, `.npz`: what the source computes. The part of the model that this scaffold
+    # restores must compute the same, or the run does not start.
+    proof: str | None = field(default=None, metadata=choices.PROOF)
     # Overrides for the experiment in `experiment:NAME`, as on its command line.
     overrides: list[str] = field(default_factory=list)
 

@@ -204,6 +204,9 @@ class RunConfig:
     # The parts of the model by name, applied in this order. Also a list of mappings, each with a
     # `name`.
     scaffolds: Any = field(default_factory=dict, metadata=entries(ScaffoldConfig))
+    # A reference, `.npz`: what the source of the weights computes. The warm-started model must
+    # compute the same, or the run does not start.
+    proof: str | None = field(default=None, metadata=choices.PROOF)
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)

@@ -22,7 +22,7 @@ def frozen_norms(model: Model, policies: Mapping[str, ScaffoldConfig]) -> dict[A
     weights = keras_variables(model)
     owners = {id(weight): policies[name] for name, weight in weights.items() if name in policies}
     norms = {}
-    for layer in layers_of(model):
+    for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
         if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
             scaffolds = [owners.get(id(weight)) for weight in layer.weights]
             if scaffolds and all(scaffold and not scaffold.trainable for scaffold in scaffolds):

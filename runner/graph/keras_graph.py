@@ -52,6 +52,7 @@ from runner.graph.variables import (
     whole_name,
 )
 from runner.restoration.model_variables import (
+    addresses,
     initializers,
     keras_variables,
     layer_classes,
@@ -85,7 +86,7 @@ class KerasGraph(GraphMaker):
                 source = training_input(config, data, replica, labelled=objective.needs_labels)
                 if _freezes(config) and not getattr(model, "inputs", None):
                     _create_variables(calls, model, source)
-                norms = frozen_norms(model, _policies(config, model_variables(model)))
+                norms = frozen_norms(model, _policies(config, model_variables(model), model))
                 notes += statistics_notes(norms)
                 forward = _forward(
                     calls,
@@ -98,7 +99,7 @@ class KerasGraph(GraphMaker):
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
             of_model = _in_order_of_model(model_variables(model))
-            policies = _policies(config, of_model)
+            policies = _policies(config, of_model, model)
             _require_sources(config, graph, of_model, policies=policies)
             trained = _trained(of_model, which_train(model, of_model), policies=policies)
             training = step.build([*trained.values()], evaluation.metrics, model) if step else None
@@ -126,7 +127,7 @@ class KerasGraph(GraphMaker):
         steps = ModelSteps(config, model)
         loaded = _in_order_of_model(model_variables(model))
         graph = tf.compat.v1.get_default_graph()
-        _require_sources(config, graph, loaded, policies=_policies(config, loaded))
+        _require_sources(config, graph, loaded, policies=_policies(config, loaded, model))
         source = training_input(config, data, replica, labelled=False) if train else None
         norms: dict[Any, bool] = {}
         if source and _freezes(config):
@@ -134,10 +135,10 @@ class KerasGraph(GraphMaker):
             # traced, and the model may create them only when it is called.
             steps.create_variables(source)
             weights = keras_variables(model)
-            for name, policy in _policies(config, model_variables(model)).items():
+            for name, policy in _policies(config, model_variables(model), model).items():
                 if not policy.trainable:
                     weights[name].trainable = False
-            norms = frozen_norms(model, _policies(config, model_variables(model)))
+            norms = frozen_norms(model, _policies(config, model_variables(model), model))
             for norm, stays in norms.items():
                 norm.trainable = not stays
         training = steps.train(source) if source else None
@@ -157,7 +158,7 @@ class KerasGraph(GraphMaker):
             model,
             data,
             of_model=of_model,
-            policies=_policies(config, of_model),
+            policies=_policies(config, of_model, model),
             training=training,
             evaluation=evaluation,
             calls=Calls(config),
@@ -209,6 +210,7 @@ def _assembled(
             training=training,
             initializers=initializers(model),
             layers=layer_classes(model),
+            addresses=addresses(model),
         ),
         training=training,
         evaluation=evaluation,
@@ -295,12 +297,15 @@ def _in_order_of_model(keras_names: Mapping[str, tf.Variable]) -> dict[str, tf.V
     return {name: variables[name] for name in (*keras_names, *variables) if name in variables}
 
 
-def _policies(config: RunConfig, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
+def _policies(
+    config: RunConfig, variables: Mapping[str, tf.Variable], model: Any
+) -> dict[str, ScaffoldConfig]:
     """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
     wholes = {name: whole_name(name, variable) for name, variable in variables.items()}
     states = {whole: classify(whole, model=True) for whole in wholes.values()}
     candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
-    claims = assign_owners(candidates, config.scaffolds, config.restoration.collision).claims
+    collision, named = config.restoration.collision, addresses(model)
+    claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
     return {
         name: config.scaffolds[claims[whole][0]]
         for name, whole in wholes.items()

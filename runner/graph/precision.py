@@ -17,7 +17,7 @@ from runner.graph.experiment import Model
 from runner.graph.optimization import Schedule
 from runner.graph.replica import Replica
 from runner.internals.preprocessing import adapting_in_graphs
-from runner.restoration.model_variables import model_variables
+from runner.restoration.model_variables import addresses, model_variables
 from runner.restoration.variables import require_matches
 
 
@@ -67,7 +67,7 @@ def build_model(config: RunConfig) -> Model:
     with adapting_in_graphs():
         model: Model = build_target("model", node)
     if config.mode is Mode.train and getattr(model, "inputs", None):
-        require_matches(model_variables(model), config.scaffolds)
+        require_matches(model_variables(model), config.scaffolds, addresses(model))
     return model
 
 

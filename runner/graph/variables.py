@@ -59,6 +59,7 @@ def variable_specs(
     training: Training | None,
     initializers: Mapping[str, str] | None = None,
     layers: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> tuple[VariableSpec, ...]:
     """Describes the variables for the planner.
 
@@ -69,6 +70,7 @@ def variable_specs(
       training: the training graph, if there is one.
       initializers: variable name -> its initializer, where Keras knows it; else the graph does.
       layers: variable name -> the class of its Keras layer.
+      addresses: variable name -> `VariableSpec.address`.
     """
     shared = training.shared_state if training is not None else {}
     wholes = {variable.op.name: whole_name(name, variable) for name, variable in variables.items()}
@@ -87,6 +89,7 @@ def variable_specs(
                 partition=partition_of(variable),
                 shared_by=tuple(shared_by),
                 layer=(layers or {}).get(name, ""),
+                address=(addresses or {}).get(name, ""),
             )
         )
     return tuple(specs)
@@ -117,16 +120,24 @@ def saved_as(
     return saved
 
 
+class CheckpointSaver(tf.compat.v1.train.Saver):
+    """The saver of a run's checkpoints.
+
+    Attributes:
+      saved: name in the checkpoints -> what it saves there.
+    """
+
+    def __init__(self, saved: Mapping[str, Any], keep: int) -> None:
+        super().__init__(saved, max_to_keep=keep, save_relative_paths=True)
+        self.saved = saved
+
+
 def checkpoint_saver(
     config: RunConfig, saved: Mapping[str, Any], source: TrainingInput | None
-) -> tf.compat.v1.train.Saver:
+) -> CheckpointSaver:
     """Returns the saver of a run's checkpoints, which hold the position in `source` if given."""
     position = {} if source is None else {source.saveable.name: source.saveable}
-    return tf.compat.v1.train.Saver(
-        {**saved, **position},
-        max_to_keep=config.train.keep_checkpoints,
-        save_relative_paths=True,
-    )
+    return CheckpointSaver({**saved, **position}, config.train.keep_checkpoints)
 
 
 def whole_name(name: str, variable: tf.Variable) -> str:

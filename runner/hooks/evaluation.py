@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from runner.config.choices import Goal
 from runner.config.schedule import When
 from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut
 from runner.graph.optimization import AveragedWeights
@@ -79,9 +80,12 @@ class EvaluationHook(ScheduledHook):
       averages: evaluated in place of the weights; None, the default, evaluates the weights.
       cuts: when an evaluation is cut short, by default never.
       watch: watches the evaluations.
+      objective: the metric that counts, by default `loss`.
+      goal: its better direction, by default that of a loss.
 
     Attributes:
       metrics: the names of the metrics.
+      objective, goal: as given.
       latest: the step and the metrics of the newest evaluation; None before the first.
     """
 
@@ -96,9 +100,12 @@ class EvaluationHook(ScheduledHook):
         averages: AveragedWeights | None = None,
         cuts: EvaluationCutoff | None = None,
         watch: EvaluationWatch | None = None,
+        *,
+        objective: str = "loss",
+        goal: Goal = Goal.minimize,
     ) -> None:
         super().__init__(step, every, at_end=True)
-        self.metrics = evaluation.metrics
+        self.metrics, self.objective, self.goal = evaluation.metrics, objective, goal
         self._evaluation, self._on_result, self._averages = evaluation, on_result, averages
         self._cuts, self._watch = cuts or EvaluationCutoff(), watch or EvaluationWatch()
 

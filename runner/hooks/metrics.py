@@ -79,14 +79,28 @@ class RewindHook(tf.compat.v1.train.SessionRunHook):
 
     Args:
       rewind: takes the step, as `Tracker.rewind` does.
+      step: the global step after the train op has run.
+      reach: takes that step too, and every later one when it is done.
     """
 
-    def __init__(self, rewind: Callable[[int], None]) -> None:
-        self._rewind = rewind
+    def __init__(
+        self, rewind: Callable[[int], None], step: tf.Tensor, reach: Callable[[int], None]
+    ) -> None:
+        self._rewind, self._step_after, self._reach = rewind, step, reach
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
-        """Calls `rewind`."""
-        self._rewind(present_step(session))
+        """Calls `rewind`, then `reach`."""
+        step = present_step(session)
+        self._rewind(step)
+        self._reach(step)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetches the step."""
+        return SessionRunArgs(self._step_after)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Calls `reach`."""
+        self._reach(int(run_values.results))
 
 
 class SummariesHook(MetricsHook):

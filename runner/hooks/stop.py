@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from runner.config.choices import Goal
 from runner.config.schedule import as_seconds
+from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
 from runner.hooks.evaluation import EvaluationHook
 from runner.hooks.scheduled import (
@@ -127,37 +128,52 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
 
     Args:
       evaluation: an earlier hook, whose results are judged.
-      metric: the name of one of its metrics, by default `loss`.
+      objective: one of its metrics, such as `validation/accuracy`; None, the default, takes the
+        objective of `evaluation`.
       patience: how many evaluations without improvement end the training, by default 5.
       min_delta: only improvements of more than this count, by default 0.
-      mode: `minimize`, the default, or `maximize`.
+      goal: `minimize` or `maximize`; None, the default, takes the goal of `evaluation`, or for
+        another objective the one that its name implies.
       directory: where `early_stopping.json` keeps the history, so that a resumed run continues to
         count; with None, the default, every process starts with an empty history.
+      metric: the former name of `objective`.
+      mode: the former name of `goal`.
 
     Raises:
       ValueError: when `evaluation` is not an EvaluationHook, `patience` below 1, `min_delta` below
-        0, or `mode` something else.
+        0, `goal` something else, or None where the objective's name implies none.
     """
 
     def __init__(
         self,
         evaluation: EvaluationHook,
-        metric: str = "loss",
+        objective: str | None = None,
         patience: int = 5,
         min_delta: float = 0.0,
-        mode: Goal | str = Goal.minimize,
+        goal: Goal | str | None = None,
         directory: Path | str | None = None,
+        *,
+        metric: str | None = None,
+        mode: Goal | str | None = None,
     ) -> None:
         if patience < 1 or min_delta < 0:
             raise ValueError(
                 f"patience is {patience} and min_delta {min_delta:g}; at least 1 and 0 are needed"
             )
-        if isinstance(mode, str) and mode not in Goal.__members__:
-            raise ValueError(f"no mode {mode!r}; choices: {', '.join(Goal.__members__)}")
+        goal = goal or mode
+        if isinstance(goal, str) and goal not in Goal.__members__:
+            raise ValueError(f"no goal {goal!r}; choices: {', '.join(Goal.__members__)}")
         if not hasattr(evaluation, "metrics"):
             raise ValueError(f"evaluation is {evaluation!r}; it is for example ${{run:evaluation}}")
-        self._evaluation, self._metric, self._patience = evaluation, metric, patience
-        self._min_delta, self._goal = min_delta, Goal(mode)
+        self._evaluation, self._patience, self._min_delta = evaluation, patience, min_delta
+        followed = evaluation.objective
+        self._metric = (objective or metric or followed).removeprefix("validation/")
+        goal = goal or (evaluation.goal if self._metric == followed else implied_goal(self._metric))
+        if goal is None and self._metric in evaluation.metrics:
+            raise ValueError(
+                f"{self._metric} implies no goal; choices: {', '.join(Goal.__members__)}"
+            )
+        self._goal = Goal(goal or Goal.minimize)
         self._record = Path(directory) / EARLY_STOPPING_RECORD if directory else None
         self._history: list[tuple[int, float]] = []
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +23,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.checkpoints.locate import Artifacts, is_mlflow_uri
-from runner.checkpoints.reader import TensorSpec
+from runner.checkpoints.reader import CheckpointReader, TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.errors import ConfigError, Problem
@@ -31,6 +31,7 @@ from runner.internals.keras import layers_of
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Backend, restore_values
 from runner.restoration.model_variables import (
+    addresses,
     build_optimizer,
     eager_variables,
     layer_classes,
@@ -38,7 +39,7 @@ from runner.restoration.model_variables import (
     tensorflow_variable,
     which_train,
 )
-from runner.restoration.plan import Assignment, make_plan
+from runner.restoration.plan import Assignment, RestorationPlan, make_plan
 from runner.restoration.reading import NonFinite
 from runner.restoration.sources import Source, open_sources, read_warm_start
 from runner.restoration.variables import (
@@ -151,7 +152,8 @@ class WarmStart(keras.callbacks.Callback):
         steps = int(self.model.optimizer.iterations)
         if steps:
             variables = eager_variables(self.model)
-            for name in _frozen(variables, *read_warm_start(self._scaffolds, self._restoration)):
+            configs, rules = read_warm_start(self._scaffolds, self._restoration)
+            for name in _frozen(variables, configs, rules, addresses(self.model)):
                 variables[name].trainable = False
             _LOGGER.warning("%s has trained %d steps: no warm start", self.model.name, steps)
             return
@@ -171,19 +173,33 @@ class _WarmStart:
     def restore(self) -> None:
         """Assigns every value of the plan, once all have been read."""
         readers = {name: source.reader for name, source in self.sources.items()}
-        restore_values(
-            self.plan,
-            readers,
-            _EagerBackend(self.variables),
-            non_finite=NonFinite(),
-            verify=self.verify,
-        )
-        for layer in layers_of(self.model) if isinstance(self.model, keras.Layer) else ():
-            if isinstance(layer, keras.layers.Normalization):
-                layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
+        backend = _EagerBackend(self.variables)
+        restore_values(self.plan, readers, backend, non_finite=NonFinite(), verify=self.verify)
+        _finalize(self.model)
         for assignment in self.plan.assignments:
             if assignment.variable.frozen:
                 self.variables[assignment.variable.name].trainable = False
+
+
+def restore_model(
+    model: keras.Model, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
+) -> None:
+    """Assigns the variables of a model as the plan of a run says, whose names are the same.
+
+    Raises:
+      CheckpointError: when a value cannot be read; nothing is changed then.
+    """
+    variables = eager_variables(model)
+    assignments = (a for a in plan.assignments if a.variable.name in variables)
+    part = replace(plan, assignments=tuple(assignments))
+    restore_values(part, readers, _EagerBackend(variables))
+    _finalize(model)
+
+
+def _finalize(model: Any) -> None:
+    for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
 
 
 class _EagerBackend(Backend):
@@ -231,7 +247,8 @@ def _prepare(
     if input_shape is not None and not getattr(model, "built", True):
         model.build(input_shape)
     variables = eager_variables(model)
-    frozen = _frozen(variables, configs, rules)
+    qualified = addresses(model)
+    frozen = _frozen(variables, configs, rules, qualified)
     trains = {**which_train(model, variables), **dict.fromkeys(frozen, False)}
     trained = {name: variable for name, variable in variables.items() if trains[name]}
     if optimizer is None and any(_OF_OPTIMIZERS & {*config.state} for config in configs.values()):
@@ -249,6 +266,7 @@ def _prepare(
             initializer="",
             frozen=name in frozen,
             layer=layers.get(name, ""),
+            address=qualified.get(name, ""),
         )
         for name, variable in variables.items()
     ]
@@ -277,6 +295,7 @@ def _frozen(
     variables: Mapping[str, Any],
     scaffolds: Mapping[str, ScaffoldConfig],
     rules: RestorationConfig,
+    qualified: Mapping[str, str],
 ) -> frozenset[str]:
     """Returns the variables that would train if their scaffold did not say `trainable: false`.
 
@@ -285,7 +304,7 @@ def _frozen(
     """
     states = {name: classify(name, model=True) for name in variables}
     states = {name: state for name, state in states.items() if state in WARM_STARTED}
-    claims = assign_owners(states, scaffolds, rules.collision).claims
+    claims = assign_owners(states, scaffolds, rules.collision, addresses=qualified).claims
     frozen = frozenset(
         name
         for name, owners in claims.items()

@@ -18,6 +18,7 @@ from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.reading import (
     NonFinite,
     OnTensor,
+    checksum,
     converted_values,
     hash_problems,
     value_hash,
@@ -68,6 +69,7 @@ def restore_values(
     *,
     non_finite: NonFinite | None = None,
     verify: bool = False,
+    checksums: dict[str, str] | None = None,
 ) -> None:
     """Assigns the value of every variable that the plan restores.
 
@@ -80,6 +82,8 @@ def restore_values(
       backend: assigns the values.
       non_finite: finds NaN and infinite values in all tensors, and refuses or reports them.
       verify: whether to read every restored variable back and compare it with its source.
+      checksums: filled with the names of variables -> `checksum` of their values; the backend does
+        so for what it restores in a graph.
 
     Raises:
       PlanError: when the plan has problems; nothing is read then.
@@ -107,6 +111,8 @@ def restore_values(
     for number, values in enumerate(read):
         if verify:
             hashes |= {name: value_hash(value) for name, value in values.items()}
+        if checksums is not None:
+            checksums |= {name: checksum(value) for name, value in values.items()}
         if non_finite is not None and number == len(batches):
             non_finite.report(plan)  # Everything has been read, and not everything assigned.
         if values:

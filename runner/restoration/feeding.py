@@ -102,7 +102,7 @@ def _laid_out(name: str, spec: Any, reference: Reference) -> Any:
         raise CheckpointError(
             Problem(
                 f"{reference.path}: {f'inputs/{name}'.rstrip('/')} has the shape {[*array.shape]}",
-                f"the model takes {[*spec.shape]}",
+                f"the model takes {[None, *spec.shape[1:]]}",
                 "record inputs of the model's size; channels may be first or last",
             )
         )
@@ -111,8 +111,9 @@ def _laid_out(name: str, spec: Any, reference: Reference) -> Any:
 
 
 def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    """Whether an input of any number of examples has a shape."""
     return len(shape) == len(wanted) and all(
-        size is None or size == given for given, size in zip(shape, wanted, strict=True)
+        size is None or size == given for given, size in zip(shape[1:], wanted[1:], strict=True)
     )
 
 

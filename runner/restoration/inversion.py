@@ -91,8 +91,10 @@ def invert(
         for tensor in piece.names
     }
     tensors |= {alias: tensors[name] for alias, name in spec.tied.items() if name in tensors}
-    named = {
-        name: value for name, value in tensors.items() if spec.tied.get(name, name) not in gone
+    named = {  # In order: safetensors writes the bytes of a transposed array as they lie.
+        name: np.asarray(value, order="C")
+        for name, value in tensors.items()
+        if spec.tied.get(name, name) not in gone
     }
     return Inverse(named, lost)
 

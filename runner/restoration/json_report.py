@@ -32,13 +32,15 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
       (null when it has none), `tensors` (how many), `bytes` (of all), `unused` (names),
       `non_finite` (`error` or `warning`, what NaN and infinity in a restored tensor are),
       `restored` (how many variables), `restored_bytes` (of these)}.
+    - `proofs`: how a model with these values compares with references: a list of the attributes of
+      `proof.Proof`, with `agrees` and `first_difference`.
     - `unusable`: the scaffolds whose checkpoint cannot be used, see `problems`.
     - `variables`: in the order of the graph {`name`, `shape`, `dtype`, `state` (its class),
       `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`,
       or `unknown` in an unusable scaffold), `initializer` (its name, such as `GlorotUniform`;
       empty for an eager variable, which keeps its value), `pieces`, `notes`, `trainable`,
       `frozen`, `freeze_until_step`, `learning_rate_multiplier`, `partition` (null, or
-      {`name`, `shape`, `offset`}), and in a cluster `device`}.
+      {`name`, `shape`, `offset`}), `shared_by` (see `VariableSpec`), and in a cluster `device`}.
     - `pieces`: a list of {`source` (scaffold), `tensors` (a list of {`name`, `shape`, `dtype`}),
       `conversions` (in words, in order)}; the value is the mean of several pieces.
     """
@@ -49,6 +51,7 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
         "problems": [vars(problem) for problem in plan.problems],
         "notes": plan.notes,
         "sources": {name: _source(plan, name, spec) for name, spec in plan.sources.items()},
+        "proofs": [proof.document() for proof in plan.proofs],
         "unusable": sorted(plan.unusable),
         "variables": [
             _variable(assignment, plan)
@@ -87,7 +90,9 @@ def provenance_document(
       the whole document that was beside the checkpoint, so that the chain outlives its files.
     - `variables`: name -> {`initializer`} or {`pieces`}, a list, of several tensors where they were
       averaged, of {`source` (scaffold), `path`, `tensors` (names), `step`, `digest`, `run_id` (of
-      the MLflow run that wrote it, or null), `conversions` (in words, in order)}.
+      the MLflow run that wrote it, or null), `conversions` (in words, in order)}; a run adds
+      `first_value`, its `reading.checksum`, when the value has been read.
+    - `proofs`: as in `json_text`.
     """
     identity = {"experiment": experiment, "run_dir": str(run_dir)}
     return {
@@ -98,6 +103,7 @@ def provenance_document(
             for name, spec in plan.sources.items()
             if spec is not None
         },
+        "proofs": [proof.document() for proof in plan.proofs],
         "variables": {
             assignment.variable.name: _provenance(assignment, plan, origins)
             for assignment in plan.assignments
@@ -173,4 +179,5 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
         "freeze_until_step": assignment.freeze_until_step,
         "learning_rate_multiplier": assignment.learning_rate_multiplier,
         "partition": variable.partition and vars(variable.partition),
+        "shared_by": variable.shared_by,
     }

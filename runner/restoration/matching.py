@@ -56,15 +56,17 @@ def match(
     *,
     variables: Sequence[VariableSpec],
     owners: Mapping[str, str],
+    addresses: Mapping[str, str],
 ) -> Matches:
     """Matches the variables that a scaffold claims with the tensors of its checkpoint.
 
-    `owners` maps slots and averages to the variables that they belong to, see `owners_of`.
+    `owners` maps slots and averages to the variables that they belong to, see `owners_of`;
+    `addresses` maps variables to `VariableSpec.address`, where they have one.
     """
     problems = bad_rules(scaffold, config)
     if problems:
         return Matches({}, tuple(problems), tuple(source.tensors))
-    matcher = _Matcher(scaffold, config, source, owners=owners)
+    matcher = _Matcher(scaffold, config, source, owners=owners, addresses=addresses)
     return Matches(
         {variable.name: matcher.match(variable) for variable in variables},
         tuple(matcher.problems(variables)),
@@ -95,9 +97,10 @@ class _Matcher:
         source: CheckpointSpec,
         *,
         owners: Mapping[str, str],
+        addresses: Mapping[str, str],
     ) -> None:
         self._key, self._config, self._source = f"scaffolds.{scaffold}", config, source
-        self._owners = owners
+        self._owners, self._addresses = owners, addresses
         self._fitter = Fitter(scaffold, config)
         self._translator = Translator(config)
         self._names = {*source.tensors, *source.other_names}
@@ -132,7 +135,7 @@ class _Matcher:
         )
         exact = self._translator.renames.exact(variable.full_name) if owner else None
         expression, renamed = self._translator.expression(
-            (name, *variable.short_names), target, self._has, exact
+            tuple(dict.fromkeys((name, self._addresses.get(name, name)))), target, self._has, exact
         )
         names = tuple(names_in(expression))
         if owner and exact is None:
@@ -220,7 +223,8 @@ class _Matcher:
 
     def _is_included_by_name(self, variable: VariableSpec) -> bool:
         include = self._config.variables.include
-        return any(compile_pattern(pattern).fullmatch(variable.full_name) for pattern in include)
+        names = (variable.full_name, variable.address)
+        return any(compile_pattern(each).fullmatch(name) for each in include for name in names)
 
     def _needs_average(self, variable: VariableSpec) -> bool:
         trains = variable.trainable or variable.frozen

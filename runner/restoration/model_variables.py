@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -37,7 +38,7 @@ def keras_variables(model: Any) -> dict[str, Any]:
     """
     root = f"{getattr(model, 'name', '')}/"
     variables = getattr(model, "variables", [])
-    names = [variable.path.removeprefix(root) for variable in variables]
+    names = _renumbered([variable.path.removeprefix(root) for variable in variables])
     if twice := _twice(names):
         layers = layers_around(model)
         names = [
@@ -115,6 +116,52 @@ def initializers(model: Any) -> dict[str, str]:
                 if id(variable) in names:
                     classes[names[id(variable)]] = name
     return classes
+
+
+# The last part of the path of a variable that `add_weight` was given no name for.
+_UNNAMED = re.compile(r"(.*/)?variable(?:_(\d+))?")
+
+
+def _renumbered(names: Sequence[str]) -> list[str]:
+    """Returns names in which unnamed variables count from the model's first, not the process's."""
+    numbers = {
+        name: int(match[2] or 0)
+        for name in names
+        if (match := _UNNAMED.fullmatch(name)) is not None
+    }
+    order = {name: at for at, name in enumerate(sorted(numbers, key=numbers.__getitem__))}
+    return [
+        f"{name.rpartition('variable')[0]}variable" + (f"_{order[name]}" if order[name] else "")
+        if name in order
+        else name
+        for name in names
+    ]
+
+
+def addresses(model: Any) -> dict[str, str]:
+    """Returns variable -> its name with the functional sub-models that it is in.
+
+    Keras leaves their names out of paths: `conv1/kernel` is `resnet50/conv1/kernel` for patterns
+    and rules. Variables whose names have them are left out.
+    """
+    if not isinstance(model, keras.Layer):
+        return {}
+    parts = [
+        (part.name, {id(variable) for variable in part.variables})
+        for part in layers_of(model)
+        if part is not model and isinstance(part, keras.Model)
+    ]
+    parts.sort(key=lambda part: -len(part[1]))  # Outer models before inner ones.
+    layers = {part.path for part in layers_of(model) if not isinstance(part, keras.Model)}
+    named = {}
+    for name, variable in keras_variables(model).items():
+        within = [part for part, held in parts if id(variable) in held]
+        path = name.split("/")[: -2 if variable.path.rpartition("/")[0] in layers else -1]
+        while within and path and within[-1] in path:
+            path = path[: path.index(within.pop())]
+        if within:
+            named[name] = "/".join((*within, name))
+    return named
 
 
 def layer_classes(model: Any) -> dict[str, str]:

@@ -43,10 +43,16 @@ class Selected:
     unused: tuple[str, ...]
 
 
-def select(names: Iterable[str], include: Sequence[str], exclude: Sequence[str]) -> Selected:
+def select(
+    names: Iterable[str],
+    include: Sequence[str],
+    exclude: Sequence[str],
+    *,
+    addresses: Mapping[str, str] | None = None,
+) -> Selected:
     """Selects the names that match an `include` pattern and no `exclude` pattern.
 
-    Patterns match whole names.
+    Patterns match whole names, or the other name that `addresses` has for a name.
 
     Raises:
       re.error: when a `re:` pattern is not valid.
@@ -55,7 +61,11 @@ def select(names: Iterable[str], include: Sequence[str], exclude: Sequence[str])
     matched: dict[str, set[str]] = {}
     for pattern in (*include, *exclude):
         compiled = compile_pattern(pattern)
-        matched[pattern] = {name for name in candidates if compiled.fullmatch(name)}
+        matched[pattern] = {
+            name
+            for name in candidates
+            if compiled.fullmatch(name) or compiled.fullmatch((addresses or {}).get(name, name))
+        }
     included = frozenset().union(*(matched[pattern] for pattern in include))
     excluded = frozenset().union(*(matched[pattern] for pattern in exclude))
     unused = tuple(pattern for pattern in matched if not matched[pattern])
@@ -73,13 +83,13 @@ class FirstMatch(Generic[T]):
         self._rules = [(key, self._compile(key), value) for key, value in values.items()]
         self._used: set[str] = set()
 
-    def find(self, name: str) -> T | None:
-        """Returns the value of the first pattern that matches the whole name; None if none does."""
+    def find(self, *names: str) -> T | None:
+        """Returns the value of the first pattern that matches one of the whole names, or None."""
         for key, pattern, value in self._rules:
-            match = pattern.fullmatch(name)
-            if match:
-                self._used.add(key)
-                return self._value(key, match, value)
+            for name in names:
+                if match := pattern.fullmatch(name):
+                    self._used.add(key)
+                    return self._value(key, match, value)
         return None
 
     def unused(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from runner.errors import PlanError, Problem, nearest
 from runner.restoration.matching import Matches, match
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import bad_expression, bad_rules, some
+from runner.restoration.proof import Proof
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import (
     WARM_STARTED,
@@ -90,6 +91,7 @@ class RestorationPlan:
       finite: the scaffolds in whose tensors NaN and infinity are an error.
       unusable: the scaffolds whose checkpoint cannot be used, see `problems`; where their variables
         would come from is not known.
+      proofs: how a model with these values compares with references of its sources.
     """
 
     assignments: tuple[Assignment, ...]
@@ -99,6 +101,7 @@ class RestorationPlan:
     notes: tuple[str, ...] = ()
     finite: frozenset[str] = frozenset()
     unusable: frozenset[str] = frozenset()
+    proofs: tuple[Proof, ...] = ()
 
     def restored(self, scaffold: str) -> tuple[Assignment, ...]:
         """Returns the assignments that take something from the scaffold's checkpoint."""
@@ -136,7 +139,10 @@ def make_plan(
     """
     states = {spec.full_name: spec.state for spec in variables}
     shared_by = {spec.full_name: spec.shared_by for spec in variables}
-    ownership = assign_owners(states, scaffolds, collision, shared_by=shared_by)
+    addresses = {spec.full_name: spec.address for spec in variables if spec.address}
+    ownership = assign_owners(
+        states, scaffolds, collision, shared_by=shared_by, addresses=addresses
+    )
     claimants = {spec.name: ownership.claims.get(spec.full_name, ()) for spec in variables}
     owners = owners_of(states)
     matches: dict[str, Matches] = {}
@@ -148,7 +154,9 @@ def make_plan(
             matches[scaffold] = Matches({}, ())
         else:
             claimed = [spec for spec in variables if scaffold in claimants[spec.name]]
-            matches[scaffold] = match(scaffold, config, source, variables=claimed, owners=owners)
+            matches[scaffold] = match(
+                scaffold, config, source, variables=claimed, owners=owners, addresses=addresses
+            )
     assignments = tuple(
         _assignment(spec, claimants[spec.name], scaffolds, matches=matches) for spec in variables
     )
@@ -282,7 +290,10 @@ def _concerned(
         ]
     pattern = compile_pattern(key)
     matched = [
-        assignment for assignment in assignments if pattern.fullmatch(assignment.variable.full_name)
+        assignment
+        for assignment in assignments
+        if pattern.fullmatch(assignment.variable.full_name)
+        or pattern.fullmatch(assignment.variable.address)
     ]
     # `cnn/*` matches optimizer slots too, which a warm start brings only on request.
     requested = [

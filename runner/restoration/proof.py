@@ -132,6 +132,8 @@ class Proof:
             return "record activations to learn the first layer that differs"
         if not self.layers:
             return "no module of the reference gives its tensors to one layer alone"
+        if any("shapes" in output.note for output in self.outputs):
+            return "every layer agrees; leave outputs out where the model has another head"
         return "every layer that was compared agrees: the difference is between or after them"
 
 

@@ -134,27 +134,36 @@ class _Proving:
             is_one_module = _is_leaf(layer) or self._tensors.keys() >= {*names}
             if is_one_module and id(layer) in calls and layer is not self._part:
                 held[path] = names
-        expected = self._reference.activations
-        for module, counterpart in counterparts(expected, self._tensors, held).items():
+        for module, counterpart in counterparts(
+            self._reference.activations, self._tensors, held
+        ).items():
             compared = []
             for path in counterpart.layers:
-                layer = self._layers[path]
-                value = array_of(calls[id(layer)].output)
-                activation = getattr(layer, "activation", None)
-                comparison = compare(
-                    module,
-                    path,
-                    value,
-                    expected[module],
-                    self._tolerance,
-                    activation=activation and (lambda array, f=activation: np.asarray(f(array))),
-                )
+                output = calls[id(self._layers[path])].output
+                # In the source, the function after a layer may be a part of the module.
+                after = [self._compared(module, path, v) for v in self._after(output, calls)]
+                comparison = min([self._compared(module, path, output), *after], key=_relative)
                 # One step of a sequence, or one of several fused layers, cannot be compared.
-                alike = counterpart.is_whole and value.ndim == expected[module].ndim
+                rank = self._reference.activations[module].ndim
+                alike = counterpart.is_whole and array_of(output).ndim == rank
                 if alike or not comparison.note:
                     compared.append(comparison)
             if compared:
-                yield min(compared, key=lambda comparison: comparison.relative)
+                yield min(compared, key=_relative)
+
+    def _after(self, output: Any, calls: Mapping[int, Call]) -> Iterator[Any]:
+        """Yields the outputs of the layers without weights, such as ReLU, that take an output."""
+        for layer in self._layers.values():
+            call = calls.get(id(layer))
+            if call and not layer.weights and call.arguments and call.arguments[0] is output:
+                yield call.output
+
+    def _compared(self, module: str, path: str, output: Any) -> Comparison:
+        expected, activation = self._reference.activations[module], None
+        if function := getattr(self._layers[path], "activation", None):
+            activation = lambda array: np.asarray(function(array))  # noqa: E731
+        value = array_of(output)
+        return compare(module, path, value, expected, self._tolerance, activation=activation)
 
     def _settings(self, layer: Comparison) -> list[str]:
         metadata = self._reference.metadata
@@ -173,10 +182,8 @@ class _Proving:
             maps = array_of(call.arguments[0]) if call else value
             if maps.ndim < 3 or maps.size != value.size or value.ndim != 2:
                 continue
-            turned = array_of(layer(channels_first_flattened(value, maps.shape)))
-            expected = self._reference.activations[first.module]
-            again = compare(first.module, first.layer, turned, expected, self._tolerance)
-            if again.agrees:
+            turned = layer(channels_first_flattened(value, maps.shape))
+            if self._compared(first.module, first.layer, turned).agrees:
                 height, width, channels = maps.shape[-3:]
                 yield (
                     f"flatten order: the layer agrees where the channels come first, "
@@ -191,20 +198,26 @@ class _Proving:
             yield from of_variables(assignments, self._plan, module)
 
 
-def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[str]]:
-    """Returns variable -> the tensors of a scaffold, or of all, that give its value."""
-    return {
-        assignment.variable.name: names
-        for assignment in plan.assignments
-        if (
-            names := [
-                name
-                for piece in assignment.pieces
-                if piece.source == scaffold or not scaffold
-                for name in piece.names
-            ]
-        )
-    }
+def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[list[str]]]:
+    """Returns variable -> the names of each tensor, of a scaffold or of all, in its value.
+
+    The numbered tensors of a Keras file have the names of its layers as aliases.
+    """
+    aliases: dict[tuple[str, str], list[str]] = {}
+    for source, spec in plan.sources.items():
+        for alias, tensor in spec.aliases.items() if spec else ():
+            aliases.setdefault((source, tensor), []).append(alias)
+    tensors: dict[str, list[list[str]]] = {}
+    for assignment in plan.assignments:
+        for piece in assignment.pieces:
+            if piece.source == scaffold or not scaffold:
+                names = [[name, *aliases.get((piece.source, name), ())] for name in piece.names]
+                tensors.setdefault(assignment.variable.name, []).extend(names)
+    return tensors
+
+
+def _relative(comparison: Comparison) -> float:
+    return comparison.relative
 
 
 def _is_leaf(layer: Any) -> bool:

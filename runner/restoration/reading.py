@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,8 @@ from runner.restoration.source_tensors import SourceTensor
 
 _LOGGER = logging.getLogger(__name__)
 
+# Fits into the processor's cache while it is copied and checked.
+_CHECKED = 256 << 10
 # Called with (scaffold, tensor name, value), of a tensor or of a block of it.
 OnTensor: TypeAlias = Callable[[str, str, NDArray[Any]], None]
 
@@ -180,6 +183,20 @@ def value_hash(value: NDArray[Any]) -> str:
         # Element types of `ml_dtypes` have no buffer.
         digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def checksum(value: NDArray[Any]) -> str:
+    """Returns `crc32c:<hex>` of a value's bytes, at 10 GB/s; of strings, of how Python prints them.
+
+    `value_hash` takes ten times as long, which every start would.
+    """
+    if value.dtype.kind in "OSU":
+        value = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
+    octets = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    crc = 0
+    for start in range(0, octets.size, _CHECKED):
+        crc = google_crc32c.extend(crc, octets[start : start + _CHECKED].tobytes())
+    return f"crc32c:{crc:08x}"
 
 
 def hash_problems(

@@ -58,7 +58,7 @@ def text(plan: RestorationPlan, *, full: bool = False, whole: bool = True) -> st
 
 
 def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
-    """Returns the headline, a line for each source, and one for frozen variables."""
+    """Returns the headline, a line for each source, one for frozen variables, and the proofs."""
     lines = [_headline(plan)]
     for scaffold, source in plan.sources.items():
         owned = [assignment for assignment in plan.assignments if assignment.scaffold == scaffold]
@@ -79,7 +79,7 @@ def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
     frozen = [assignment for assignment in plan.assignments if training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
-    return lines
+    return lines + [line for proof in plan.proofs for line in proof.lines()]
 
 
 def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:
@@ -177,7 +177,7 @@ def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
     }
     rows = [
         Row(
-            variable=assignment.variable.name,
+            variable=assignment.variable.address or assignment.variable.name,
             shape=shaped(assignment.variable.tensor.shape, assignment.variable.tensor.dtype),
             origin=_origin(assignment, plan, aliases),
             training=training(assignment),
@@ -237,7 +237,7 @@ def _origin(
     origins = []
     for piece in assignment.pieces:
         names = [aliases.get((piece.source, name), name) for name in piece.names]
-        same = names == [variable.full_name]
+        same = names in ([variable.full_name], [variable.address])
         how = f" ({', '.join(piece.steps)})" if piece.steps else ""
         origins.append(piece.source + ("" if same else f": {' + '.join(names)}") + how)
     return ", ".join(origins)

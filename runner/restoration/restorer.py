@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -19,12 +20,13 @@ from runner.config.schema import CHIEF, PS
 from runner.restoration.conversions import Slice
 from runner.restoration.engine import restore_values
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.reading import NonFinite, OnTensor, in_scaffold
+from runner.restoration.reading import NonFinite, checksum, in_scaffold
 from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target, Variables
 from runner.restoration.source_tensors import SourceTensor
 
 # Bytes of each source in memory at once, besides the variables, while `RestoreV2` reads.
 CHUNK_BYTES = 32 << 20
+OnValue: TypeAlias = Callable[[Assignment, NDArray[Any]], None]
 InitFunction: TypeAlias = Callable[[tf.compat.v1.Session], None]
 
 
@@ -46,6 +48,7 @@ class Restorer:
       verify: whether `restore` reads every restored variable back and compares it.
       other_inits: further operations that run before the restoration, which may read a variable.
         They do not become part of `init_op`.
+      on_restored: called after a restoration with name -> `checksum` of each restored value.
 
     Attributes:
       init_op: the operation that initialises global variables before `restore`.
@@ -65,11 +68,13 @@ class Restorer:
         initialize: Initialize = Initialize.all,
         verify: bool = False,
         other_inits: Sequence[tf.Operation] = (),
+        on_restored: Callable[[Mapping[str, str]], None] = lambda checksums: None,
     ) -> None:
         plan.require_sound()
         self.local_inits: Mapping[tf.Operation, Feeds | None] = {}
         self._plan, self._variables, self._open_reader = plan, variables, open_reader
-        self._verify = verify
+        self._verify, self._on_restored = verify, on_restored
+        self._checksums: dict[str, str] = {}
         self._non_finite = NonFinite()
         readers = self._readers()
         bundles = {name: bundle for name in readers if (bundle := readers[name].bundle())}
@@ -80,9 +85,7 @@ class Restorer:
         ]
         self._in_graph: list[InGraph] = []
         if in_graph:
-            operation = restore_operation(
-                in_graph, variables, bundles, on_tensor=self._non_finite.on_tensor
-            )
+            operation = restore_operation(in_graph, variables, bundles, on_value=self._on_value)
             self._in_graph.append(InGraph(operation, in_graph))
         initialized = list(variables.values())
         if initialize is Initialize.remaining:
@@ -130,7 +133,14 @@ class Restorer:
             SessionBackend(session, targets, variables=self._variables, in_graph=self._in_graph),
             non_finite=self._non_finite,
             verify=self._verify,
+            checksums=self._checksums,
         )
+        self._on_restored(self._checksums)
+
+    def _on_value(self, assignment: Assignment, value: NDArray[Any]) -> None:
+        (piece,) = assignment.pieces
+        self._non_finite.on_tensor(piece.source, piece.names[0], value)
+        self._checksums[assignment.variable.name] = checksum(value)
 
     def _readers(self) -> dict[str, CheckpointReader]:
         readers = {}
@@ -154,12 +164,12 @@ def restore_operation(
     variables: Variables,
     bundles: Mapping[str, Bundle],
     *,
-    on_tensor: OnTensor,
+    on_value: OnValue,
 ) -> tf.Operation:
     """Adds the operation that assigns variables from bundles to the default graph.
 
-    Sources are read at the same time, each in chunks one after the other. `on_tensor` is called
-    with every floating-point value that is read, from threads of TensorFlow, before the run
+    Sources are read at the same time, each in chunks one after the other. `on_value` is called
+    with every value that is read, from threads of TensorFlow, before the run
     returns.
     """
     chains: dict[tuple[str, str], list[Assignment]] = {}
@@ -175,7 +185,7 @@ def restore_operation(
             end: list[tf.Operation] = []
             for chunk in _chunks(chain):
                 with tf.control_dependencies(end):
-                    end = [_restore_chunk(chunk, variables, bundles[source], on_tensor=on_tensor)]
+                    end = [_restore_chunk(chunk, variables, bundles[source], on_value=on_value)]
             ends += end
         return tf.group(*ends, name="restore")
 
@@ -185,7 +195,7 @@ def _restore_chunk(
     variables: Variables,
     bundle: Bundle,
     *,
-    on_tensor: OnTensor,
+    on_value: OnValue,
 ) -> tf.Operation:
     targets = [variables[assignment.variable.name] for assignment in chunk]
     pieces = [assignment.pieces[0] for assignment in chunk]
@@ -196,22 +206,17 @@ def _restore_chunk(
             shape_and_slices=[slice_spec(piece) for piece in pieces],
             dtypes=[variable.dtype.base_dtype for variable in targets],
         )
-        checked = [
-            (piece, value)
-            for piece, value in zip(pieces, values, strict=True)
-            if value.dtype.is_floating or value.dtype.is_complex
-        ]
 
         def check(*arrays: NDArray[Any]) -> None:
-            for (piece, _), array in zip(checked, arrays, strict=True):
-                on_tensor(piece.source, piece.names[0], array)
+            for assignment, array in zip(chunk, arrays, strict=True):
+                on_value(assignment, np.asarray(array))
 
         # One operation for a chunk: one for each tensor would be thousands of operations.
-        checks = [tf.numpy_function(check, [value for _, value in checked], [])] if checked else []
+        checks = tf.numpy_function(check, values, [])
     for variable, value in zip(targets, values, strict=True):
         value.set_shape(variable.shape)
     return tf.group(
-        *checks,
+        checks,
         *(
             variable.assign(value, read_value=False)
             for variable, value in zip(targets, values, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _SEPARATOR = re.compile(r"[./]")
@@ -25,7 +25,7 @@ class Counterpart:
 
 def counterparts(
     modules: Iterable[str],
-    tensors: Mapping[str, Collection[str]],
+    tensors: Mapping[str, Sequence[Collection[str]]],
     layers: Mapping[str, Collection[str]],
 ) -> dict[str, Counterpart]:
     """Returns module -> the layers whose variables all come from its tensors, and hold them all.
@@ -36,17 +36,16 @@ def counterparts(
     Args:
       modules: the names of modules in the source. They may have a prefix that the names of tensors
         lack, such as `bert.`, or lack one.
-      tensors: variable -> the names of its tensors.
+      tensors: variable -> the names of each of its tensors.
       layers: the path of a layer -> its variables, in the model's order.
     """
     below: dict[str, set[str]] = {}
     direct: set[str] = set()
-    for variable, names in tensors.items():
-        for name in names:
-            ends = [match.start() for match in _SEPARATOR.finditer(name)]
-            for end in ends:
-                below.setdefault(name[:end], set()).add(variable)
-            direct.update(name[:end] for end in ends[-1:])
+    for variable, several in tensors.items():
+        around = [[path for name in names for path in _around(name)] for names in several]
+        for path in set.intersection(*map(set, around)):
+            below.setdefault(path, set()).add(variable)
+        direct.update(_around(name)[-1] for names in several for name in names if _around(name))
     held = {
         path: frozenset(variable for variable in variables if variable in tensors)
         for path, variables in layers.items()
@@ -60,6 +59,11 @@ def counterparts(
         if whole or (parts and name in direct):
             found[module] = Counterpart(tuple(whole or parts), bool(whole))
     return found
+
+
+def _around(name: str) -> list[str]:
+    """Returns the modules around a tensor, outermost first."""
+    return [name[: match.start()] for match in _SEPARATOR.finditer(name)]
 
 
 def _named_as_tensors(modules: Collection[str], known: Collection[str]) -> dict[str, str]:

@@ -59,9 +59,29 @@ def open_source(
     readers = [open_checkpoint(path) for path in paths]
     specs = [reader.spec() for reader in readers]
     origins = tuple(origin(str(scaffold.checkpoint), spec) for spec in specs)
-    if len(readers) == 1:
-        return Source(specs[0], origins, readers[0])
-    return Source(averaged(specs), origins, AverageReader(readers))
+    source = Source(specs[0], origins, readers[0])
+    if len(readers) > 1:
+        source = Source(averaged(specs), origins, AverageReader(readers))
+    if scaffold.sha256 is not None:
+        _require_pinned(scaffold.sha256, source.spec)
+    return source
+
+
+def _require_pinned(pin: str, spec: CheckpointSpec) -> None:
+    """Raises a CheckpointError unless a checkpoint has this digest, or its file this SHA-256."""
+    pin = pin.removeprefix("sha256:")
+    digests = [spec.digest]
+    if spec.digest != f"sha256:{pin}" and not files.is_remote(spec.path):
+        digests += [files.digest_of_file(spec.path)] if files.is_file(spec.path) else []
+    if f"sha256:{pin}" not in digests:
+        raise CheckpointError(
+            Problem(
+                f"{spec.path} is not the checkpoint that `sha256` pins",
+                f"its digest is {digests[-1]}, the pinned one sha256:{pin}",
+                "name the pinned file, or pin this one where it is meant",
+                (digests[0],),
+            )
+        )
 
 
 def open_sources(

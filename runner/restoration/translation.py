@@ -49,7 +49,7 @@ class Translator:
         """Returns the expression for a variable, and whether a rule names its tensors.
 
         Args:
-          names: the variable's name, and shorter ones that are as good.
+          names: the variable's name, and its address.
           target: the variable.
           has: tells whether the checkpoint has a tensor of a name.
           exact: the name of the tensor, where a rule for a slot tells it.
@@ -57,11 +57,11 @@ class Translator:
         Raises:
           ValueError: when a rule cannot be applied to it.
         """
-        name = names[0]
-        maps = {part: rules.find(name) for part, rules in self._maps.items()}
+        maps = {part: rules.find(*names) for part, rules in self._maps.items()}
         by_rule = None if exact else self._rules.find(names)
-        renamed = exact or (None if by_rule else self.renames.find(name))
-        expression = by_rule or Tensor(name if renamed is None else renamed)
+        renamed = exact or (None if by_rule else self.renames.find(*names))
+        unchanged = next((name for name in names if has(name)), names[0])
+        expression = by_rule or Tensor(unchanged if renamed is None else renamed)
         is_named = by_rule is not None or renamed is not None
         if isinstance(expression, Tensor):  # An expression with steps of its own says them all.
             if maps["convert"] is not None:

@@ -78,7 +78,8 @@ class VariableSpec:
       shared_by: the full names of the variables for which an optimizer keeps it once, such as
         Adam's powers; empty for all other variables.
       layer: the class of its Keras layer, e.g. `Dense`; empty where there is none.
-      short_names: its unique names without the names of functional sub-models, which rules accept.
+      address: its name with the names of the functional sub-models that it is in, which Keras
+        leaves out of `name`: patterns and rules may use either; empty where they are the same.
     """
 
     tensor: TensorSpec
@@ -89,7 +90,7 @@ class VariableSpec:
     partition: Partition | None = None
     shared_by: tuple[str, ...] = ()
     layer: str = ""
-    short_names: tuple[str, ...] = ()
+    address: str = ""
 
     @property
     def name(self) -> str:
@@ -178,18 +179,20 @@ def assign_owners(
     collision: Collision,
     *,
     shared_by: Mapping[str, Sequence[str]] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> Ownership:
     """Matches the scaffolds' patterns, in order, over the variables.
 
     `states` is variable -> class of state; `shared_by`, state that an optimizer keeps once ->
-    the variables that it is for.
+    the variables that it is for; `addresses`, variable -> its name within functional sub-models.
     """
     owners = owners_of(states)
     claims: dict[str, list[str]] = {}
     problems: list[Problem] = []
     for scaffold, config in scaffolds.items():
         try:
-            matched = select(states, config.variables.include, config.variables.exclude)
+            include, exclude = config.variables.include, config.variables.exclude
+            matched = select(states, include, exclude, addresses=addresses)
         except re.error as error:
             problems.append(bad_expression(f"scaffolds.{scaffold}.variables", error))
             continue
@@ -197,7 +200,9 @@ def assign_owners(
         for name in claimed:
             claims.setdefault(name, []).append(scaffold)
         if matched.unused:
-            problems += [_unmatched(scaffold, pattern, states) for pattern in matched.unused]
+            problems += [
+                _unmatched(scaffold, pattern, states, addresses or {}) for pattern in matched.unused
+            ]
         else:
             problems += _empty_classes(scaffold, config, [states[name] for name in claimed])
     problems += _collisions(claims, scaffolds, collision)
@@ -206,7 +211,11 @@ def assign_owners(
     return Ownership({name: tuple(claims[name][part]) for name in claims}, tuple(problems))
 
 
-def require_matches(names: Collection[str], scaffolds: Mapping[str, ScaffoldConfig]) -> None:
+def require_matches(
+    names: Collection[str],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    addresses: Mapping[str, str] | None = None,
+) -> None:
     """Raises a PlanError for patterns that match none of a model's variables.
 
     Training calls it before the graph is built, which takes several times as long as the model.
@@ -214,7 +223,7 @@ def require_matches(names: Collection[str], scaffolds: Mapping[str, ScaffoldConf
     """
     states = {name: classify(name, model=True) for name in names}
     own = {key: value for key, value in scaffolds.items() if {*_BY_DEFAULT}.issuperset(value.state)}
-    problems = assign_owners(states, own, Collision.first).problems
+    problems = assign_owners(states, own, Collision.first, addresses=addresses).problems
     if problems:
         raise PlanError(*problems)
 
@@ -249,9 +258,11 @@ def _claimed(
     ]
 
 
-def _unmatched(scaffold: str, pattern: str, states: Mapping[str, StateClass]) -> Problem:
+def _unmatched(
+    scaffold: str, pattern: str, states: Mapping[str, StateClass], addresses: Mapping[str, str]
+) -> Problem:
     names = [name for name, state in states.items() if CHOICES.get(state) in _BY_DEFAULT]
-    names = names or list(states)
+    names = [addresses.get(name, name) for name in names or states]
     parts = {f"{name[: slash.start()]}/*" for name in names for slash in re.finditer("/", name)}
     return Problem(
         f"scaffolds.{scaffold}.variables: {pattern!r} matches no variable of the model",

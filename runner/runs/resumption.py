@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,6 +19,12 @@ from runner.system.status import Status
 # `auto` and `must` never resume runs of these.
 _ENDED = (Status.FINISHED, Status.PRUNED)
 _STEPS = "train.steps"
+# The keys that decide neither the variables of a graph nor its data, with what is below them.
+_EXTENDABLE = (
+    *(_STEPS, "train.epochs", "train.steps_per_epoch", "train.evaluate_every", "train.clip"),
+    *("train.non_finite", "optimizer", "hooks", "callbacks", "metrics", "weighted_metrics"),
+)
+_OF_OTHER_VARIABLES = ("model", "scaffolds", "optimizer._target_", "train.ema_decay")
 # The ways in which configurations differ whose records look alike.
 _UNSEEN = "another secret, or the scaffolds in another order"
 
@@ -57,8 +63,9 @@ class ResumeCriteria:
       record: the record with which a new run starts.
       resume: `auto` resumes an interrupted run of the same configuration, if there is one; `must`
         only resumes, except for trials of a sweep that have not started yet; `never` only starts;
-        `extend` continues the run that came furthest, finished or not, among runs whose
-        configuration differs at most in a smaller `train.steps`.
+        `extend` continues a run, finished or not, whose configuration differs at most in keys
+        that decide neither variables nor data, such as `train.steps` or the learning rate. Of
+        several it takes one with the fewest differences, and of these the one that came furthest.
       settings: the settings of `record` with their secrets, for `extend`.
     """
 
@@ -94,7 +101,7 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
             return directory
         state = f"{container} holds no run that resume=extend can continue"
         remedy = f"repeat a run's configuration with a larger {_STEPS}, or use resume=auto"
-        raise no_such_run(container, state, criteria.record, remedy)
+        raise no_such_run(container, state, criteria.record, remedy, recipe=True)
     for directory, record in runs(container) if resume != "never" else ():
         if criteria.is_interrupted(record) and criteria.concerns(record):
             return directory
@@ -133,11 +140,14 @@ def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
         if former.fingerprint == record.fingerprint and former.status != Status.FINISHED:
             directory.update(status=Status.RUNNING)
             return ClaimedDirectory(directory, Opening.resumed, former)
+        changes = differences(former.settings, record.settings)
+        extension = {"step": _steps_taken(directory), "changes": changes}
         directory.update(
             status=Status.RUNNING,
             fingerprint=record.fingerprint,
             settings=record.settings,
             trained=False,
+            extensions=[*former.extensions, extension],
         )
         return ClaimedDirectory(directory, Opening.extended, former)
 
@@ -154,7 +164,8 @@ def skipped_run_notice(criteria: ResumeCriteria) -> list[str]:
     An unfinished run of the same configuration gets no line.
     """
     for directory, record, taken in _extendable(criteria):
-        if record.fingerprint != criteria.record.fingerprint and record.status != Status.RUNNING:
+        other = record.fingerprint != criteria.record.fingerprint
+        if other and record.status != Status.RUNNING and not _changes(record, criteria):
             return [
                 f"{directory.path} has taken {taken} steps, and only {_STEPS} differs: "
                 "resume=extend continues it"
@@ -167,36 +178,61 @@ def skipped_run_notice(criteria: ResumeCriteria) -> list[str]:
 
 
 def _extendable(criteria: ResumeCriteria) -> list[tuple[RunDirectory, RunRecord, int]]:
-    """Returns the runs that `extend` can continue, with the steps taken, most steps first."""
+    """Returns the runs that `extend` can continue, with the steps taken, the best match first."""
     extendable = []
     for directory, record in runs(criteria.container):
         taken = _steps_taken(directory)
-        is_shorter = 0 < taken < criteria.steps and _is_shorter(record, criteria.settings)
-        if criteria.concerns(record) and (is_shorter or criteria.is_interrupted(record)):
+        continues = 0 < taken < criteria.steps and _may_continue(record, criteria)
+        if criteria.concerns(record) and (continues or criteria.is_interrupted(record)):
             extendable.append((directory, record, taken))
-    return sorted(extendable, key=lambda run: -run[2])
+    return sorted(extendable, key=lambda run: (len(_changes(run[1], criteria)), -run[2]))
 
 
-def _is_shorter(record: RunRecord, settings: Mapping[str, Any]) -> bool:
-    """Whether a run has the same configuration with a smaller `train.steps`, or has finished early.
+def _may_continue(record: RunRecord, criteria: ResumeCriteria) -> bool:
+    """Whether a run has the same configuration but for keys that an extension may change."""
+    if record.status == Status.PRUNED:
+        return False
+    former = _as_before(criteria.settings, criteria.record.settings, record.settings)
+    return fingerprint(former) == record.fingerprint
 
-    Values of the optimizer that followed `train.steps`, such as a schedule's decay, may differ too.
+
+def _as_before(value: Any, masked: Any, former: Any, key: str = "") -> Any:
+    """Returns nested settings with the former values of the keys that an extension may change.
+
+    Args:
+      value: the settings, with their secrets.
+      masked: the same without secrets, as `former` has them.
+      former: the recorded settings of a run.
+      key: the dotted key of the value.
     """
-    old, new = _steps(record.settings), _steps(settings)
-    if record.status == Status.PRUNED or old > new:
-        return False
-    if old == new and record.status != Status.FINISHED:
-        return False
-    optimizer = _following(settings["optimizer"], record.settings.get("optimizer"), new, old)
-    train = {**settings["train"], "steps": old}
-    return fingerprint({**settings, "optimizer": optimizer, "train": train}) == record.fingerprint
+    if masked == former:
+        return value
+    if not all(isinstance(item, Mapping) for item in (value, former)):
+        return former if _may_change(key) else value
+    prefix = f"{key}." if key else ""
+    before: dict[str, Any] = {}
+    for name in dict.fromkeys((*value, *former)):
+        inner = f"{prefix}{name}"
+        if name in value and name in former:
+            before[name] = _as_before(value[name], masked[name], former[name], inner)
+        elif (name in former) == _may_change(inner):
+            before[name] = value.get(name, former.get(name))
+    return before
 
 
-def _following(value: Any, former: Any, new: int, old: int) -> Any:
-    """Returns nested settings with `old` where they have `new` and the former ones `old`."""
-    if isinstance(value, Mapping) and isinstance(former, Mapping):
-        return {key: _following(item, former.get(key), new, old) for key, item in value.items()}
-    return former if (value, former) == (new, old) else value
+def _may_change(key: str) -> bool:
+    return key != "optimizer._target_" and _is_below(key, _EXTENDABLE)
+
+
+def _is_below(key: str, roots: Sequence[str]) -> bool:
+    return any(key == root or key.startswith(f"{root}.") for root in roots)
+
+
+def _changes(former: RunRecord, criteria: ResumeCriteria) -> list[str]:
+    """Returns the differences from a former record but the number of steps and what follows it."""
+    steps = f": {_steps(former.settings)} -> {criteria.steps}"
+    listed = differences(former.settings, criteria.record.settings)
+    return [change for change in listed if not change.endswith(steps)]
 
 
 def _steps(settings: Mapping[str, Any]) -> int:
@@ -232,7 +268,9 @@ def extension_lines(former: RunRecord, record: RunRecord) -> Iterator[str]:
         )
 
 
-def no_such_run(container: Path, state: str, record: RunRecord, remedy: str) -> RunDirectoryError:
+def no_such_run(
+    container: Path, state: str, record: RunRecord, remedy: str, *, recipe: bool = False
+) -> RunDirectoryError:
     """Returns the error that no run of a folder fits a configuration; it describes the nearest.
 
     Args:
@@ -240,6 +278,7 @@ def no_such_run(container: Path, state: str, record: RunRecord, remedy: str) -> 
       state: the state of the problem.
       record: the record of the configuration.
       remedy: the remedy of the problem.
+      recipe: whether the remedy tells how to start from the checkpoint of the nearest.
     """
     compared = [
         (directory, former, differences(former.settings, record.settings))
@@ -252,7 +291,27 @@ def no_such_run(container: Path, state: str, record: RunRecord, remedy: str) -> 
         changes = changes or [_UNSEEN]
     cause = f"{directory.path} is {former.status} after {_steps_taken(directory)} steps"
     cause += f" and differs: {'; '.join(changes)}" if changes else ""
+    if recipe and directory.has_checkpoint() and changes:
+        remedy = start_from(directory, changes, has_scaffolds=bool(record.settings["scaffolds"]))
     return RunDirectoryError(Problem(state, cause, remedy))
+
+
+def start_from(directory: RunDirectory, changes: Sequence[str], *, has_scaffolds: bool) -> str:
+    """Returns the remedy that a new run starts from a run's checkpoint and its step.
+
+    Args:
+      directory: the former run.
+      changes: the differences of the new configuration, as `differences` gives them.
+      has_scaffolds: whether the new configuration has scaffolds, which own variables too.
+    """
+    keys = [change.partition(": ")[0] for change in changes]
+    slots = "" if any(_is_below(key, _OF_OTHER_VARIABLES) for key in keys) else "optimizer_slots, "
+    scaffold = (
+        f'{{checkpoint: "{directory.path.absolute()}", variables: {{include: ["*"]}}, '
+        f"state: [weights, batch_norm, {slots}global_step]}}"
+    )
+    collision = " restoration.collision=last" if has_scaffolds else ""
+    return f"start a run from its checkpoint: '+scaffolds.former={scaffold}'{collision} resume=auto"
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ class RunRecord:
       trial: the trial of a sweep that this run is; empty outside sweeps.
       trained: whether training is complete and a cluster's chief has only to close the record.
       start: a line about each source of its initial values.
+      extensions: the `step` and the `changes` of each extension by `resume=extend`.
     """
 
     name: str
@@ -47,6 +48,7 @@ class RunRecord:
     trial: str = ""
     trained: bool = False
     start: str = ""
+    extensions: Sequence[Mapping[str, Any]] = ()
 
 
 class RunDirectory:

@@ -7,6 +7,7 @@ limited time. Finding runs and models asks MLflow directly.
 - `tracker`: the base class `Tracker` of one run, which only logs, for `tracking=none`
 - `run_store`: `RunStore`, which opens trackers and finds runs; its trackers append records, with
   secrets masked, to the journal. `journal`: the lines of a journal; `tracking_directory`: its files
+- `current_run`: what one's own code records to the run that is being trained
 - `backends`: the table of stores; `destination`: the interface of a backend; `event_files`:
   TensorBoard's
 - `follower_process`: the process beside a run that delivers; `delivery`: from a run to all of its

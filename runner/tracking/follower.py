@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from itertools import islice
 
 from runner.errors import RunnerError
@@ -206,9 +207,17 @@ class Follower:
                     self._position.end_time = record.time
                 self._position.lost += record.lost * first_time
             elif isinstance(record, Artifact):
-                yield Artifact(self._directory.run_directory / record.path, record.folder)
+                if not self._is_recorded_again(segment, line.end, record):
+                    yield replace(record, path=self._directory.run_directory / record.path)
             else:
                 yield record
+
+    def _is_recorded_again(self, segment: int, end: int, record: Artifact) -> bool:
+        """Returns whether the store has an artifact of a step already, or gets it later."""
+        if record.step is None:
+            return False
+        known = (_name(record), record.step) in self._delivered
+        return known or self._is_cut(segment, end, record.step)
 
     def _is_cut(self, segment: int, end: int, step: float) -> bool:
         return any(
@@ -250,11 +259,13 @@ class Follower:
     ) -> Iterator[tuple[tuple[str, float], float]]:
         for record, end in read_lines(segment.path):
             # The step itself too: metrics of it that were recorded after its checkpoint come again.
-            if not isinstance(record, Metrics) or record.step < step:
+            if not isinstance(record, Metrics | Artifact) or record.step is None:
                 continue
-            if not self._is_cut(segment.number, end, record.step):
-                for name, value in record.values.items():
-                    yield (name, record.step), value
+            if record.step < step or self._is_cut(segment.number, end, record.step):
+                continue
+            values = record.values if isinstance(record, Metrics) else {_name(record): 0.0}
+            for name, value in values.items():
+                yield (name, record.step), value
 
     def _report_status(self, written: bool) -> None:
         status, end_time = self._position.ended or self._ended_before, self._position.end_time
@@ -299,6 +310,10 @@ class Follower:
         if self._failures:
             logger.info("Tracking has resumed.")
         self._failures, self._warned = 0, False
+
+
+def _name(artifact: Artifact) -> str:
+    return f"artifact {artifact.folder}/{artifact.path.name}"
 
 
 def _same(known: float, value: float) -> bool:

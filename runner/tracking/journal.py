@@ -46,10 +46,16 @@ class Tags:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file or directory to copy into `folder` of the run's artifacts."""
+    """A file or directory to copy into `folder` of the run's artifacts.
+
+    `step` is the global step at which it was recorded and `time` in milliseconds since the epoch;
+    both are None for what belongs to the run as a whole.
+    """
 
     path: Path
     folder: str = ""
+    step: int | None = None
+    time: int | None = None
 
 
 @dataclass(frozen=True)
@@ -223,7 +229,7 @@ class Journal:
         self._lock = threading.Lock()
         self._descriptor: int | None = None
         self._after: int | None = None
-        # The latest step of a metric since the last rewind.
+        # The latest step of a record since the last rewind.
         self._last_step: int | None = None
         self._opened = 0
         self._unwritten = bytearray()
@@ -240,8 +246,9 @@ class Journal:
             logger.warning("A record that the journal cannot hold is left out: %s", error)
             return
         with self._lock:
-            if isinstance(record, Metrics):
-                self._last_step = max(record.step, self._last_step or 0)
+            step = getattr(record, "step", None)
+            if step is not None:
+                self._last_step = max(step, self._last_step or 0)
             if len(self._unwritten) + len(line) > self._capacity:
                 self.lost += 1
                 return

@@ -99,11 +99,12 @@ class JournalTracker(Tracker):
         """Appends tags, with secrets masked."""
         self._journal.append(Tags(_masked(tags, self._mask)))
 
-    def log_artifact(self, path: Path, folder: str = "") -> None:
+    def log_artifact(self, path: Path, folder: str = "", step: int | None = None) -> None:
         """Appends the path; one in the run directory stays valid when the directory is moved."""
         path, root = path.absolute(), self._directory.run_directory.absolute()
         inside = path.is_relative_to(root)
-        self._journal.append(Artifact(path.relative_to(root) if inside else path, folder))
+        place = path.relative_to(root) if inside else path
+        self._journal.append(Artifact(place, folder, step, None if step is None else now()))
 
     def log_text(self, text: str, file: str) -> None:
         """Appends text, with secrets masked."""

@@ -83,7 +83,7 @@ class Tracker:
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Sets tags, replacing those that exist."""
 
-    def log_artifact(self, path: Path, folder: str = "") -> None:
+    def log_artifact(self, path: Path, folder: str = "", step: int | None = None) -> None:
         """Stores a copy of a file or directory, under its name, with the run.
 
         Args:
@@ -91,6 +91,7 @@ class Tracker:
             so it has to stay in the run directory.
           folder: the folder among the artifacts, with `/` between the parts; the default is their
             root.
+          step: the global step at which it was recorded; None for the run as a whole.
         """
 
     def log_text(self, text: str, file: str) -> None:

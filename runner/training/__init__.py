@@ -7,7 +7,10 @@
   it comes from if there is no finished run of it; its `plan_run` plans with them.
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order (the last
   one ends it after a signal, or when its trial is pruned), and where their metrics go.
+- `extension`: what `resume=extend` does not take from the run's checkpoint.
 - `recording`: records a run at its start and its end, and prints its last lines.
+- `proving`: proves a plan before a run begins; `first_values`: derives the values that a run has
+  started from again.
 - `eager_model`: the Keras model of a run outside any graph, with the values of a checkpoint.
 - `evaluation`, `prediction`, `export`: `mode=evaluate`, `predict` and `export`, of a run's
   checkpoint or of the values that training would start from; `prediction_files`: the files of

@@ -18,6 +18,23 @@ from runner.restoration.model_variables import (
 )
 
 
+def build_eager_model(config: RunConfig, remedy: str = "export it: mode=export") -> Any:
+    """Returns the Keras model of a configuration, built and compiled, with its initial values.
+
+    Raises:
+      ConfigError: when the run has no Keras model, with the remedy.
+    """
+    if not config.model:
+        state, cause = "the run has no Keras model", "it trains a graph or a function"
+        raise ConfigError(Problem(state, cause, remedy))
+    batch = batches_of("train", build_data(config), labelled=False).element_spec
+    model: Any = built_again(config, batch)
+    if not model.built:  # Its own steps call parts of it. Keras saves what is built.
+        features = features_of(data_to_predict(config).element_spec)
+        model(tf.nest.map_structure(_one_example, features))
+    return model
+
+
 def eager_model(config: RunConfig, prefix: str) -> Any:
     """Returns the Keras model with a checkpoint's weights, or with their averages if it has them.
 
@@ -31,14 +48,7 @@ def eager_model(config: RunConfig, prefix: str) -> Any:
     Raises:
       ConfigError: when the run has no Keras model, or the model has other variables.
     """
-    if not config.model:
-        state, cause = "the run has no Keras model", "it trains a graph or a function"
-        raise ConfigError(Problem(state, cause, "export it: mode=export"))
-    batch = batches_of("train", build_data(config), labelled=False).element_spec
-    model: Any = built_again(config, batch)
-    if not model.built:  # Its own steps call parts of it. Keras saves what is built.
-        features = features_of(data_to_predict(config).element_spec)
-        model(tf.nest.map_structure(_one_example, features))
+    model = build_eager_model(config)
     variables = eager_variables(model)
     names = model_variables(model)
     if config.train.evaluate_ema:

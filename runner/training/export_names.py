@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
@@ -52,7 +51,7 @@ def export_names(
     inverse = invert(
         plan, scaffold, _values(plan, weights), open_reader=lambda: sources.open(scaffold)
     )
-    tensors = {name: np.ascontiguousarray(value) for name, value in inverse.tensors.items()}
+    tensors = dict(inverse.tensors)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="export-") as temporary:
         unfinished = Path(temporary) / folder.name
         unfinished.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import tensorflow as tf
@@ -16,8 +17,14 @@ from runner.graph.variables import saved_as
 from runner.hooks import ProgressHook
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.user_code import raised
+from runner.training.extension import saver_of_extension
 from runner.training.loop_hooks import ConfiguredHooks, loop_hooks
-from runner.training.recording import interrupted_lines, recorded, result_lines
+from runner.training.recording import (
+    interrupted_lines,
+    record_first_values,
+    recorded,
+    result_lines,
+)
 from runner.training.run import OpenedRun
 
 
@@ -110,7 +117,11 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
         initializers.append(tf.compat.v1.global_variables_initializer())
     else:
         # The session manager has it initialise.
-        restorer = run.experiment.restorer(run.plan, [training.input_initializer])
+        restorer = run.experiment.restorer(
+            run.plan,
+            [training.input_initializer],
+            on_restored=partial(record_first_values, run),
+        )
     if built.scaffold.init_op is not None:
         initializers.append(built.scaffold.init_op)
     # Local initialisers run in every new session, the others only where nothing is resumed.
@@ -137,6 +148,8 @@ def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:
     built, training = run.built, run.training
     newest = tf.train.latest_checkpoint(str(run.directory.checkpoints))
     position = training.saved_input
+    if newest is not None and (saver := saver_of_extension(run, newest)) is not None:
+        return saver
     if position is None or newest is None or _has_position(newest, position):
         return built.saver
     run.screen.line(

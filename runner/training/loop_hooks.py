@@ -165,7 +165,7 @@ def loop_hooks(
         _nan_loss(run),
         *saved_input,
         StopAtStepHook(config.train.steps),
-        RewindHook(run.tracker.rewind),
+        RewindHook(run.tracker.rewind, training.step, run.experiment.recorder.reach),
         _metrics(run, names["metrics"], progress),
         # What an evaluation shows of an epoch is there when the epoch ends.
         *([callbacks] if callbacks else []),
@@ -274,6 +274,8 @@ def _evaluation(
         training.averages if config.train.evaluate_ema else None,
         EvaluationCutoff(run.interruption.received, run.directory.evaluation_due),
         watch,
+        objective=config.train.objective.removeprefix("validation/"),
+        goal=config.train.direction,
     )
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -29,13 +29,16 @@ from runner.runs.provenance import (
     name_tracked_run,
     source_run_tags,
 )
-from runner.runs.run_directory import PROVENANCE
+from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker
 from runner.tracking.journal import Dataset
 from runner.tracking.tracker import COMMAND_TAG, DESCRIPTION_TAG
 from runner.training.run import OpenedRun, process_tags
+
+PROOF_TAG = "runner.proof"
+"""Prefix of the tags that hold the verdict of a proof."""
 
 
 @contextmanager
@@ -56,6 +59,8 @@ def recorded(run: OpenedRun) -> Iterator[None]:
             tracker = run.tracker
         interruption.check()
         _record_start(run)
+        is_new = run.plan is not None
+        run.experiment.recorder.attach(tracker, directory.path, is_new=is_new)
         yield
         status = Status.FINISHED
     except InterruptedRunError:
@@ -74,6 +79,7 @@ def recorded(run: OpenedRun) -> Iterator[None]:
     finally:
         with interruption.deferred():
             try:
+                run.experiment.recorder.detach()
                 if tracker is not None:
                     name_tracked_run(directory, run.experiment.store)
                     _record_end(run)
@@ -141,6 +147,11 @@ def _record_plan(run: OpenedRun, plan: RestorationPlan) -> None:
     directory.update(sources=sources, start="\n".join(summary(plan)))
     tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
     tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": spec.digest for name, spec in specs.items()})
+    for proof in plan.proofs:
+        name = proof.scaffold or "model"
+        tracker.set_tags({f"{PROOF_TAG}.{name}": proof.lines()[0]})
+        largest = max(c.relative for c in proof.outputs or proof.layers)
+        tracker.log_metrics({f"proof/{name}": largest}, 0)
     tracker.set_tags(source_run_tags(paths, run.experiment.store))
 
 
@@ -168,6 +179,20 @@ def _write_provenance(run: OpenedRun, plan: RestorationPlan) -> None:
         tracking_uri=experiment.store.store or None,
         run_id=experiment.store.run_id(directory.path),
     )
+    _write_document(directory, document)
+
+
+def record_first_values(run: OpenedRun, checksums: Mapping[str, str]) -> None:
+    """Adds the checksums of the restored values to the provenance, for `runner verify`."""
+    file = run.directory.provenances[0]
+    document = json.loads(file.read_text())
+    for name, checksum in checksums.items():
+        document["variables"][name]["first_value"] = checksum
+    _write_document(run.directory, document)
+    run.tracker.log_artifact(file)
+
+
+def _write_document(directory: RunDirectory, document: Mapping[str, object]) -> None:
     content = json.dumps(document, indent=1) + "\n"
     for file in directory.provenances:
         file.parent.mkdir(exist_ok=True)

@@ -45,7 +45,9 @@ from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import Tracker, open_store
+from runner.tracking.current_run import CurrentRun
 from runner.tracking.tracker import RUN_DIR_TAG
+from runner.training.proving import proven
 from runner.training.sources import FINGERPRINT_TAG, Sources, plan_run
 from runner.training.watch import SWEEP_TAG, TrialWatch
 
@@ -124,6 +126,7 @@ class Experiment:
       context: what the command gives besides it.
       screen: where to print.
       mask: hides secrets in what is recorded.
+      recorder: what one's own code records to the run, as `runner.current_run()`.
       store: where runs are recorded.
       sources: the checkpoints that the configuration names.
       container: the configured `run_dir`.
@@ -132,6 +135,7 @@ class Experiment:
     def __init__(self, config: RunConfig, context: RunContext) -> None:
         self.config, self.context, self.screen = config, context, context.screen
         self.mask = Mask(config.tracking.mask, asdict(config))
+        self.recorder = CurrentRun(self.mask)
         self.store = open_store(config.tracking, asdict(config), self.mask)
         self.sources = Sources(config, self.store)
         self.container = Path(config.run_dir)
@@ -193,12 +197,12 @@ class Experiment:
         return ResumeCriteria(self.container, self.record, resume, self.settings)
 
     def make_plan(self) -> RestorationPlan:
-        """Returns the plan of a fresh start, with all problems.
+        """Returns the plan of a fresh start, with all problems, also of proofs that fail.
 
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
         """
-        return plan_run(self.config, self.built, self.sources)
+        return proven(self.config, plan_run(self.config, self.built, self.sources), self.sources)
 
     def make_sound_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start.
@@ -211,7 +215,9 @@ class Experiment:
         plan.require_sound()
         return plan
 
-    def restorer(self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = ()) -> Restorer:
+    def restorer(
+        self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = (), **arguments: Any
+    ) -> Restorer:
         """Returns the restorer that initialises and restores the variables of `built`."""
         settings = self.config.restoration
         return Restorer(
@@ -221,6 +227,7 @@ class Experiment:
             initialize=settings.initialize,
             verify=settings.verify,
             other_inits=other_inits,
+            **arguments,
         )
 
     def finished_run(self) -> RunDirectory:
@@ -328,6 +335,10 @@ class OpenedRun:
         # `open` ignores the tags of runs that are recorded already.
         if self.opening is not Opening.new:
             tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})
+        if self.opening is Opening.extended:
+            extensions = self.directory.load_record().extensions
+            listed = (f"from step {one['step']}: {'; '.join(one['changes'])}" for one in extensions)
+            tracker.set_tags({"runner.extended": "\n".join(listed)})
         if watch.tags:
             keys = {tag: tag.removeprefix(f"{SWEEP_TAG}.") for tag in watch.tags}
             values = {tag: str(mask.value(keys[tag], value)) for tag, value in watch.tags.items()}

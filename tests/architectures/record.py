@@ -82,11 +82,13 @@ def record(name, folder, small):
         randomise(model)
         outputs = call(model, inputs)
         activations, modules = activations_of(model, inputs) if small else ({}, {})
+    if hasattr(model, "write"):
+        model.write(folder / name)
     state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     torch.save(state, folder / f"{name}.pt")
     safetensors.torch.save_file(state, folder / f"{name}.safetensors")
     metadata = {"framework": f"torch {torch.__version__.split('+')[0]}", "modules": modules}
-    if isinstance(inputs, torch.Tensor):
+    if isinstance(inputs, torch.Tensor) and inputs.ndim == 4:
         metadata["layout"] = "channels_first"
     np.savez_compressed(
         folder / f"{name}.npz",

@@ -11,6 +11,7 @@ import copy
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -20,17 +21,22 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 import yaml
 from numpy.typing import NDArray
 
 import runner
+from runner.restoration.model_variables import eager_variables
 
 HERE = Path(__file__).parent
+KEPT = HERE / "small"
+FORMS = ("pt", "safetensors")
 PYTHON = os.environ.get("TORCH_PYTHON", sys.executable)
 CASES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(HERE.glob("*.yaml"))}
 WRONG = [name for name, case in CASES.items() if case.get("wrong")]
 SMALL = [name for name, case in CASES.items() if case.get("small") and name not in WRONG]
 WHOLE = [name for name, case in CASES.items() if case.get("whole", True)]
+ON_THE_PAGE = ["torchvision-resnet50-hub", "hugging_face-gpt2", "pytorch-bidirectional_lstm"]
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
@@ -40,15 +46,22 @@ def model_of(case: dict[str, Any], *, small: bool) -> keras.Model:
         pytest.importorskip(library)
     module, function = case["model"].split(".")
     models = importlib.import_module(f"tests.architectures.models.{module}")
+    keras.utils.clear_session()  # Names that Keras counts up begin anew.
     keras.utils.set_random_seed(1)
     model: keras.Model = getattr(models, function)(small)
     return model
 
 
-def scaffolds_of(case: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
+def checkpoint_of(case: dict[str, Any], folder: Path, form: str = "") -> str:
+    """A checkpoint of the case, of the form or of the first."""
+    files = (form or case.get("files", FORMS)[0]).split("+lora:")
+    return "+lora:".join(str(folder / f"{case['source']}.{file}") for file in files)
+
+
+def scaffolds_of(case: dict[str, Any], checkpoint: str) -> dict[str, Any]:
     scaffolds: dict[str, Any] = copy.deepcopy(case["scaffolds"])
     for scaffold in scaffolds.values():
-        scaffold["checkpoint"] = str(checkpoint)
+        scaffold["checkpoint"] = checkpoint
     return scaffolds
 
 
@@ -56,7 +69,7 @@ def entries(reference: Any, kind: str, *, to_keras: bool) -> Any:
     """The only array of a kind, or several by name, with the channels where Keras has them."""
 
     def laid_out(array: NDArray[Any]) -> NDArray[Any]:
-        return np.moveaxis(array, 1, -1) if to_keras and array.ndim > 2 else array
+        return np.moveaxis(array, 1, -1) if to_keras and array.ndim > 3 else array
 
     if kind in reference:
         return laid_out(reference[kind])
@@ -81,7 +94,9 @@ def difference(model: keras.Model, reference_file: Path) -> float:
     return max(float(np.max(np.abs(o - a)) / np.max(np.abs(a))) for o, a in pairs)
 
 
-def check(case: dict[str, Any], model: keras.Model, checkpoint: Path) -> runner.WarmStartPlan:
+def check(
+    case: dict[str, Any], model: keras.Model, checkpoint: str, reference: Path
+) -> runner.WarmStartPlan:
     """Starts a model from a checkpoint: every variable, and the recorded outputs."""
     scaffolds = scaffolds_of(case, checkpoint)
     (scaffold,) = scaffolds.values()
@@ -90,29 +105,65 @@ def check(case: dict[str, Any], model: keras.Model, checkpoint: Path) -> runner.
     initialised = [entry.variable.full_name for entry in plan.assignments if not entry.pieces]
     excluded = scaffold["variables"].get("exclude", [])
     assert [name for name in initialised if not any(fnmatch(name, glob) for glob in excluded)] == []
-    reference = checkpoint.with_suffix(".npz")
     assert difference(model, reference) < 1e-5
     assert runner.prove(model, reference).agrees
     return plan
 
 
+def check_inverse(
+    case: dict[str, Any], model: keras.Model, plan: runner.WarmStartPlan, *, files: tuple[str, Path]
+) -> None:
+    """Turns values back: the source's own bit for bit, and others so that they return."""
+    checkpoint, exported = files
+    safetensors.numpy.save_file(plan.invert(model), exported)
+    tensors = runner.open_checkpoint(str(exported))
+    for name, array in runner.open_checkpoint(checkpoint).items():
+        assert (tensors[name].shape, tensors[name].tobytes()) == (array.shape, array.tobytes()), (
+            name
+        )
+    random = np.random.default_rng(0)
+    trained = {
+        entry.variable.name: random.uniform(0.5, 1.5, entry.variable.full_shape).astype(np.float32)
+        for entry in plan.assignments
+        if any(piece.names for piece in entry.pieces)
+    }
+    safetensors.numpy.save_file(plan.invert(trained), exported)
+    runner.warm_start(model, scaffolds_of(case, str(exported)))
+    variables = eager_variables(model)
+    for name, value in trained.items():
+        np.testing.assert_allclose(variables[name].numpy(), value, rtol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize("name", SMALL)
-def test_small_architectures(name: str) -> None:
+def test_small_architectures(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    check(case, model_of(case, small=True), HERE / "small" / f"{case['source']}.pt")
+    model, checkpoint = model_of(case, small=True), checkpoint_of(case, KEPT)
+    plan = check(case, model, checkpoint, KEPT / f"{case['source']}.npz")
+    if case.get("inverse", True):
+        files = checkpoint, tmp_path / "exported.safetensors"
+        check_inverse(case, model, plan, files=files)
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_the_proof_names_the_first_layer_of_a_wrong_start(name: str) -> None:
     case = CASES[name]
     model = model_of(case, small=True)
-    checkpoint = HERE / "small" / f"{case['source']}.pt"
-    runner.warm_start(model, scaffolds_of(case, checkpoint))
-    proof = runner.prove(model, checkpoint.with_suffix(".npz"))
+    runner.warm_start(model, scaffolds_of(case, checkpoint_of(case, KEPT)))
+    proof = runner.prove(model, KEPT / f"{case['source']}.npz")
     assert not proof.agrees
     assert proof.first_difference is not None
     first = {"layer": proof.first_difference.layer, "module": proof.first_difference.module}
     assert first == case["wrong"]
+
+
+def test_the_page_shows_rules_that_hold() -> None:
+    page = (HERE.parents[1] / "docs" / "how-to" / "architectures.md").read_text()
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    shown = [block["scaffolds"] for block in blocks]
+    for scaffolds in shown:
+        for scaffold in scaffolds.values():
+            del scaffold["checkpoint"]
+    assert shown[:1] == [CASES[name]["scaffolds"] for name in ON_THE_PAGE[:1]]
 
 
 def record(folder: Path, *arguments: str) -> None:
@@ -130,8 +181,12 @@ def test_whole_architectures(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     model = model_of(case, small=False)
     record(tmp_path, case["source"])
-    for form in ("pt", "safetensors"):
-        check(case, model, tmp_path / f"{case['source']}.{form}")
+    for form in case.get("files", FORMS):
+        checkpoint = checkpoint_of(case, tmp_path, form)
+        plan = check(case, model, checkpoint, tmp_path / f"{case['source']}.npz")
+        if case.get("inverse", True):
+            files = checkpoint, tmp_path / "exported.safetensors"
+            check_inverse(case, model, plan, files=files)
         for variable in model.variables:
             variable.assign(np.zeros(variable.shape, variable.dtype))
 
@@ -141,5 +196,6 @@ def test_whole_architectures(name: str, tmp_path: Path) -> None:
 def test_small_architectures_of_the_installed_pytorch(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     record(tmp_path, "--small", case["source"])
-    for form in ("pt", "safetensors"):
-        check(case, model_of(case, small=True), tmp_path / f"{case['source']}.{form}")
+    for form in case.get("files", FORMS):
+        checkpoint = checkpoint_of(case, tmp_path, form)
+        check(case, model_of(case, small=True), checkpoint, tmp_path / f"{case['source']}.npz")

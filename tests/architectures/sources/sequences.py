@@ -7,6 +7,7 @@ for one of a few thousand weights.
 from __future__ import annotations
 
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import (
     BertConfig,
@@ -18,17 +19,19 @@ from transformers import (
     RobertaConfig,
     RobertaModel,
     ViTConfig,
+    ViTForImageClassification,
     ViTModel,
 )
 
 
-def renamed(model, inputs, outputs, **fixed):
-    """Lets a model take and return names of Keras: theirs -> its own."""
+def renamed(model, inputs, outputs):
+    """Lets a model take and return names of Keras: theirs -> its own; or return one output."""
     forward = model.forward
 
-    def run(*images, **given):
-        given |= dict(zip(inputs, images, strict=False))
-        result = forward(**{inputs[name]: value for name, value in given.items()}, **fixed)
+    def run(**given):
+        result = forward(**{inputs[name]: value for name, value in given.items()})
+        if isinstance(outputs, str):
+            return result[outputs]
         return {name: result[key] for name, key in outputs.items()}
 
     model.forward = run
@@ -57,7 +60,7 @@ def bidirectional_gru(small):
 
 def _recurrent(kind, small):
     size, units = (6, 5) if small else (96, 128)
-    return Recurrent(kind, size, units), {"sequence": torch.randn(2, 7, size)}
+    return Recurrent(kind, size, units), torch.randn(2, 7, size)
 
 
 def transformer_encoder(small):
@@ -66,21 +69,17 @@ def transformer_encoder(small):
     encoder = nn.TransformerEncoder(
         layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False
     )
-    forward = encoder.forward
-    encoder.forward = lambda sequence: forward(sequence)
-    return encoder, {"sequence": torch.randn(2, 7, width)}
+    return encoder, torch.randn(2, 7, width)
 
 
-def tokens(words, length=9, pad=0):
-    """Returns tokens of two texts, the second one padded."""
-    token_ids = torch.randint(2, words, (2, length))
-    token_ids[1, -3:] = pad
-    padding_mask = (token_ids != pad).int()
-    return {"token_ids": token_ids.int(), "padding_mask": padding_mask}
+def tokens(words):
+    """Returns the tokens of two texts, none of which is padding."""
+    token_ids = torch.randint(2, words, (2, 9)).int()
+    return {"token_ids": token_ids, "padding_mask": torch.ones_like(token_ids)}
 
 
 def _sizes(small, **names):
-    sizes = (20, 2, 2, 8, 12) if small else (30522, 12, 12, 768, 3072)
+    sizes = (20, 2, 2, 8, 32) if small else (30522, 12, 12, 768, 3072)
     keys = ("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size")
     return dict(zip((*keys, "intermediate_size"), sizes, strict=True)) | names
 
@@ -103,8 +102,8 @@ def roberta(small):
     model = RobertaModel(
         RobertaConfig(**sizes, pad_token_id=1, layer_norm_eps=1e-5), add_pooling_layer=False
     )
-    outputs = {"outputs": "last_hidden_state"}
-    return renamed(model, TEXT, outputs), tokens(sizes["vocab_size"], pad=1)
+    outputs = "last_hidden_state"
+    return renamed(model, TEXT, outputs), tokens(sizes["vocab_size"])
 
 
 def gpt2(small):
@@ -116,12 +115,12 @@ def gpt2(small):
         n_embd=width,
         use_cache=False,
         n_positions=16 if small else 1024,
-        n_inner=12 if small else 3072,
+        n_inner=32 if small else 3072,
         bos_token_id=0,
         eos_token_id=0,
     )
     model = GPT2Model(config)
-    return renamed(model, TEXT, {"outputs": "last_hidden_state"}), tokens(words)
+    return renamed(model, TEXT, "last_hidden_state"), tokens(words)
 
 
 def llama(small):
@@ -138,11 +137,11 @@ def llama(small):
         use_cache=False,
     )
     model = LlamaModel(config)
-    return renamed(model, TEXT, {"outputs": "last_hidden_state"}), tokens(words)
+    return renamed(model, TEXT, "last_hidden_state"), tokens(words)
 
 
-def vit(small):
-    width, depth, heads, inner = (8, 2, 2, 12) if small else (768, 12, 12, 3072)
+def _vit_config(small, **others):
+    width, depth, heads, inner = (8, 2, 2, 32) if small else (768, 12, 12, 3072)
     size, patch = (16, 8) if small else (224, 16)
     config = ViTConfig(
         hidden_size=width,
@@ -151,7 +150,68 @@ def vit(small):
         intermediate_size=inner,
         image_size=size,
         patch_size=patch,
+        **others,
     )
-    model = ViTModel(config, add_pooling_layer=False)
-    renamed(model, {"images": "pixel_values"}, {"outputs": "last_hidden_state"})
-    return model, {"images": torch.randn(2, 3, size, size)}
+    return config, torch.randn(2, 3, size, size)
+
+
+def _with_output(model, name):
+    forward = model.forward
+    model.forward = lambda images: forward(images)[name]
+    return model
+
+
+def vit(small):
+    config, images = _vit_config(small)
+    return _with_output(ViTModel(config, add_pooling_layer=False), "last_hidden_state"), images
+
+
+def vit_classifier(small):
+    config, images = _vit_config(small, num_labels=10)
+    return _with_output(ViTForImageClassification(config), "logits"), images
+
+
+def bert_shards(small):
+    """The same in several files and an index, as Hugging Face saves what is large."""
+    model, inputs = bert(small)
+    size = "2KB" if small else "100MB"
+    model.write = lambda path: model.save_pretrained(f"{path}.shards", max_shard_size=size)
+    return model, inputs
+
+
+def _adapted(model, *modules):
+    adapted = get_peft_model(model, LoraConfig(r=2, lora_alpha=7, target_modules=[*modules]))
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            nn.init.normal_(parameter, std=0.1)
+    return adapted
+
+
+def lora_dense(small):
+    """An adapter of queries and values, not merged."""
+    model, inputs = bert(small)
+    return _adapted(model, "query", "value"), inputs
+
+
+def lora_einsum(small):
+    """An adapter of the projections after attention, not merged."""
+    model, images = vit_classifier(small)
+    return _adapted(model, "o_proj"), images
+
+
+def lora_merged(small):
+    """An adapter of all projections, in files beside the base model's."""
+    model, images = vit_classifier(small)
+    adapted = _adapted(model, "q_proj", "k_proj", "v_proj", "o_proj")
+    adapted.write = lambda path: _write_adapter(adapted, path)
+    return adapted, images
+
+
+def _write_adapter(adapted, path):
+    adapted.save_pretrained(f"{path}.adapter")
+    base = {
+        name.removeprefix("base_model.model.").replace(".base_layer", ""): tensor.clone()
+        for name, tensor in adapted.state_dict().items()
+        if "lora_" not in name
+    }
+    torch.save(base, f"{path}.base.pt")

@@ -63,8 +63,8 @@ def built(expression):
     from keras_hub.src.models import clip
     from keras_hub.src.models.clip import clip_backbone  # noqa: F401 - its modules are in `clip`
 
-    sys.path.insert(0, str(FOLDER.parents[1] / "architectures"))
-    from models import by_hand, sequences
+    sys.path.insert(0, str(FOLDER.parents[2]))
+    from tests.architectures.models import by_hand, sequences
 
     keras.backend.clear_session()
     scope = {"keras_hub": keras_hub, "sequences": sequences, "by_hand": by_hand, "clip": clip}

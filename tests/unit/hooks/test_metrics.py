@@ -95,14 +95,17 @@ def test_values_are_computed_and_recorded_at_their_steps_only(counter: Counter) 
 
 def test_a_resumed_session_keeps_the_rhythm_and_rewinds(counter: Counter, tmp_path: Path) -> None:
     rewound: list[int] = []
+    reached: list[int] = []
     hook, recorded = _Note(counter.step, 3), _Record()
     metrics = MetricsHook({"v": counter.value}, counter.step, 3, recorded)
     save = CheckpointHook(counter.saver, tmp_path, counter.step, every=100)
     for last in (4, 9):
-        hooks = [StopAtStepHook(last), hook, metrics, save, RewindHook(rewound.append)]
+        rewind = RewindHook(rewound.append, counter.step, reached.append)
+        hooks = [StopAtStepHook(last), hook, metrics, save, rewind]
         counter.run(hooks, own=tmp_path)
     assert hook.steps == [step for _, step in recorded] == [3, 6, 9]
     assert rewound == [0, 4]
+    assert reached == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
 
 
 def _evaluation(counter: Counter, every: int) -> EvaluationHook:

@@ -100,6 +100,7 @@ class _Evaluation(ScheduledHook):
         """Gives one at once, too, where a session starts from the step `made_up`."""
         super().__init__(counter.step, 1)
         self._values, self._made_up = values, made_up
+        self.objective, self.goal = "accuracy", Goal.maximize
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         super().after_create_session(session, coord)
@@ -115,9 +116,7 @@ VALUES = [0.1, 0.5, 0.4, 0.4, 0.9, 0.9]
 
 
 def _early(evaluation: Any, **arguments: Any) -> EarlyStoppingHook:
-    return EarlyStoppingHook(
-        evaluation, **{"metric": "accuracy", "patience": 2, "mode": "maximize", **arguments}
-    )
+    return EarlyStoppingHook(evaluation, **{"patience": 2, **arguments})
 
 
 def test_it_stops_when_patience_runs_out(counter: Counter, tmp_path: Path) -> None:
@@ -159,8 +158,25 @@ def test_a_run_that_was_killed_when_it_should_have_stopped_takes_no_step(
 def test_without_an_evaluation_it_waits(counter: Counter) -> None:
     class _None:
         metrics, latest = ("accuracy",), None
+        objective, goal = "accuracy", Goal.maximize
 
     assert counter.run([_early(_None(), patience=1), StopAtStepHook(3)]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stops_at"),
+    [
+        ({}, 4),
+        ({"goal": "minimize"}, 3),
+        ({"objective": "validation/accuracy"}, 4),
+        ({"metric": "accuracy", "mode": "minimize"}, 3),
+    ],
+)
+def test_it_follows_the_objective_unless_told_otherwise(
+    counter: Counter, arguments: dict[str, Any], stops_at: int
+) -> None:
+    evaluation = _Evaluation(counter, VALUES)
+    assert counter.run([evaluation, _early(evaluation, **arguments), StopAtStepHook(6)]) == stops_at
 
 
 def test_a_metric_that_is_not_evaluated(counter: Counter) -> None:
@@ -175,7 +191,7 @@ def test_a_metric_that_is_not_evaluated(counter: Counter) -> None:
     [
         ({"patience": 0}, "patience is 0"),
         ({"min_delta": -1.0}, "min_delta -1"),
-        ({"mode": "max"}, "no mode 'max'; choices: maximize, minimize"),
+        ({"mode": "max"}, "no goal 'max'; choices: maximize, minimize"),
         ({}, "evaluation is None; it is for example"),
     ],
 )

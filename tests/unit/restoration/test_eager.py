@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,49 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 PRETRAINED = net(seed=1)
+
+
+def backbone(name: str) -> keras.Model:
+    inputs = keras.Input((4,))
+    inner = keras.Model(inputs, keras.layers.Dense(3, name="dense")(inputs), name="inner")
+    return keras.Model(inputs, keras.layers.Dense(3, name="out")(inner(inputs)), name=name)
+
+
+def test_functional_parts_are_addressed_by_their_names(tmp_path: Path) -> None:
+    inputs = keras.Input((4,))
+    alone = keras.Model(inputs, keras.layers.Dense(2, name="head")(backbone("left")(inputs)))
+    both = keras.layers.Concatenate()([backbone("left")(inputs), backbone("right")(inputs)])
+    two = keras.Model(inputs, keras.layers.Dense(2, name="head")(both))
+    stored = {name: np.ones((4, 3), np.float32) for name in ("left.dense", "dense/kernel", "w")}
+    safetensors.numpy.save_file(stored, tmp_path / "x.safetensors")
+    file = str(tmp_path / "x.safetensors")
+    for model in (alone, two):
+        keys = scaffold("left/inner/dense/kernel", file, rename={"left/inner/dense/kernel": "w"})
+        plan = runner.plan(model, {"left": keys}, restoration={"expect": {"left/inner/*": "some"}})
+        assert not plan.problems, str(plan)
+        assert re.search(r"left/inner/dense/kernel +4x3 +left: w ", str(plan))
+        keys = scaffold("left/inner/*/kernel", file, rules={"left/inner/{n}/kernel": "left.{n}"})
+        plan = runner.plan(model, {"left": keys})
+        assert [piece.names for a in plan.assignments for piece in a.pieces] == [("left.dense",)]
+    # Without a prefix where that is unique, as runs before had it.
+    plan = runner.plan(alone, {"left": scaffold("dense/kernel", file)})
+    assert [piece.names for a in plan.assignments for piece in a.pieces] == [("dense/kernel",)]
+
+
+def test_unnamed_variables_count_from_the_first_of_the_model() -> None:
+    class Scale(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.first = self.add_weight(shape=(3,))
+            self.second = self.add_weight(shape=(3,))
+
+        def call(self, x: Any) -> Any:
+            return x * self.first + self.second
+
+    for _ in range(2):
+        model = keras.Sequential([keras.Input((3,)), Scale(name="one"), Scale(name="two")])
+        rows = runner.plan(model, {"all": {"variables": {"include": ["*"]}}}).assignments
+        names = [assignment.variable.name for assignment in rows]
+        assert names == ["one/variable", "one/variable_1", "two/variable_2", "two/variable_3"]
 
 
 @pytest.mark.parametrize("file", ["net.keras", "net.weights.h5", "net.npz"])

@@ -135,6 +135,13 @@ def test_the_right_model_passes_and_its_momentum_is_a_finding(tmp_path: Path) ->
     assert proof.first_difference is None
 
 
+def test_a_function_after_a_layer_may_be_part_of_the_module(tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    entries["activations/body.1"] = np.maximum(entries["activations/body.1"], 0.0)
+    proof = proven(tmp_path, net(), entries)
+    assert [layer.agrees for layer in proof.layers] == [True] * 4
+
+
 # What is wrong -> the first layer that differs, and what is known of it.
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "epsilon": ({"epsilon": 0.1}, "norm", "epsilon: 1e-05 in the source, 0.1 here"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import ml_dtypes
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from runner.errors import CheckpointError, Problem
 from runner.restoration import restorer, session_backend
 from runner.restoration.conversions import Slice
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.reading import NonFinite, converted_values
+from runner.restoration.reading import NonFinite, checksum, converted_values
 from runner.restoration.restorer import restore_operation, restored_in_graph
 from runner.restoration.session_backend import SessionBackend, Target
 from runner.restoration.source_tensors import SourceTensor
@@ -160,7 +161,7 @@ def test_chunks_of_a_source_are_bounded_and_read_one_after_the_other(
         variables = {name: tf1.get_variable(name, [size]) for name, size in sizes.items()}
         wanted = [assignment(name, sizes[name], ("a", name)) for name in reversed(names)]
         bundle = Bundle("prefix", {name: name for name in names})
-        restore_operation(wanted, variables, {"a": bundle}, on_tensor=lambda *_: None)
+        restore_operation(wanted, variables, {"a": bundle}, on_value=lambda *_: None)
         reads = [op for op in graph.get_operations() if op.type == "RestoreV2"]
     assert [len(each.outputs) for each in reads] == [2, 1, 1, 2]
     # TensorFlow makes an operation wait through its inputs where these wait already.
@@ -168,11 +169,11 @@ def test_chunks_of_a_source_are_bounded_and_read_one_after_the_other(
     assert waits == [False, True, True, True]
 
 
-def test_floating_point_values_are_looked_at_and_a_block_is_what_is_read(tmp_path: Path) -> None:
-    seen: list[tuple[str, str, Any]] = []
+def test_every_value_is_passed_on_as_it_is_read_a_block_and_strings_too(tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
 
-    def on_tensor(source: str, name: str, value: Any) -> None:
-        seen.append((source, name, value.tolist()))
+    def on_value(assignment: Assignment, value: Any) -> None:
+        seen[assignment.variable.name] = value.tolist()
 
     values: dict[str, Any] = {"x": np.arange(6, dtype=np.float32), "s": np.array("text", object)}
     bundle = Bundle(save_bundle(tmp_path, values), {name: name for name in values})
@@ -188,12 +189,24 @@ def test_floating_point_values_are_looked_at_and_a_block_is_what_is_read(tmp_pat
             "w": tf1.get_variable("w", [6], use_resource=False),
             "s": tf1.get_variable("s", [], tf.string, tf1.zeros_initializer()),
         }
-        session.run(restore_operation(wanted, variables, {"a": bundle}, on_tensor=on_tensor))
+        session.run(restore_operation(wanted, variables, {"a": bundle}, on_value=on_value))
         found = session.run(variables)
     assert found["v"].tolist() == [4, 5]
     assert found["w"].tolist() == [0, 1, 2, 3, 4, 5]
     assert found["s"] == b"text"
-    assert sorted(seen) == [("a", "x", [0, 1, 2, 3, 4, 5]), ("a", "x", [4, 5])]
+    assert seen == {"v": [4, 5], "w": [0, 1, 2, 3, 4, 5], "s": b"text"}
+
+
+def test_a_checksum_is_of_the_bytes_and_of_strings_as_they_are_printed() -> None:
+    values = np.arange(300_000, dtype=np.float32).reshape(300, 1000)
+    whole = f"crc32c:{google_crc32c.value(values.tobytes()):08x}"
+    assert checksum(values) == checksum(values.copy("F")) == whole
+    one = values.copy()
+    one[299, 999] = np.nextafter(one[299, 999], np.float32(0))
+    assert checksum(one) != checksum(values)
+    assert checksum(np.array(1.0)) != checksum(np.array(-1.0))
+    assert checksum(np.array([], np.float32)) == "crc32c:00000000"
+    assert checksum(np.array([b"a", "b"], object)) != checksum(np.array([b"ab", ""], object))
 
 
 def test_what_is_on_a_parameter_server_is_read_by_the_chief() -> None:
@@ -202,7 +215,7 @@ def test_what_is_on_a_parameter_server_is_read_by_the_chief() -> None:
             variables = {"v": tf1.get_variable("v", [2])}
         bundle = Bundle("prefix", {"x": "x"})
         restore_operation(
-            [assignment("v", 2, ("a", "x"))], variables, {"a": bundle}, on_tensor=print
+            [assignment("v", 2, ("a", "x"))], variables, {"a": bundle}, on_value=print
         )
         places = {
             operation.device

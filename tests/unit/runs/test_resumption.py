@@ -47,6 +47,8 @@ def extended(container: Path, given: dict[str, Any], trial: str = "") -> str | N
 SHORT, SAME, LONG = settings(10), settings(20), settings(30)
 OTHER_SECRET = {**SHORT, "optimizer": {**SHORT["optimizer"], "token": "another"}}
 OTHER_SLOTS = {**SHORT, "optimizer": {**SHORT["optimizer"], "slots": 8}}
+OTHER_TARGET = {**SHORT, "optimizer": {**SHORT["optimizer"], "_target_": "a"}}
+OTHER_HOOKS = {**SAME, "hooks": {"stop": {"_target_": "b"}}, "train": {"steps": 20, "clip": 1}}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,11 @@ OTHER_SLOTS = {**SHORT, "optimizer": {**SHORT["optimizer"], "slots": 8}}
         ([(SAME, "RUNNING", 12), (SHORT, "FINISHED", 10)], "001"),
         ([(SAME, "FAILED", 0)], "001"),
         ([(SHORT, "KILLED", 5), (LONG, "FINISHED", 30)], "001"),
+        # Fewer steps; another rate, other hooks and clipping; fewer differences come first.
+        ([(LONG, "KILLED", 15)], "001"),
+        ([(OTHER_SLOTS, "FINISHED", 10)], "001"),
+        ([(OTHER_HOOKS, "KILLED", 12)], "001"),
+        ([(SHORT, "FINISHED", 5), (OTHER_SLOTS, "FINISHED", 10)], "001"),
     ],
 )
 def test_the_run_that_came_furthest_is_extended(
@@ -77,7 +84,7 @@ def test_the_run_that_came_furthest_is_extended(
     [
         (SHORT, "PRUNED", 10, "is PRUNED after 10 steps and differs"),
         (SAME, "FINISHED", 20, "001 is FINISHED after 20 steps\n"),
-        (LONG, "KILLED", 15, r"is KILLED after 15 steps and differs: train\.steps: 30 -> 20"),
+        (LONG, "KILLED", 20, r"is KILLED after 20 steps and differs: train\.steps: 30 -> 20"),
         (SHORT, "FINISHED", 0, "is FINISHED after 0 steps"),
         (
             {
@@ -91,7 +98,7 @@ def test_the_run_that_came_furthest_is_extended(
         ),
         ({**SHORT, "seed": 3}, "FINISHED", 10, "differs: .*seed: 3 -> 0"),
         ({**SAME, "seed": 3}, "FINISHED", 20, "differs: .*seed: 3 -> 0"),
-        (OTHER_SLOTS, "FINISHED", 10, "slots: 8 -> 7"),
+        (OTHER_TARGET, "FINISHED", 10, "_target_: a -> "),
     ],
 )
 def test_what_cannot_be_extended(

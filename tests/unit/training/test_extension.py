@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
 from runner.config.choices import Resume
+from runner.config.schema import ScaffoldConfig
 from runner.errors import RunDirectoryError, UserCodeError
+from tests.tiny.configs import PLAIN
 from tests.tiny.runs import Runs, disturbed, evaluations, short
 from tests.unit.test_run import assert_same_result
 
@@ -67,3 +72,53 @@ def test_a_schedule_that_follows_the_steps_is_named(cheap: Runs) -> None:
         "  not exactly what 20 steps at once would be: "
         "optimizer.learning_rate.decay_steps: 10 -> 20 applies only from here on",
     )
+
+
+def _still(rate: float) -> dict[str, Any]:
+    target = "tensorflow.compat.v1.train.GradientDescentOptimizer"
+    return {"_target_": target, "learning_rate": rate}
+
+
+CALLBACKS = {"stop": {"_target_": "keras.callbacks.TerminateOnNaN"}}
+
+
+@pytest.mark.parametrize("before", [{}, CALLBACKS], ids=["without", "with"])
+@pytest.mark.parametrize("after", [{}, CALLBACKS], ids=["without", "with"])
+def test_an_extension_has_its_own_learning_rate_and_callbacks(
+    before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    runs = Runs(tmp_path, **PLAIN)
+    first = short(steps=8, evaluate_every=8, steps_per_epoch=4)
+    runs.run(train=first, optimizer=_still(0.1), callbacks=before)
+    former = runs.values()
+    more = short(steps=10, evaluate_every=10, steps_per_epoch=4)
+    changes = {"train": more, "optimizer": _still(0.0), "callbacks": after}
+    _, lines = runs.run(**changes, resume=Resume.extend)
+    assert any("optimizer.learning_rate: 0.1 -> 0.0" in line for line in lines)
+    (extension,) = runs.record().extensions
+    assert extension["step"] == 8
+    assert "optimizer.learning_rate: 0.1 -> 0.0" in extension["changes"]
+    values = runs.values()
+    for name in ("body/kernel", "head/bias"):
+        assert np.array_equal(values[name], former[name])  # The rate is 0.
+    assert runs.steps() == [8, 10]
+
+
+def test_what_an_extension_cannot_change_is_started_from_its_checkpoint(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, **PLAIN)
+    runs.run(train=short(steps=5), optimizer=_still(0.1))
+    momentum = {
+        "_target_": "tensorflow.compat.v1.train.MomentumOptimizer",
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+    }
+    changes = {"train": short(steps=8), "optimizer": momentum}
+    with pytest.raises(RunDirectoryError, match=r"differs: .*optimizer\._target_") as raised:
+        runs.run(**changes, resume=Resume.extend)
+    scaffold = raised.value.problems[0].remedy.partition("'+scaffolds.former=")[2].partition("'")[0]
+    recipe = OmegaConf.structured(ScaffoldConfig)
+    recipe.merge_with(OmegaConf.create(yaml.safe_load(scaffold)))
+    former: Any = OmegaConf.to_object(recipe)
+    _, lines = runs.run(**changes, scaffolds={"former": former})
+    assert runs.steps(number=2) == [8]
+    assert lines[1].startswith("  4 of 4 model variables")

@@ -1,0 +1,111 @@
+"""An extended run: what its checkpoint must hold, and what does not come from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from runner.errors import Problem, RunDirectoryError
+from runner.graph.built_graph import BuiltGraph
+from runner.graph.epochs import RATE
+from runner.graph.variables import CheckpointSaver, saved_as
+from runner.runs.resumption import differences, start_from
+from runner.runs.run_directory import RunDirectory
+from runner.training.run import Experiment, OpenedRun
+
+_RATE_KEY = "optimizer.learning_rate"
+# How many lacking variables are named.
+_NAMED = 3
+
+
+def require_variables(experiment: Experiment, directory: RunDirectory) -> None:
+    """Raises a RunDirectoryError if the checkpoint of a run to extend lacks variables."""
+    prefix = tf.train.latest_checkpoint(str(directory.checkpoints))
+    shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    saved, added = saved_as(experiment.built.variables), _of_callbacks(experiment.built)
+    lacking = [
+        name
+        for name, variable in saved.items()
+        if name not in added
+        and (
+            name not in shapes
+            or (isinstance(variable, tf.Variable) and list(variable.shape) != shapes[name])
+        )
+    ]
+    if lacking:
+        changes = differences(directory.load_record().settings, experiment.record.settings)
+        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+        raise RunDirectoryError(
+            Problem(
+                f"{directory.path} cannot be extended: {'; '.join(changes)}",
+                f"its checkpoint has no such {', '.join(lacking[:_NAMED])}{more}",
+                start_from(
+                    directory,
+                    # Slots would be lacking again.
+                    [*changes, "optimizer._target_"],
+                    has_scaffolds=bool(experiment.config.scaffolds),
+                ),
+            )
+        )
+
+
+def _of_callbacks(built: BuiltGraph) -> Mapping[str, tf.Variable]:
+    """Returns name -> variable of what a graph has for callbacks alone."""
+    epoch = built.training.epoch if built.training else None
+    if epoch is None:
+        return {}
+    own = {variable.ref() for variable in (epoch.saved, *epoch.variables)}
+    return {
+        name: variable
+        for name, variable in built.variables.items()
+        if name == RATE or variable.ref() in own
+    }
+
+
+class SaverOfExtension(tf.compat.v1.train.Saver):
+    """Restores the checkpoint from before an extension without variables that begin anew.
+
+    Args:
+      saver: restores every other checkpoint.
+      fresh: name -> variable that is initialised.
+      prefix: the checkpoint from before the extension.
+    """
+
+    def __init__(self, saver: CheckpointSaver, fresh: Mapping[str, Any], prefix: str) -> None:
+        super().__init__({name: item for name, item in saver.saved.items() if name not in fresh})
+        self._saver, self._prefix = saver, prefix
+        self._initializer = tf.compat.v1.variables_initializer([*fresh.values()])
+
+    def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
+        """Restores a checkpoint."""
+        if save_path != self._prefix:
+            self._saver.restore(sess, save_path)
+            return
+        super().restore(sess, save_path)
+        sess.run(self._initializer)
+
+
+def saver_of_extension(run: OpenedRun, newest: str) -> tf.compat.v1.train.Saver | None:
+    """Returns the saver for a run whose newest checkpoint is from before its last extension.
+
+    None where that checkpoint gives every variable its value. What callbacks added then have is
+    initialised, and so is a learning rate that they could change, if the extension sets another.
+    """
+    extensions = run.directory.load_record().extensions
+    added = _of_callbacks(run.built)
+    if not extensions or not added or not newest.endswith(f"-{extensions[-1]['step']}"):
+        return None
+    known = tf.train.load_checkpoint(newest).get_variable_to_shape_map()
+    changed = any(change.startswith(_RATE_KEY) for change in extensions[-1]["changes"])
+    fresh = {
+        name: variable
+        for name, variable in added.items()
+        if name not in known or (name == RATE and changed)
+    }
+    saver = run.built.saver
+    if not fresh or not isinstance(saver, CheckpointSaver):
+        return None
+    with run.built.graph.as_default():
+        return SaverOfExtension(saver, fresh, newest)

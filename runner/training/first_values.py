@@ -1,0 +1,172 @@
+"""`runner verify RUN`: derives the values that a run started from again, from its sources.
+
+What a run has recorded is enough: its configuration, `plan.json` and `provenance.json`. Its model
+is built for files of Keras alone, whose variables have no names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from runner.checkpoints import contents
+from runner.checkpoints.open import open_pinned
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.config.scaffold_reading import read_restoration, read_scaffolds
+from runner.config.schema import RunConfig
+from runner.console import plural
+from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError, RunnerError
+from runner.restoration.model_variables import keras_variables
+from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
+from runner.restoration.reading import checksum, converted_values, in_scaffold
+from runner.restoration.variables import Partition, StateClass, VariableSpec
+from runner.restoration.weights_layout import WeightsLayout, named_sources, weights_layout
+from runner.runs.run_directory import PROVENANCE, RunDirectory
+from runner.training.eager_model import build_eager_model
+
+
+@dataclass(frozen=True)
+class Start:
+    """The start of a run, from its records and its sources.
+
+    Attributes:
+      config: the model and data of its configuration; all else has defaults.
+      plan: where its variables' first values come from, planned again.
+      readers: scaffold -> the reader of its checkpoint, which has the recorded digest.
+      recorded: `variables` of `provenance.json`.
+    """
+
+    config: RunConfig
+    plan: RestorationPlan
+    readers: Mapping[str, CheckpointReader]
+    recorded: Mapping[str, Any]
+
+
+def start_of(run: str) -> Start:
+    """Reads the start of a run.
+
+    Raises:
+      RunDirectoryError: when the folder is no run, or lacks a record of its start.
+      CheckpointError: with every source that is missing or has another digest.
+    """
+    directory = RunDirectory(Path(run))
+    if directory.read() is None:
+        choices = contents.runs_in(run) if directory.path.is_dir() else ()
+        raise RunDirectoryError(Problem(f"{run} is not a run", "it has no run.json", "", choices))
+    try:
+        document = json.loads(directory.provenances[0].read_text())
+        variables = json.loads(directory.plan_json.read_text())["variables"]
+        recorded: Any = OmegaConf.to_container(OmegaConf.load(directory.config), resolve=True)
+    except OSError as error:
+        state = f"{run} has no record of its start"
+        raise RunDirectoryError(Problem(state, f"{error.filename} cannot be read")) from error
+    scaffolds, problems = read_scaffolds(recorded["scaffolds"])
+    rules, more = read_restoration(recorded["restoration"])
+    if problems or more:
+        raise ConfigError(*problems, *more)
+    config = RunConfig(model=recorded["model"] or {}, data=recorded["data"] or {})
+
+    def layout() -> WeightsLayout:
+        model = build_eager_model(config)
+        return weights_layout(model, keras_variables(model))
+
+    readers = _open(document["sources"])
+    specs: dict[str, CheckpointSpec | None] = dict.fromkeys(scaffolds)
+    specs |= {name: reader.spec() for name, reader in readers.items()}
+    located = named_sources(LocatedSources(specs), layout)
+    plan = make_plan([*map(_spec, variables)], scaffolds, located, collision=rules.collision)
+    return Start(config, plan, readers, document["variables"])
+
+
+def _open(sources: Mapping[str, Any]) -> dict[str, CheckpointReader]:
+    readers: dict[str, CheckpointReader] = {}
+    problems: list[Problem] = []
+    for name, origins in sources.items():
+        try:
+            with in_scaffold(name):
+                readers[name] = open_pinned([(o["path"], o["digest"]) for o in origins])
+        except CheckpointError as error:
+            problems += error.problems
+    if problems:
+        raise CheckpointError(*problems)
+    return readers
+
+
+def _spec(variable: Mapping[str, Any]) -> VariableSpec:
+    """Returns a variable as `json_report.json_text` describes it."""
+    part = variable["partition"]
+    return VariableSpec(
+        TensorSpec(variable["name"], tuple(variable["shape"]), variable["dtype"]),
+        StateClass(variable["state"]),
+        variable["trainable"],
+        variable["initializer"],
+        frozen=variable["frozen"],
+        partition=part and Partition(part["name"], tuple(part["shape"]), tuple(part["offset"])),
+        shared_by=tuple(variable.get("shared_by", ())),
+    )
+
+
+def verify(run: str) -> list[str]:
+    """Derives the restored values of a run again and compares them with its first ones.
+
+    Returns:
+      Lines on what agrees, bit for bit, and what comes from initializers.
+
+    Raises:
+      RunnerError: with every variable that differs, or whose first value is not recorded.
+    """
+    start = start_of(run)
+    restored = [a for a in start.plan.assignments if a.pieces]
+    problems = [*start.plan.problems, *_of_other_tensors(start)]
+    whole = [a for a in restored if not a.needs_initial]
+    lacking = []
+    for assignment, value in [] if problems else converted_values(whole, start.readers, {}):
+        name = assignment.variable.name
+        first = start.recorded[name].get("first_value")
+        if first is None:
+            lacking.append(name)
+        elif (derived := checksum(value)) != first:
+            cause = f"{derived} is derived, and the run started from {first}"
+            remedy = "compare the version and the vocabulary files of the run with today's"
+            problems.append(Problem(f"{name} is derived with another value", cause, remedy))
+    if lacking:
+        count = plural(len(lacking), "variable")
+        cause = f"{PROVENANCE} lacks the `first_value` of {count}: an earlier version wrote it, or "
+        cause += "the run ended before its first step"
+        state = f"{run}: the sources have the recorded digests, and there is nothing to compare"
+        problems.append(Problem(state, cause))
+    if problems:
+        raise RunnerError(*problems)
+    lines = [f"{run}: {plural(len(whole), 'variable')} derived again, bit for bit as at its start"]
+    specs = start.plan.sources.items()
+    lines += [f"  {name}: {spec.path} {spec.digest}" for name, spec in specs if spec]
+    kept = len(start.plan.assignments) - len(restored)
+    lines.append(f"  {plural(kept, 'variable')} from initializers, which are not derived")
+    if len(whole) < len(restored):
+        parts = ", ".join(a.variable.name for a in restored if a.needs_initial)
+        lines.append(f"  not compared, as they keep a part of their initial value: {parts}")
+    return lines
+
+
+def _of_other_tensors(start: Start) -> Iterator[Problem]:
+    """Yields a problem for each variable that the plan takes from other tensors than the run."""
+    for assignment in start.plan.assignments:
+        name = assignment.variable.name
+        pieces = start.recorded.get(name, {}).get("pieces", ())
+        recorded = [(piece["source"], *piece["tensors"]) for piece in pieces]
+        if recorded != [(piece.source, *piece.names) for piece in assignment.pieces]:
+            cause = f"the run took {recorded or 'no tensor'}"
+            yield Problem(f"{name} is planned from other tensors", cause)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs `runner verify` with the arguments after it."""
+    parser = argparse.ArgumentParser("runner verify", description=__doc__.splitlines()[0])
+    parser.add_argument("run", metavar="RUN", help="the directory of a run")
+    print("\n".join(verify(parser.parse_args(arguments).run)))

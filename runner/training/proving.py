@@ -1,0 +1,114 @@
+"""Proves the plan of a run in an eager model of its own, before there is a run directory.
+
+Also the command `runner prove RUN REFERENCE`, for a run that has been trained without a proof.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import keras
+import numpy as np
+
+from runner.checkpoints.reader import CheckpointReader
+from runner.config.schema import RunConfig
+from runner.errors import CheckpointError, PlanError, Problem
+from runner.internals.keras import restored_names
+from runner.restoration.eager import restore_model
+from runner.restoration.plan import RestorationPlan
+from runner.restoration.proof import Proof
+from runner.restoration.proving import prove
+from runner.restoration.reference import Reference, read_reference
+from runner.system.user_code import calling
+from runner.training.eager_model import build_eager_model
+from runner.training.first_values import start_of
+from runner.training.sources import Sources
+
+
+def proven(config: RunConfig, plan: RestorationPlan, sources: Sources) -> RestorationPlan:
+    """Returns a plan with the proofs that its configuration asks for, and the problems of these.
+
+    Where the plan has problems already, or a source is an experiment that is not trained yet,
+    nothing is proven.
+
+    Raises:
+      ConfigError: when the run has no Keras model.
+      UserCodeError: when the model raises an error.
+    """
+    paths = {name: scaffold.proof for name, scaffold in config.scaffolds.items()}
+    references: dict[str, Reference] = {}
+    problems: list[Problem] = []
+    for name, path in ({"": config.proof} | paths).items():
+        if path is not None:
+            with _collected(problems, name):
+                references[name] = read_reference(path)
+    plan = replace(plan, problems=(*plan.problems, *problems))
+    restoring = [name for name in plan.sources if plan.restored(name)]
+    missing = [name for name in restoring if name not in sources.origins()]
+    if missing and references:
+        note = f"not proven yet: the source of {', '.join(missing)} is still to be trained"
+        return replace(plan, notes=(*plan.notes, note))
+    if plan.problems or not references:
+        return plan
+    proofs: list[Proof] = []
+    readers = {name: sources.open(name) for name in restoring}
+    with first_model(config, plan, readers) as model:
+        for name, reference in references.items():
+            with _collected(problems, name), calling("model", f"it was given {reference.path}"):
+                proofs.append(prove(model, reference, plan=plan, scaffold=name))
+    problems += [proof.problem() for proof in proofs if not proof.agrees]
+    return replace(plan, problems=tuple(problems), proofs=tuple(proofs))
+
+
+@contextmanager
+def _collected(problems: list[Problem], scaffold: str) -> Iterator[None]:
+    """Collects what is wrong with a reference, and names the key that names it."""
+    try:
+        yield
+    except CheckpointError as error:
+        key = f"scaffolds.{scaffold}.proof" if scaffold else "proof"
+        problems += [replace(p, state=f"{key}: {p.state}") for p in error.problems]
+
+
+@contextmanager
+def first_model(
+    config: RunConfig, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
+) -> Iterator[keras.Model]:
+    """Builds the model of a run outside its graph, with the first values that its plan restores.
+
+    Afterwards random numbers go on as if there had been no such model.
+    """
+    states = random.getstate(), np.random.get_state()
+    try:
+        with restored_names():
+            keras.utils.clear_session()  # The layers are numbered as they are in the run's graph.
+            model = build_eager_model(config, "a proof compares Keras layers: delete `proof`")
+            restore_model(model, plan, readers)
+            yield model
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs `runner prove` with the arguments after it.
+
+    Raises:
+      PlanError: when the proof fails.
+    """
+    parser = argparse.ArgumentParser("runner prove", description=__doc__.splitlines()[0])
+    parser.add_argument("run", metavar="RUN", help="the directory of a run")
+    parser.add_argument("reference", metavar="REFERENCE", help="an .npz file: docs/how-to/prove.md")
+    parser.add_argument("--scaffold", default="", help="prove the part of this scaffold alone")
+    parsed = parser.parse_args(arguments)
+    start, reference = start_of(parsed.run), read_reference(parsed.reference)
+    start.plan.require_sound()
+    with first_model(start.config, start.plan, start.readers) as model, calling("model"):
+        proof = prove(model, reference, plan=start.plan, scaffold=parsed.scaffold)
+    if not proof.agrees:
+        raise PlanError(proof.problem())
+    print(proof)
