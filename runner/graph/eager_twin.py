@@ -7,7 +7,7 @@ its variables have the same names.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from runner.config.instantiation import build_target, has_reference, locate_targ
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.epochs import RATE
-from runner.graph.experiment import takes_its_own_steps
+from runner.graph.experiment import features_of, takes_its_own_steps
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import named_state, optimizers_of
 from runner.graph.objective import resolved
@@ -29,12 +29,15 @@ from runner.restoration.model_variables import LEARNING_RATE, keras_variables, t
 from runner.system.user_code import calling
 
 
-def built_again(config: RunConfig, batch: Any) -> keras.Model:
+def built_again(
+    config: RunConfig, batch: Callable[[], Any], *, compiled: bool = True
+) -> keras.Model:
     """Returns the model of a configuration, eager, with variables, optimizer, loss and metrics.
 
     Args:
       config: the run's configuration.
-      batch: nested `tf.TensorSpec`s of a batch of training.
+      batch: returns nested `tf.TensorSpec`s of a batch of training; called where it is needed.
+      compiled: False leaves a model that is built by its layers' inputs as its `_target_` made it.
 
     Raises:
       ConfigError, UserCodeError: when it cannot be built so.
@@ -44,19 +47,21 @@ def built_again(config: RunConfig, batch: Any) -> keras.Model:
         if not isinstance(model, keras.Model):
             raise ConfigError(
                 Problem(
-                    f"model: {config.model['_target_']} is not a keras.Model",
-                    "callbacks and Keras's files need one",
-                    "use hooks in place of callbacks, and mode=export to export it",
+                    "the run has no Keras model",
+                    f"{config.model['_target_']} is not a keras.Model",
+                    "use hooks in place of callbacks, mode=export to export it, and no `proof`",
                 )
             )
         own_steps = takes_its_own_steps(model)
-        if not own_steps:
+        if compiled and not own_steps:
             _compile(config, model)
-        step = model.train_step if own_steps else model.test_step
+        if model.built and not compiled:
+            return model
+        step = model.train_step if own_steps else lambda data: model(features_of(data))
         with calling("model", f"{config.model['_target_']} was built eagerly"):
             # Tracing creates the variables, and computes nothing.
-            tf.function(step, autograph=False).get_concrete_function(batch)
-            if not own_steps and model.optimizer is not None:
+            tf.function(step, autograph=False).get_concrete_function(batch())
+            if compiled and not own_steps and model.optimizer is not None:
                 model.optimizer.build(model.trainable_variables)
     return model
 
@@ -130,7 +135,12 @@ def eager_twin(
     config: RunConfig, source: TrainingInput, variables: Mapping[str, tf.Variable]
 ) -> EagerTwin:
     """Builds the eager twin of the model that trains with a training input."""
-    return EagerTwin(built_again(config, source.element_spec), variables)
+    model: Any = built_again(config, lambda: source.element_spec)
+    if not takes_its_own_steps(model):
+        with calling("model", f"{config.model['_target_']} was evaluated eagerly, for callbacks"):
+            # Callbacks read the metrics, which are created when they are used.
+            tf.function(model.test_step, autograph=False).get_concrete_function(source.element_spec)
+    return EagerTwin(model, variables)
 
 
 class EagerTwin:

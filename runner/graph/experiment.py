@@ -25,6 +25,11 @@ def takes_its_own_steps(model: Any) -> bool:
     return isinstance(model, keras.Model) and any(overrides(model, step) for step in STEPS)
 
 
+def features_of(batch: Any) -> Any:
+    """Returns the features of a batch, which may have no labels."""
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
 @runtime_checkable
 class Data(Protocol):
     """The data of an experiment: three pipelines of batches.

@@ -24,7 +24,7 @@ from runner.graph.built_graph import (
 from runner.graph.calls import Calls
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
-from runner.graph.experiment import Data, Model, Sized, takes_its_own_steps
+from runner.graph.experiment import Data, Model, Sized, features_of, takes_its_own_steps
 from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
@@ -41,7 +41,7 @@ from runner.graph.precision import (
 )
 from runner.graph.replica import Replica
 from runner.graph.serving import first_example
-from runner.graph.splits import build_data, data_to_predict, features_of, one_pass, training_input
+from runner.graph.splits import build_data, data_to_predict, one_pass, training_input
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import (
     checkpoint_saver,

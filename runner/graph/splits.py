@@ -89,11 +89,6 @@ def training_input(
     )
 
 
-def features_of(batch: Any) -> Any:
-    """Returns the features of a batch, which may have no labels."""
-    return batch[0] if isinstance(batch, tuple) else batch
-
-
 def data_to_predict(config: RunConfig) -> tf.data.Dataset:
     """Returns the batches that a model predicts from: `predict.data`, or else the test split.
 

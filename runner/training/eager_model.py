@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -9,17 +10,26 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.eager_twin import built_again, state_of_optimizers
+from runner.graph.experiment import features_of
 from runner.graph.optimization import averaged_names
-from runner.graph.splits import batches_of, build_data, data_to_predict, features_of
+from runner.graph.precision import full_precision
+from runner.graph.serving import ENDPOINT, SIGNATURE, named
+from runner.graph.splits import batches_of, build_data, data_to_predict
+from runner.internals.keras import layers_of
 from runner.restoration.model_variables import (
     eager_variables,
+    keras_variables,
     model_variables,
     tensorflow_variable,
 )
 
 
-def build_eager_model(config: RunConfig, remedy: str = "export it: mode=export") -> Any:
-    """Returns the Keras model of a configuration, built and compiled, with its initial values.
+def build_eager_model(
+    config: RunConfig, remedy: str = "export it: mode=export", *, compiled: bool = False
+) -> Any:
+    """Returns the Keras model of a configuration, built, with its initial values.
+
+    If `compiled`, it has the optimizers, loss and metrics of the run.
 
     Raises:
       ConfigError: when the run has no Keras model, with the remedy.
@@ -27,8 +37,11 @@ def build_eager_model(config: RunConfig, remedy: str = "export it: mode=export")
     if not config.model:
         state, cause = "the run has no Keras model", "it trains a graph or a function"
         raise ConfigError(Problem(state, cause, remedy))
-    batch = batches_of("train", build_data(config), labelled=False).element_spec
-    model: Any = built_again(config, batch)
+
+    def batch() -> Any:
+        return batches_of("train", build_data(config), labelled=False).element_spec
+
+    model: Any = built_again(config, batch, compiled=compiled)
     if not model.built:  # Its own steps call parts of it. Keras saves what is built.
         features = features_of(data_to_predict(config).element_spec)
         model(tf.nest.map_structure(_one_example, features))
@@ -48,7 +61,7 @@ def eager_model(config: RunConfig, prefix: str) -> Any:
     Raises:
       ConfigError: when the run has no Keras model, or the model has other variables.
     """
-    model = build_eager_model(config)
+    model = build_eager_model(config, compiled=True)
     variables = eager_variables(model)
     names = model_variables(model)
     if config.train.evaluate_ema:
@@ -68,3 +81,49 @@ def eager_model(config: RunConfig, prefix: str) -> Any:
 
 def _one_example(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros([1, *spec.shape[1:]], spec.dtype)
+
+
+def save_nested(model: Any, features: Any, folder: Path) -> None:
+    """Writes a SavedModel whose endpoint `serve` takes nested features.
+
+    A graph's signatures, which the same file has, take them by name. Variables have the names that
+    they have in checkpoints.
+
+    Args:
+      model: the Keras model.
+      features: nested `tf.TensorSpec`s of a batch.
+      folder: where to write it.
+    """
+    specs = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), features
+    )
+    leaves = tf.nest.flatten(specs)
+    names = {id(leaf): name for name, leaf in named("features", specs).items()}
+
+    def serve(batch: Any) -> Any:
+        return full_precision(model(batch, training=False))
+
+    def by_name(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        batch = tf.nest.pack_sequence_as(specs, [inputs[names[id(leaf)]] for leaf in leaves])
+        return named("outputs", serve(batch))
+
+    root = tf.Module()
+    for name, variable in keras_variables(model).items():
+        holder, (*parents, last) = root, name.split("/")
+        for parent in parents:
+            if not hasattr(holder, parent):
+                setattr(holder, parent, tf.Module())
+            holder = getattr(holder, parent)
+        setattr(holder, last, variable.value)
+    root.tables = [
+        item
+        for layer in layers_of(model)
+        for item in vars(layer).values()
+        if isinstance(item, tf.saved_model.experimental.TrackableResource)
+    ]
+    root.serve = tf.function(serve, input_signature=[specs], autograph=False)
+    arguments = {
+        names[id(leaf)]: tf.TensorSpec(leaf.shape, leaf.dtype, names[id(leaf)]) for leaf in leaves
+    }
+    signature = tf.function(by_name, autograph=False).get_concrete_function(**arguments)
+    tf.saved_model.save(root, str(folder), signatures={SIGNATURE: signature, ENDPOINT: signature})

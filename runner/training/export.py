@@ -22,7 +22,7 @@ from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
 from runner.system.user_code import calling
 from runner.tracking.tracker import ExportedModel, Field
-from runner.training.eager_model import eager_model
+from runner.training.eager_model import eager_model, save_nested
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.export_names import FILE, export_names
 from runner.training.run import Experiment
@@ -142,11 +142,14 @@ def _export(weights: Weights, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="export-") as folder:
         unfinished = Path(folder) / "model"
         serving = graph_maker(weights.config).serving(weights.prefix)
-        with (
-            serving.graph.as_default(),
-            tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
-        ):
-            save_model(session, unfinished, weights.prefix, serving=serving)
+        if serving.nested is not None:
+            save_nested(eager_model(weights.config, weights.prefix), serving.nested, unfinished)
+        else:
+            with (
+                serving.graph.as_default(),
+                tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
+            ):
+                save_model(session, unfinished, weights.prefix, serving=serving)
         provenance = Path(weights.prefix).parent / PROVENANCE
         if provenance.is_file():
             shutil.copyfile(provenance, unfinished / PROVENANCE)

@@ -96,7 +96,7 @@ PROGRAMS = {
         Program(transfer.siamese, transfer.triplets),
         Program(transfer.supervised_contrastive, transfer.labelled),
         Program(transfer.contrastive_classifier, transfer.labelled, loads=True),
-        Program(transfer.masked_language_model, transfer.masked_tokens),
+        Program(transfer.masked_language_model, transfer.masked_tokens, evaluates=False),
         Program(
             transfer.sim_siam, transfer.views, features=lambda arrays: arrays[:, 0], evaluates=False
         ),
