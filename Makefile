@@ -49,6 +49,7 @@ bench: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-docs
 	$(VENV_PYTHON) -m runner.config.reference > docs/reference/configuration.md
+	$(VENV_PYTHON) docs/api.py > docs/reference/api.md
 	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet $(ARGS)
 
 pictures: $(VENV)/installed-docs

@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "sweeps": (4.0, ("--repeats", "2", "--steps", "400")),
     "caller_thread": (0.4, ("--repeats", "15")),
     "cluster": (1.1, ()),
+    "maps": (2.0, ()),
 }
 
 

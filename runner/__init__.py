@@ -5,12 +5,14 @@ further commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each 
 with one purpose: its doors are the functions to start reading from, and a seam is a class that
 another room extends. Any room may import `errors`, `console` and `internals`; otherwise it imports
 only those before it in this order: system, config, inputs, checkpoints, tracking, runs,
-restoration, session, graph, hooks, training, estimator, sweeps, cluster. Sweeps and clusters extend
-a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a run does differently
-in a cluster, it reads from its configuration. `examples` is user code.
+restoration, session, graph, hooks, training, estimator, sweeps, cluster, mapping, api. Sweeps and
+clusters extend a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a run
+does differently in a cluster, it reads from its configuration. `examples` is user code.
+
+From Python: `run`, `fit` and `sweep`, and `open_run` for a run that is there.
 
 For Keras models, modules and variables of eager TensorFlow 2, without a run: `warm_start` and
-`plan`, `prove`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
+`plan`, `propose`, `prove`, the callback `WarmStart`, `open_checkpoint` and `checkpoints.diff`.
 
 Sessions without a configuration:
 
@@ -37,9 +39,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from runner import checkpoints as checkpoints
     from runner import estimator as estimator
-    from runner.api import Result as Result
-    from runner.api import open_run as open_run
-    from runner.api import run as run
+    from runner.api.fit import fit as fit
+    from runner.api.result import Result as Result
+    from runner.api.result import open_run as open_run
+    from runner.api.run import run as run
+    from runner.api.sweep import SweepResult as SweepResult
+    from runner.api.sweep import sweep as sweep
     from runner.checkpoints.inspection import Checkpoint as Checkpoint
     from runner.checkpoints.inspection import open_checkpoint as open_checkpoint
     from runner.config.schema import RunConfig as RunConfig
@@ -48,6 +53,8 @@ if TYPE_CHECKING:
     from runner.graph.graph_spec import GraphSpec as GraphSpec
     from runner.graph.input_pipeline import TrainingInput as TrainingInput
     from runner.lifecycle import run_experiment as run_experiment
+    from runner.mapping.proposal import Proposal as Proposal
+    from runner.mapping.proposal import propose as propose
     from runner.restoration.eager import WarmStart as WarmStart
     from runner.restoration.eager import plan as plan
     from runner.restoration.eager import warm_start as warm_start
@@ -72,7 +79,10 @@ if TYPE_CHECKING:
 # Module -> its public names. Imported when they are asked for: configuration errors and --help must
 # not wait for TensorFlow. Type checkers read the imports above.
 _PUBLIC = {
-    "api": ("Result", "open_run", "run"),
+    "api.fit": ("fit",),
+    "api.result": ("Result", "open_run"),
+    "api.run": ("run",),
+    "api.sweep": ("SweepResult", "sweep"),
     "checkpoints.inspection": ("Checkpoint", "open_checkpoint"),
     "config.schema": ("RunConfig",),
     "config.validation": ("validate",),
@@ -81,6 +91,7 @@ _PUBLIC = {
     "graph.input_pipeline": ("TrainingInput",),
     "restoration.eager": ("WarmStart", "plan", "warm_start"),
     "restoration.eager_plan": ("WarmStartPlan",),
+    "mapping.proposal": ("Proposal", "propose"),
     "restoration.proving": ("prove",),
     "lifecycle": ("run_experiment",),
     "session.cached_session": ("CachedSession",),

@@ -172,6 +172,7 @@ def main() -> int:
 # The commands besides a run -> the module whose `main` takes their arguments.
 _COMMANDS = {
     "init": "runner.config.new_project",
+    "map": "runner.mapping.command",
     "prove": "runner.training.proving",
     "verify": "runner.training.first_values",
 }

@@ -13,6 +13,7 @@
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.
 - `fingerprint`: the identity of a run; `masking`: secrets; `schedule`: how often something is due.
+- `fit_experiment`: the experiment of a call of `runner.fit`.
 - `new_project`: the project that `runner init` creates.
 
 Doors: `validation.validate`, `cluster.resolve`, `instantiation.build_target`. Nothing here builds a

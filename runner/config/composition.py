@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -130,6 +130,20 @@ def compose_command(overrides: Sequence[str]) -> DictConfig:
         config = compose("config", [*map(with_plus_plus, overrides)], return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     return config
+
+
+@contextmanager
+def experiment_in_store(node: Mapping[str, Any]) -> Iterator[str]:
+    """Lets Hydra compose an experiment that no file holds, by the name that the block gets."""
+    name = f"{node['name']}.of_python"
+    store = ConfigStore.instance()
+    store.store(
+        name=name, node=OmegaConf.create(dict(node)), group="experiment", package="_global_"
+    )
+    try:
+        yield name
+    finally:
+        del store.repo["experiment"][f"{name}.yaml"]
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

@@ -1,7 +1,7 @@
-"""Instantiates `_target_` entries of the configuration, and their references to the graph.
+"""Instantiates `_target_` entries of the configuration, and their references to objects.
 
 A reference, `${graph:NAME}` or `${run:NAME}`, stands for an object that exists only once the graph
-is built.
+is built; `${python:NAME}` for one of the process that called `runner.fit`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -27,14 +28,16 @@ logger = logging.getLogger(__name__)
 logging.getLogger("hydra").addHandler(logging.NullHandler())
 
 _HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
-KINDS = ("graph", "run")
+KINDS = ("graph", "run", "python")
+# The objects of kind `python`: what a Python call gives to its run, by name.
+_GIVEN: dict[str, Any] = {}
 # Marks an argument of the default optimizer, which goes when another `_target_` replaces it.
 DEFAULT = "default"
 _REFERENCE = re.compile(rf"\$\{{({'|'.join(KINDS)}):([^}}]+)\}}")
 
 
 def register_resolvers() -> None:
-    """Makes `${default:VALUE}` a value, and `${graph:NAME}` and `${run:NAME}` their own spelling.
+    """Makes `${default:VALUE}` a value, and `${graph:NAME}` and its relatives their own spelling.
 
     A resolved configuration can so be printed, hashed, recorded and composed again; only
     `build_target` replaces the references by objects.
@@ -76,8 +79,11 @@ class References:
             elif whole is not None and self._look_up(*whole.groups()) is None:
                 kind, name = whole.groups()
                 names = nearest(name, self._names.get(kind, {}), 5)
-                cause = f"there is no such name in the {kind}"
-                problems.append(Problem(f"{place} is {string}", cause, choices=names))
+                cause, remedy = f"there is no such name in the {kind}", ""
+                if kind == "python":
+                    cause = "the object was in the process that called runner.fit"
+                    remedy = "name a function or class of a module, by `_target_`"
+                problems.append(Problem(f"{place} is {string}", cause, remedy, names))
         return problems
 
     def resolve(self, value: Any) -> Any:
@@ -94,10 +100,29 @@ class References:
         return _REFERENCE.sub(lambda match: self._look_up(*match.groups()), value)
 
     def _look_up(self, kind: str, name: str) -> Any:
-        known = self._names.get(kind, {})
+        known = _GIVEN if kind == "python" else self._names.get(kind, {})
         if name in known:
             return known[name]
         return self._find(name) if kind == "graph" else None
+
+
+@contextmanager
+def given(objects: Mapping[str, Any]) -> Iterator[None]:
+    """Makes `${python:NAME}` stand for objects inside the block."""
+    _GIVEN.update(objects)
+    try:
+        yield
+    finally:
+        for name in objects:
+            _GIVEN.pop(name, None)
+
+
+def call_given(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Calls a function; the target of a node for one that no module has."""
+    return function(**arguments)
+
+
+CALL = f"{__name__}.{call_given.__name__}"
 
 
 def has_reference(node: Any) -> bool:

@@ -127,8 +127,10 @@ def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:
     if not of_tensorflow and not has_reference(node):
         optimizer: keras.optimizers.Optimizer = build_target("optimizer", node)
         return optimizer
-    rate = node.get("learning_rate", 0.0)
-    return keras.optimizers.SGD(0.0 if isinstance(rate, Mapping) else rate)
+    rate = node.get("learning_rate")
+    if not isinstance(rate, int | float):  # Keras refuses to set the rate of such an optimizer.
+        rate = keras.optimizers.schedules.PolynomialDecay(1.0, 1)
+    return keras.optimizers.SGD(rate)
 
 
 def eager_twin(
@@ -170,6 +172,9 @@ class EagerTwin:
                 )
             )
         named |= state_of_optimizers(model, named)
+        own_rate = f"{type(model.optimizer).__name__}/{LEARNING_RATE}"
+        if own_rate in named and own_rate not in variables:
+            named[RATE] = named[own_rate]  # The configuration's rate is a variable of the run.
         self._pairs = {
             name: (variables[name], tensorflow_variable(variable))
             for name, variable in named.items()
@@ -178,11 +183,6 @@ class EagerTwin:
         self._light = [
             name for name, (variable, _) in self._pairs.items() if _is_light(name, variable)
         ]
-        # The rate of an optimizer that takes none from a variable, which callbacks cannot change.
-        rate: Any = getattr(model.optimizer, LEARNING_RATE, None)
-        known = {id(twin) for _, twin in self._pairs.values()}
-        is_fixed = isinstance(rate, keras.Variable) and id(rate.value) not in known
-        self._fixed_rate = (rate, float(rate)) if is_fixed else None
         # Name -> the value of the session that the twin took.
         self._taken: dict[str, NDArray[Any]] = {}
 
@@ -201,18 +201,11 @@ class EagerTwin:
 
     def push(self, session: tf.compat.v1.Session) -> bool:
         """Gives the session what callbacks have changed; returns whether that is anything."""
-        if self._fixed_rate and float(self._fixed_rate[0]) != self._fixed_rate[1]:
-            raise ConfigError(
-                Problem(
-                    "a callback sets the learning rate",
-                    "optimizer.learning_rate is a schedule, or its _target_ takes none",
-                    "give optimizer.learning_rate a number",
-                )
-            )
         changed = {}
         for name, taken in self._taken.items():
             value = self._pairs[name][1].numpy()
-            if not np.array_equal(value, taken, equal_nan=value.dtype.kind == "f"):
+            # By their bytes, as NaN differs from itself.
+            if not np.array_equal(np.ravel(value).view(np.uint8), np.ravel(taken).view(np.uint8)):
                 changed[name] = value
         load(session, ((self._pairs[name][0], value) for name, value in changed.items()))
         self._taken |= changed
@@ -245,13 +238,10 @@ def state_of_optimizers(model: keras.Model, named: Mapping[str, Any]) -> dict[st
     def owner(variable: Any) -> str:
         return names.get(id(tensorflow_variable(variable)), "")
 
-    state = {}
+    state: dict[str, Any] = {}
     for attribute, optimizer in optimizers_of(model):
         prefix = attribute if own_steps else type(optimizer).__name__
-        for variable, name in named_state(optimizer, prefix, owner):
-            # The rate of the configuration's optimizer is a variable of the run.
-            rate = name == f"{prefix}/{LEARNING_RATE}" and not own_steps
-            state[RATE if rate else name] = variable
+        state.update((name, variable) for variable, name in named_state(optimizer, prefix, owner))
     return state
 
 

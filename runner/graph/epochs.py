@@ -82,8 +82,6 @@ def in_epochs(
         return batches, None
     if train.steps_per_epoch is not None:
         return batches.repeat(), train.steps_per_epoch
-    if length := getattr(data, "epoch_length", None):
-        return batches, -(-length // train.accumulate)
     with tf.compat.v1.Session() as session:
         count = int(session.run(batches.cardinality()))
     if count <= 0:

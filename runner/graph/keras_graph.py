@@ -55,7 +55,7 @@ from runner.restoration.model_variables import (
     addresses,
     initializers,
     keras_variables,
-    layer_classes,
+    layer_facts,
     model_variables,
     which_train,
 )
@@ -209,8 +209,7 @@ def _assembled(
             policies=policies,
             training=training,
             initializers=initializers(model),
-            layers=layer_classes(model),
-            addresses=addresses(model),
+            facts=layer_facts(model),
         ),
         training=training,
         evaluation=evaluation,

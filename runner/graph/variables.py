@@ -58,8 +58,7 @@ def variable_specs(
     policies: Mapping[str, ScaffoldConfig],
     training: Training | None,
     initializers: Mapping[str, str] | None = None,
-    layers: Mapping[str, str] | None = None,
-    addresses: Mapping[str, str] | None = None,
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[VariableSpec, ...]:
     """Describes the variables for the planner.
 
@@ -69,8 +68,7 @@ def variable_specs(
       policies: variable name -> the scaffold that owns it.
       training: the training graph, if there is one.
       initializers: variable name -> its initializer, where Keras knows it; else the graph does.
-      layers: variable name -> the class of its Keras layer.
-      addresses: variable name -> `VariableSpec.address`.
+      facts: variable name -> what Keras knows of its layer, see `layer_facts`.
     """
     shared = training.shared_state if training is not None else {}
     wholes = {variable.op.name: whole_name(name, variable) for name, variable in variables.items()}
@@ -88,8 +86,7 @@ def variable_specs(
                 frozen=trainable.get(name, False) and frozen,
                 partition=partition_of(variable),
                 shared_by=tuple(shared_by),
-                layer=(layers or {}).get(name, ""),
-                address=(addresses or {}).get(name, ""),
+                **(facts or {}).get(name, {}),
             )
         )
     return tuple(specs)

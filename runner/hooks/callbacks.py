@@ -333,6 +333,6 @@ def _cut_rows(file: Path, separator: str, epoch: int) -> None:
     """Deletes the rows of epochs that a resumed run logs again."""
     if not file.is_file():
         return
-    header, *rows = file.read_text().splitlines(keepends=True) or [""]
+    header, *rows = file.read_bytes().decode().splitlines(keepends=True) or [""]
     kept = [row for row in rows if int(next(csv.reader([row], delimiter=separator))[0]) < epoch]
-    file.write_text("".join([header, *kept]))
+    file.write_bytes("".join([header, *kept]).encode())

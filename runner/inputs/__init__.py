@@ -2,9 +2,9 @@
 
 - `split_data`: `Npz` and `ImageFolder`, one collection of examples divided into splits.
 - `tfrecord`: `TFRecord`, files of `tf.train.Example`s for each split.
-- `fit_data`: `FitData`, what `keras.Model.fit` takes: arrays, data frames, `PyDataset`s.
 - `feature_files`: files of features alone, to predict from.
 - `generator`: `GeneratorData`, batches from Python generators.
+- `fit_data`: `FitData`, whatever `keras.Model.fit` takes.
 
 A configuration names the five classes as `runner.inputs.CLASS`. They fulfil the contract `Data` of
 `runner.graph.experiment`; this room knows nothing else of a run.

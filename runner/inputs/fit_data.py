@@ -1,228 +1,239 @@
-"""What `keras.Model.fit` takes as data: arrays, data frames, `PyDataset`s, generators."""
+"""Data as `keras.Model.fit` takes them: arrays, datasets, `PyDataset`s, generator functions."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.errors import ConfigError, Problem
 from runner.inputs.generator import GeneratorData
+from runner.internals.tensorflow import dataset_in_graph
 
+_Fetch: TypeAlias = Callable[[NDArray[np.int64]], Sequence[Any]]
 
-class _Batches(Protocol):
-    """The batches of a split by number; `len` is their number in an epoch."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, epoch: int, position: int) -> Any:
-        """Returns a batch, in the order of an epoch if the epochs have orders of their own."""
+_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
 class FitData:
-    """Data as `keras.Model.fit` takes them.
+    """Data that `keras.Model.fit` takes, with its arguments; one pass, to be counted by epochs.
 
-    The data of a split are features, (features, labels) or (features, labels, weights), where each
-    is an array, a list, a `pandas` frame or series, or a dict of these; or a
-    `keras.utils.PyDataset`; or a function that returns an iterator over batches, as in
-    `GeneratorData`. Floats become `keras.config.floatx()`. In an epoch every example comes once,
-    and the last batch may be smaller. A resumed run continues with the next batch; a `PyDataset`
-    gets `on_epoch_end` once for each epoch before.
+    A resumed run continues with the next batch, in the order that it would have had. A `PyDataset`
+    that shuffles itself in `on_epoch_end` has another order then.
 
     Attributes:
-      train_data: the training data.
-      validation_data: the validation data; None takes `validation_split` of the training arrays.
-      test_data: the test data; None takes the validation data.
-      batch_size: examples in a batch of arrays.
-      validation_split: the part of the training arrays, at their end and before they are shuffled,
-        that is for validation.
-      shuffle: whether arrays, and the batches of a `PyDataset`, train in a new order every epoch.
-      seed: decides the orders.
+      x: features: arrays or data frames [count, ...], alone or nested in tuples and mappings; or
+        batches with their labels: a `tf.data.Dataset` or a `keras.utils.PyDataset`. Or a function
+        that returns one of these, a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, or a
+        generator of batches. Arrays of float64 become float32, as in `fit`.
+      y: labels, likewise; None where `x` has them.
+      sample_weight: weights of the examples, [count].
+      batch_size: examples per batch of arrays, by default 32.
+      validation_data: `(x, y)`, `(x, y, sample_weight)`, or batches or a function as in `x`. By
+        default the training data.
+      validation_split: the part of the arrays, at their end, that is for validation.
+      validation_batch_size: examples per batch of validation, by default `batch_size`.
+      shuffle: whether arrays and a `PyDataset` come in another order in every epoch.
+      seed: decides the order.
 
     Raises:
-      ValueError: when `batch_size` is below 1, or there are no validation data.
-      ConfigError: from the splits, when the data are none of these, or there are none.
+      ConfigError: from the methods, when the data are of no such kind, or of several lengths.
     """
 
-    train_data: Any
+    x: Any
+    y: Any = None
+    sample_weight: Any = None
+    batch_size: int | None = None
     validation_data: Any = None
-    test_data: Any = None
-    batch_size: int = 32
     validation_split: float = 0.0
+    validation_batch_size: int | None = None
     shuffle: bool = True
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1")
-        if self.validation_data is None and not 0 < self.validation_split < 1:
-            raise ValueError(
-                "there are no validation_data: give some, or a part of the training data, such as "
-                "validation_split: 0.2"
-            )
-
-    @property
-    def epoch_length(self) -> int | None:
-        """The number of training batches in an epoch; None where a generator decides."""
-        return None if _is_function(self.train_data) else len(self._of("train", self.shuffle))
-
-    def sizes(self) -> dict[str, int]:
-        """Returns split -> number of examples, where the data are arrays."""
-        splits = ("train", "validation", "test" if self.test_data is not None else "validation")
-        given = [getattr(self, f"{split}_data") for split in splits]
-        if any(_is_function(data) for data in given):
-            return {}
-        batches = [self._of(split, shuffle=False) for split in splits]
-        counts = [part.count for part in batches if isinstance(part, _OfArrays)]
-        return (
-            dict(zip(("train", "validation", "test"), counts, strict=True))
-            if len(counts) == 3
-            else {}
-        )
-
     def train(self) -> tf.data.Dataset:
-        """Returns endless batches."""
-        if _is_function(self.train_data):
-            return GeneratorData(*[self.train_data] * 3).train()
-        batches = partial(_endless, self._of("train", self.shuffle))
-        return GeneratorData(batches, batches, batches).train()
+        """Returns one pass over the training data."""
+        return self._batches(self._training, self.seed if self.shuffle else None)
 
     def validation(self) -> tf.data.Dataset:
         """Returns one pass over the validation data, in their order."""
-        return self._pass("validation")
+        return self._batches(self._held_out, None, one_pass=True)
 
     def test(self) -> tf.data.Dataset:
-        """Returns one pass over the test data, in their order."""
-        return self._pass("validation" if self.test_data is None else "test")
+        """Returns the validation data."""
+        return self.validation()
 
-    def _pass(self, split: str) -> tf.data.Dataset:
-        data = getattr(self, f"{split}_data")
-        if not _is_function(data):
-            batches = self._of(split, shuffle=False)
-            data = partial(_one_pass, batches)
-        return GeneratorData(data, data, data).validation()
+    def sizes(self) -> dict[str, int]:
+        """Returns split -> number of examples, of splits in arrays."""
+        parts = {"train": self._training, "validation": self._held_out, "test": self._held_out}
+        return {name: _count(part) for name, part in parts.items() if not _has_batches(part)}
 
-    def _of(self, split: str, shuffle: bool) -> _Batches:
-        data = getattr(self, f"{split}_data")
-        part = slice(None)
-        if self.validation_data is None and split in ("train", "validation"):
-            data = self.train_data
-            if isinstance(data, keras.utils.PyDataset):
-                raise ConfigError(
-                    Problem(
-                        "data.validation_split is set, and data.train_data is a PyDataset",
-                        "only arrays can be split",
-                        "give validation_data",
-                    )
-                )
-            count = _count(_arrays(data))
-            # As Keras rounds it.
-            begin = math.floor(count * (1.0 - self.validation_split))
-            part = slice(begin) if split == "train" else slice(begin, count)
-        seed = self.seed if shuffle else None
+    def steps(self) -> int | None:
+        """Returns the number of training batches; None where it is not known."""
+        if _has_batches(self._training):
+            if isinstance(self._training, tf.data.Dataset):
+                return max(int(self._training.cardinality()), 0) or None
+            return getattr(self._training, "num_batches", None)
+        return -(-_count(self._training) // (self.batch_size or _BATCH_SIZE))
+
+    @cached_property
+    def _whole(self) -> Any:
+        return _source(self.x, self.y, self.sample_weight)
+
+    @cached_property
+    def _training(self) -> Any:
+        if not self.validation_split:
+            return self._whole
+        return tf.nest.map_structure(lambda array: array[: self._kept], self._whole)
+
+    @cached_property
+    def _held_out(self) -> Any:
+        if self.validation_split:
+            return tf.nest.map_structure(lambda array: array[self._kept :], self._whole)
+        data = self.validation_data
+        if data is None:
+            return self._whole
+        return _source(*data) if isinstance(data, tuple | list) else _source(data)
+
+    @property
+    def _kept(self) -> int:
+        if _has_batches(self._whole):
+            cause = "only arrays are divided, as in fit"
+            problem = Problem("data: validation_split is set, and x is batches", cause)
+            raise ConfigError(problem)
+        return math.floor(_count(self._whole) * (1 - self.validation_split))
+
+    def _batches(self, data: Any, seed: int | None, *, one_pass: bool = False) -> tf.data.Dataset:
+        if isinstance(data, tf.data.Dataset):
+            return dataset_in_graph(data)
         if isinstance(data, keras.utils.PyDataset):
-            return _OfPyDataset(data, seed)
-        return _OfArrays(
-            tf.nest.map_structure(lambda array: array[part], _arrays(data)), self.batch_size, seed
-        )
+            return _of_sequence(data, seed)
+        if isinstance(data, _Generators):
+            generators = GeneratorData(data.function, data.function, data.function)
+            return generators.validation() if one_pass else generators.train()
+        size = (self.validation_batch_size if one_pass else None) or self.batch_size
+        return _of_arrays(data, size or _BATCH_SIZE, seed)
 
 
-class _OfArrays:
-    """Batches of examples; in each epoch another order, which its number and the seed decide."""
+@dataclass(frozen=True)
+class _Generators:
+    """Batches of the generators that a function returns."""
 
-    def __init__(self, arrays: Any, size: int, seed: int | None) -> None:
-        self._arrays, self._size, self._seed = arrays, size, seed
-        self.count = _count(arrays)
-        self._epoch, self._order = -1, np.arange(self.count)
-
-    def __len__(self) -> int:
-        return -(-self.count // self._size)
-
-    def batch(self, epoch: int, position: int) -> Any:
-        if self._seed is not None and epoch != self._epoch:
-            self._epoch, self._order = epoch, _order(self.count, self._seed, epoch)
-        rows = self._order[position * self._size : (position + 1) * self._size]
-        return tf.nest.map_structure(lambda array: array[rows], self._arrays)
+    function: Callable[[], Iterator[Any]]
 
 
-class _OfPyDataset:
-    """The batches of a `PyDataset`."""
-
-    def __init__(self, dataset: keras.utils.PyDataset, seed: int | None) -> None:
-        self._dataset, self._seed = dataset, seed
-        self._epoch, self._order = 0, self._order_of(0)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def batch(self, epoch: int, position: int) -> Any:
-        while self._epoch < epoch:
-            self._dataset.on_epoch_end()
-            self._epoch += 1
-            self._order = self._order_of(self._epoch)
-        return self._dataset[int(self._order[position])]
-
-    def _order_of(self, epoch: int) -> Any:
-        if self._seed is None:
-            return np.arange(len(self))
-        return _order(len(self), self._seed, epoch)
+def _source(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    """Returns batches, or nested arrays."""
+    if callable(x):
+        loaded = x()
+        if isinstance(loaded, Iterator):
+            return _Generators(x)
+        return _source(*loaded) if isinstance(loaded, tuple) else _source(loaded)
+    if isinstance(x, Iterator):
+        cause = "a run that resumes begins it again"
+        remedy = "give the function that returns it"
+        raise ConfigError(Problem("data: x is a generator", cause, remedy))
+    return x if _has_batches(x) else _together(x, y, sample_weight)
 
 
-def _order(count: int, seed: int, epoch: int) -> Any:
-    return np.random.default_rng((seed, epoch)).permutation(count)
-
-
-def _endless(batches: _Batches, start: int = 0) -> Iterator[Any]:
-    for number in itertools.count(start):
-        yield batches.batch(*divmod(number, len(batches)))
-
-
-def _one_pass(batches: _Batches) -> Iterator[Any]:
-    for position in range(len(batches)):
-        yield batches.batch(0, position)
-
-
-def _is_function(data: Any) -> bool:
-    return callable(data) and not isinstance(data, keras.utils.PyDataset)
+def _has_batches(data: Any) -> bool:
+    return isinstance(data, tf.data.Dataset | keras.utils.PyDataset | _Generators)
 
 
 def _count(arrays: Any) -> int:
-    counts = {len(array) for array in tf.nest.flatten(arrays)}
-    if len(counts) != 1 or 0 in counts:
-        raise ConfigError(
-            Problem(
-                f"data: the arrays have {sorted(counts)} examples",
-                "there must be as many features as labels and weights, and at least one",
-            )
-        )
-    return counts.pop()
+    return len(tf.nest.flatten(arrays)[0])
 
 
-def _arrays(data: Any) -> Any:
-    """Returns nested arrays, of numbers or strings, with floats of Keras's precision."""
-    if isinstance(data, dict):
-        return {name: _arrays(item) for name, item in data.items()}
-    if isinstance(data, tuple):
-        return tuple(_arrays(item) for item in data if item is not None)
-    array = np.asarray(data)
-    if array.dtype == object and array.size and isinstance(array.flat[0], str):
-        array = array.astype(str)
-    if array.dtype.kind not in "biufSU" or not array.ndim:
-        raise ConfigError(
-            Problem(
-                f"data: a {type(data).__name__} is no array of numbers or strings",
-                "data are arrays or data frames, as features or (features, labels, weights), a "
-                "keras.utils.PyDataset, or a function that returns a generator",
-                "of columns of several types make a dict: dict(frame); a function is given with "
-                "`_partial_: true`",
-            )
-        )
+def _together(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    """Returns nested arrays of equal length: features, or a tuple of them, labels and weights."""
+    parts = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
+    arrays = tuple(_as_arrays(part) for part in parts)
+    lengths = {len(array) for array in tf.nest.flatten(arrays)}
+    if len(lengths) != 1:
+        listed = ", ".join(map(str, sorted(lengths)))
+        state = f"data: the arrays have {listed} examples"
+        raise ConfigError(Problem(state, "there must be as many labels and weights as features"))
+    return arrays[0] if y is None else arrays
+
+
+def _as_arrays(part: Any) -> Any:
+    """Returns nested arrays; lists become tuples, because `tf.data` takes a list for a tensor."""
+    if isinstance(part, dict):
+        return {name: _as_arrays(item) for name, item in part.items()}
+    if isinstance(part, tuple) or (isinstance(part, list) and hasattr(part[0], "shape")):
+        return tuple(map(_as_arrays, part))
+    array = np.asarray(part)
+    if array.ndim == 0:
+        kind = type(part).__name__
+        cause = "arrays, a tf.data.Dataset, a PyDataset or a function that returns a generator fit"
+        raise ConfigError(Problem(f"data: {kind} is no data", cause))
     return array.astype(keras.config.floatx()) if array.dtype.kind == "f" else array
+
+
+def _of_arrays(arrays: Any, batch_size: int, seed: int | None) -> tf.data.Dataset:
+    flat = tf.nest.flatten(arrays)
+    specs = [tf.TensorSpec([None, *array.shape[1:]], _dtype(array)) for array in flat]
+
+    def look_up(indices: NDArray[np.int64]) -> Sequence[Any]:
+        return [array[indices] for array in flat]
+
+    order = _in_order(_count(arrays), seed).batch(batch_size)
+    return _fetched(order, look_up, tf.nest.pack_sequence_as(arrays, specs))
+
+
+def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
+    count = batches.num_batches
+    if count is None:
+        state = "data: the PyDataset has no length"
+        raise ConfigError(Problem(state, "an epoch is a pass over it", "give it a `__len__`"))
+    first = tf.nest.map_structure(np.asarray, batches[0])
+
+    def fetch(place: NDArray[np.int64]) -> Sequence[Any]:
+        index, position = place
+        arrays = [np.asarray(part) for part in tf.nest.flatten(batches[int(index)])]
+        if position == count - 1:
+            batches.on_epoch_end()
+        return [
+            array.astype(spec.dtype.as_numpy_dtype)
+            for array, spec in zip(arrays, tf.nest.flatten(specs), strict=True)
+        ]
+
+    specs = tf.nest.map_structure(
+        lambda array: tf.TensorSpec([None, *array.shape[1:]], _dtype(_as_arrays(array))), first
+    )
+    # Not `enumerate`: TensorFlow restores a shuffle in a `zip` with another order of later epochs.
+    places = _in_order(count, seed).scan(
+        tf.constant(0, tf.int64), lambda place, index: (place + 1, tf.stack([index, place]))
+    )
+    return _fetched(places, fetch, specs)
+
+
+def _in_order(count: int, seed: int | None) -> tf.data.Dataset:
+    order = tf.data.Dataset.range(count)
+    return order if seed is None else order.shuffle(count, seed=seed)
+
+
+def _fetched(order: tf.data.Dataset, fetch: _Fetch, specs: Any) -> tf.data.Dataset:
+    """Returns the batches that a function of NumPy returns for the elements of `order`."""
+    flat = tf.nest.flatten(specs)
+
+    def batch(element: tf.Tensor) -> Any:
+        # As constants of the graph, arrays could not exceed its limit of 2 GB.
+        tensors = tf.numpy_function(fetch, [element], [spec.dtype for spec in flat], stateful=False)
+        shaped = [
+            tf.ensure_shape(tensor, spec.shape) for tensor, spec in zip(tensors, flat, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(specs, shaped)
+
+    return order.map(batch)
+
+
+def _dtype(array: NDArray[Any]) -> tf.DType:
+    return tf.string if array.dtype.kind in "OSU" else tf.as_dtype(array.dtype)

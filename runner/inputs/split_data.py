@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -147,8 +148,17 @@ class Npz(SplitData):
         return examples.batch(self.batch_size).map(gather)
 
 
-@cache
 def _array(path: str, name: str) -> NDArray[Any]:
+    try:
+        changed = os.stat(path).st_mtime_ns
+    except OSError:
+        changed = 0
+    return _read(path, name, changed)
+
+
+@cache
+def _read(path: str, name: str, changed: int) -> NDArray[Any]:
+    """Returns an array of a file, read once until the file is changed, at `changed`."""
     try:
         with np.load(path) as file:
             if name in file:

@@ -78,6 +78,25 @@ def layers_of(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def flattened_map(layer: Any) -> tuple[int, ...]:
+    """Returns the shape (height, width, channels) that a flatten before a layer has; else empty.
+
+    Layers without weights in between are passed. No public API leads from a layer's input to the
+    layer that made it.
+    """
+    try:
+        made = layer.input
+        while not isinstance(made._keras_history.operation, keras.layers.Flatten):
+            before = made._keras_history.operation
+            if before.weights or not isinstance(before.input, keras.KerasTensor):
+                return ()
+            made = before.input
+        shape = made._keras_history.operation.input.shape[1:]
+    except (AttributeError, ValueError):  # Not called with symbols, or in several places.
+        return ()
+    return tuple(shape) if len(shape) > 2 and None not in shape and max(shape[:-1]) > 1 else ()
+
+
 def metrics_of(model: Any) -> list[Any]:
     """Returns the metrics of a Keras model, also those that `compile` made or was given.
 

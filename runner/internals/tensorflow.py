@@ -82,6 +82,21 @@ def restored_seed() -> Iterator[None]:
         eager._seed, eager._rng = seed
 
 
+def dataset_in_graph(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns an eager dataset as one of the default graph, whose position can be saved.
+
+    Nothing public takes an eager dataset into a graph. It may capture no variable or table.
+    """
+    if tf.is_symbolic_tensor(dataset._variant_tensor):
+        return dataset  # It was made in the graph.
+    with context.eager_mode():
+        serialized = dataset._as_serialized_graph().numpy()
+    # Stateful, because TensorFlow cannot fold a dataset into a constant, and would try.
+    definition = tf.compat.v1.py_func(lambda: serialized, [], tf.string, stateful=True)
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=definition)
+    return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
 def slice_of(variable: tf.Variable) -> Any:
     """Returns which part of a partitioned variable this is; None for a whole one.
 

@@ -12,7 +12,8 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `conversions`, `resampling`, `vocabularies`, `combinations`: what the steps do.
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit;
   `source_tensors`: the way from them to the variable's value, and back.
-- `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
+- `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems;
+  `suspicions`: its warnings.
 - `inversion`: trained values as tensors of the checkpoint that they came from.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `engine`: restores the values of a plan; `reading`: reads, converts and checks them.

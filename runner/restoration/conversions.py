@@ -190,6 +190,12 @@ class PadOrSlice(Conversion):
         result[_block(self.offset, common)] = value[_block((0,) * len(common), common)]
         return result
 
+    @property
+    def dropped(self) -> bool:
+        """Whether a part of the tensor is left out, other than by a partition."""
+        pairs = zip(self.old, self.new, strict=True)
+        return not any(self.offset) and any(old > new for old, new in pairs)
+
     def __str__(self) -> str:
         common = self._common()
         larger = [shape for shape in (self.old, self.new) if shape != common] or [self.old]

@@ -34,7 +34,7 @@ from runner.restoration.model_variables import (
     addresses,
     build_optimizer,
     eager_variables,
-    layer_classes,
+    layer_facts,
     optimizer_variables,
     tensorflow_variable,
     which_train,
@@ -257,7 +257,7 @@ def _prepare(
     if optimizer is not None:
         build_optimizer(optimizer, [*trained.values()], model)
         slots = optimizer_variables(optimizer, variables)
-    layers = layer_classes(model)
+    facts = layer_facts(model)
     specs = [
         VariableSpec(
             _tensor(name, variable),
@@ -265,8 +265,7 @@ def _prepare(
             trains[name],
             initializer="",
             frozen=name in frozen,
-            layer=layers.get(name, ""),
-            address=qualified.get(name, ""),
+            **facts.get(name, {}),
         )
         for name, variable in variables.items()
     ]

@@ -55,7 +55,7 @@ class Fitter:
         steps, last, after = [*piece.conversions], None, piece.shape
         if steps and isinstance(steps[-1], VocabularyRemap):
             last = steps.pop()
-        shape = replace(piece, conversions=tuple(steps)).shape
+        shape = replace(piece, conversions=tuple(steps)).shape if last else after
         if any(step.needs_initial for step in steps):
             raise ValueError("the rows of new tokens are known at the end alone: move tokens last")
         if after != variable.full_shape:
@@ -73,7 +73,8 @@ class Fitter:
             steps += parts
         cast, notes = self._cast(variable, tensors)
         conversions = (*steps, *cast, *([last] if last else []))
-        return replace(piece, conversions=conversions), notes
+        fitted = conversions == piece.conversions
+        return piece if fitted else replace(piece, conversions=conversions), notes
 
     def _resize(self, shape: tuple[int, ...], new: tuple[int, ...]) -> Conversion | None:
         policy = self._config.shape
@@ -109,12 +110,15 @@ class Fitter:
         choices = [f"++{key}.shape={policy}" for policy, fits in policies.items() if fits]
         if len(shape) > 1 and sorted(shape) == sorted(new):
             choices.insert(0, override(f"{key}.transpose", {name: _axes(shape, new)}) or "")
+        if len(new) > 2 and (new[-1] * new[-2], 1, *new[:-2]) == tensor.shape:
+            rule = {name: f"{tensor.name} | depthwise"}
+            choices.insert(0, override(f"{key}.rules", rule) or "")
         after = "" if shape == tensor.shape else f", after conversion {list(shape)}"
         return Problem(
             f"{key}: {name} has shape {list(new)}, but its tensor {tensor.name} has "
             f"{list(tensor.shape)}{after}",
             "a tensor restores a variable of the same shape",
-            "change the model, convert the tensor by transpose, convert or vocabulary, or exclude "
+            "change the model, convert the tensor by rules, transpose or convert, or exclude "
             f"it in {key}.variables.exclude",
             tuple(filter(None, choices)),
         )

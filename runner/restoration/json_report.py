@@ -28,6 +28,7 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
       counts of `report.model_counts`.
     - `problems`: a list of {`state`, `cause`, `remedy`, `choices`}.
     - `notes`: remarks on the plan as a whole.
+    - `warnings`: what is probably wrong, though everything fits.
     - `sources`: scaffold -> null without a checkpoint, else {`path`, `format`, `digest`, `step`
       (null when it has none), `tensors` (how many), `bytes` (of all), `unused` (names),
       `non_finite` (`error` or `warning`, what NaN and infinity in a restored tensor are),
@@ -50,6 +51,7 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
         "model": model_counts(plan),
         "problems": [vars(problem) for problem in plan.problems],
         "notes": plan.notes,
+        "warnings": plan.warnings,
         "sources": {name: _source(plan, name, spec) for name, spec in plan.sources.items()},
         "proofs": [proof.document() for proof in plan.proofs],
         "unusable": sorted(plan.unusable),

@@ -24,6 +24,8 @@ class Target:
       shape: its whole shape.
       linear: whether constants must not be added, as for optimizer slots.
       layer: the class of its Keras layer, e.g. `DepthwiseConv2D`; empty where it is not known.
+      has_conv1d: whether the checkpoint holds untransposed linear layers, as GPT2's, so that the
+        shape of a square kernel does not tell.
       read: returns the tokens of a vocabulary file.
     """
 
@@ -31,6 +33,7 @@ class Target:
     shape: Shape
     linear: bool = False
     layer: str = ""
+    has_conv1d: bool = False
     read: Callable[[str], tuple[str, ...]] = read_vocabulary
 
 

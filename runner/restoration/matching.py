@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -131,7 +132,12 @@ class _Matcher:
         owner = self._owners.get(variable.full_name)
         name = owner or variable.full_name
         target = Target(
-            name, variable.full_shape, owner is not None, variable.layer, self._translator.read
+            name,
+            variable.full_shape,
+            owner is not None,
+            variable.layer,
+            has_conv1d=self._has_conv1d,
+            read=self._translator.read,
         )
         exact = self._translator.renames.exact(variable.full_name) if owner else None
         expression, renamed = self._translator.expression(
@@ -151,6 +157,17 @@ class _Matcher:
                     self._not_renamed.append(variable.full_name)
                 return Match(piece, (*candidate.notes, *notes))
         return self._miss(variable, names, renamed=renamed)
+
+    @functools.cached_property
+    def _has_conv1d(self) -> bool:
+        """Whether a weight of the checkpoint has as many columns, not rows, as its bias entries."""
+        tensors = self._source.tensors
+        weights = {name: spec.shape for name, spec in tensors.items() if name.endswith(".weight")}
+        biases = {name: tensors.get(f"{name.removesuffix('weight')}bias") for name in weights}
+        return any(
+            len(shape) == 2 and bias is not None and shape[1:] == bias.shape != shape[:1]
+            for shape, bias in zip(weights.values(), biases.values(), strict=True)
+        )
 
     def _has(self, name: str) -> bool:
         return self._source.find(name) is not None

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
-from runner.internals.keras import layers_of, slots_of
+from runner.internals.keras import flattened_map, layers_of, slots_of
 from runner.restoration.weights_layout import layers_around
 
 
@@ -164,18 +164,25 @@ def addresses(model: Any) -> dict[str, str]:
     return named
 
 
-def layer_classes(model: Any) -> dict[str, str]:
-    """Returns name -> class of the layer that a Keras model's variable belongs to, e.g. `Dense`.
+def layer_facts(model: Any) -> dict[str, dict[str, Any]]:
+    """Returns name -> the facts of a `VariableSpec` about a Keras model's layers and sub-models.
 
-    Of a class derived from one of Keras's layers it is Keras's.
+    They are `layer`, where a class derived from one of Keras's counts as Keras's, `flattened` and
+    `address`.
     """
     if not isinstance(model, keras.Layer):
         return {}
-    classes = {layer.path: _class_name(type(layer)) for layer in layers_of(model)}
-    return {
-        name: classes.get(variable.path.rpartition("/")[0], "")
-        for name, variable in keras_variables(model).items()
-    }
+    layers, named = {layer.path: layer for layer in layers_of(model)}, addresses(model)
+    facts = {}
+    for name, variable in keras_variables(model).items():
+        layer = layers.get(variable.path.rpartition("/")[0])
+        is_kernel = isinstance(layer, keras.layers.Dense) and variable.name == "kernel"
+        facts[name] = {
+            "layer": "" if layer is None else _class_name(type(layer)),
+            "flattened": flattened_map(layer) if is_kernel else (),
+            "address": named.get(name, ""),
+        }
+    return facts
 
 
 def _class_name(kind: type) -> str:

@@ -141,8 +141,10 @@ def expanded(expression: Expression, target: Target, has: Callable[[str], bool])
     Raises:
       ValueError: when the name is not what the conversion asks for.
     """
+    if isinstance(expression, Tensor):
+        return expression
     steps: list[Step] = []
-    source = expression
+    source: Expression = expression
     while isinstance(source, Step):
         steps.insert(0, source)
         source = source.operand
@@ -176,8 +178,11 @@ def _chosen(name: str, target: Target) -> str:
     """Returns the conversion that `torch` is for the kind of the variable's layer."""
     if name != "torch":
         return name
-    if target.layer == "EinsumDense" and torch.is_projection(target.name):
-        return "torch_attention"
+    if target.layer == "EinsumDense":
+        if target.has_conv1d and target.name.endswith("kernel"):
+            raise ValueError(torch.AMBIGUOUS.format(list(target.shape), "einsum_dense"))
+        if torch.is_projection(target.name):
+            return "torch_attention"
     return _BY_LAYER.get(target.layer, name)
 
 

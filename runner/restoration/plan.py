@@ -24,6 +24,7 @@ from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import bad_expression, bad_rules, some
 from runner.restoration.proof import Proof
 from runner.restoration.source_tensors import SourceTensor
+from runner.restoration.suspicions import suspicions
 from runner.restoration.variables import (
     WARM_STARTED,
     StateClass,
@@ -88,6 +89,7 @@ class RestorationPlan:
       unused: scaffold name -> the checkpoint's tensors that no variable took.
       problems: everything that is wrong; a plan with problems is never carried out.
       notes: remarks on the plan as a whole.
+      warnings: what is probably wrong, though everything fits.
       finite: the scaffolds in whose tensors NaN and infinity are an error.
       unusable: the scaffolds whose checkpoint cannot be used, see `problems`; where their variables
         would come from is not known.
@@ -99,6 +101,7 @@ class RestorationPlan:
     unused: Mapping[str, tuple[str, ...]]
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     finite: frozenset[str] = frozenset()
     unusable: frozenset[str] = frozenset()
     proofs: tuple[Proof, ...] = ()
@@ -168,6 +171,9 @@ def make_plan(
         unused={scaffold: match.unused for scaffold, match in matches.items()},
         problems=tuple(problems),
         notes=tuple(_notes(assignments, scaffolds, located, owners=owners)),
+        warnings=tuple(
+            suspicions([(each.variable, piece) for each in assignments for piece in each.pieces])
+        ),
         finite=frozenset(name for name, config in scaffolds.items() if config.finite),
         unusable=frozenset(located.problems),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -177,11 +179,17 @@ def _without_rename(
 ) -> Problem:
     """Returns the problem of all that is missing, with the nearest names of the same shape."""
     near = {}
+    free = Counter(math.prod(spec.shape) for spec in tensors.values() if spec.name not in taken)
+    sizes = Counter(math.prod(miss.shape) for miss in misses)
+    alike_in_size = (sizes & free).total()
     for miss in misses[:_NAMED]:
         alike = [name for name, tensor in tensors.items() if tensor.shape == miss.shape] or tensors
         near[miss.variable] = (nearest if len(misses) == 1 else similar)(miss.wanted, alike)
     if len(misses) == 1:
         likely, choices = "none of that name", near[misses[0].variable]
+    elif 2 * alike_in_size > len(misses):
+        likely = f"of which {alike_in_size} have the sizes of these variables, under other names"
+        choices = ()
     else:
         other = "another version of the model" if taken else "another model"
         likely = f"{len(taken)} of them used: it seems to belong to {other}"
@@ -192,8 +200,8 @@ def _without_rename(
     return Problem(
         _missing(key, misses),
         f"{source.path} holds {len(source.tensors)} tensors, {likely}",
-        f"{remedy}name another checkpoint, map the names in {key}.rename, exclude the variables, "
-        f"or set ++{key}.missing=init",
+        f"{remedy}name another checkpoint, map the names in {key}.rename or rules, exclude the "
+        f"variables, or set ++{key}.missing=init",
         choices,
     )
 

@@ -79,7 +79,9 @@ def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
     frozen = [assignment for assignment in plan.assignments if training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
-    return lines + [line for proof in plan.proofs for line in proof.lines()]
+    return [*lines, *(f"warning: {warning}" for warning in plan.warnings)] + [
+        line for proof in plan.proofs for line in proof.lines()
+    ]
 
 
 def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:

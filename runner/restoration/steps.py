@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from runner.checkpoints.reader import TensorSpec
+from runner.errors import nearest
 from runner.restoration.combinations import Combination, Concat, Fill, Stack, Sum, WeightNorm
 from runner.restoration.conversions import Conversion, Reshape, Slice, Transpose
 from runner.restoration.expressions import Expression, Function, Step, Tensor
@@ -168,17 +169,18 @@ def check(expression: Expression) -> None:
     match expression:
         case Function(name, operands, keywords):
             if name not in FUNCTIONS:
-                raise ValueError(f"{name!r} is not a function: {', '.join(FUNCTIONS)}")
+                raise ValueError(f"{name!r} is not a function, but {', '.join(FUNCTIONS)} are")
             _bind(FUNCTIONS[name], name, 1, (), keywords)
             for operand in operands:
                 check(operand)
         case Step(name, operand, arguments, keywords):
             if name in STEPS:
                 _bind(STEPS[name], name, 2, arguments, keywords)
-            elif name not in NAMED_CONVERSIONS:
-                raise ValueError(
-                    f"{name!r} is not a step: {', '.join((*STEPS, *NAMED_CONVERSIONS))}"
-                )
+            elif name in NAMED_CONVERSIONS:
+                _bind(NAMED_CONVERSIONS[name].names, name, 2, arguments, keywords)
+            else:
+                near = ", ".join(nearest(name, (*STEPS, *NAMED_CONVERSIONS)))
+                raise ValueError(f"{name!r} is not a step; the nearest are {near}")
             check(operand)
 
 

@@ -9,6 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from runner.restoration.conversions import Conversion, Reshape, Slice, Transpose
 from runner.restoration.layouts import KERAS_GRU, GateOrder, Shape, Target, last_parts
 
+AMBIGUOUS = (
+    "a square kernel {} may be of PyTorch's Linear or of GPT2's Conv1D, which the checkpoint has "
+    "too: say {} or conv1d_gpt2 in place of torch"
+)
 # The order of a GRU's gates in PyTorch.
 TORCH_GRU = "rzn"
 # The ends of Keras's names -> PyTorch's.
@@ -165,6 +169,8 @@ def any_layer(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]
     leaf = target.name.rpartition("/")[2]
     if leaf in _PLAIN or (target.layer and not leaf.endswith("kernel")):
         if leaf == "kernel":
+            if target.has_conv1d and len(shapes[0]) == 2 and len({*shapes[0]}) == 1:
+                raise ValueError(AMBIGUOUS.format(list(shapes[0]), "linear"))
             return conv(target, shapes)
         # A layer's scale may have axes of size 1 there, PReLU's slopes here.
         thin = [tuple(n for n in shape if n != 1) for shape in (shapes[0], target.shape)]

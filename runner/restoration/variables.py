@@ -78,6 +78,8 @@ class VariableSpec:
       shared_by: the full names of the variables for which an optimizer keeps it once, such as
         Adam's powers; empty for all other variables.
       layer: the class of its Keras layer, e.g. `Dense`; empty where there is none.
+      flattened: the shape (height, width, channels) of the map that a flatten before its layer
+        reads; empty where there is none.
       address: its name with the names of the functional sub-models that it is in, which Keras
         leaves out of `name`: patterns and rules may use either; empty where they are the same.
     """
@@ -90,6 +92,7 @@ class VariableSpec:
     partition: Partition | None = None
     shared_by: tuple[str, ...] = ()
     layer: str = ""
+    flattened: tuple[int, ...] = ()
     address: str = ""
 
     @property

@@ -48,7 +48,7 @@ class RunRecord:
     trial: str = ""
     trained: bool = False
     start: str = ""
-    extensions: Sequence[Mapping[str, Any]] = ()
+    extensions: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
 
 class RunDirectory:

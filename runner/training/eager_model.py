@@ -52,7 +52,8 @@ def eager_model(config: RunConfig, prefix: str) -> Any:
     """Returns the Keras model with a checkpoint's weights, or with their averages if it has them.
 
     It is compiled with the optimizers, loss and metrics of the run, and optimizers have the state
-    that the checkpoint holds.
+    that the checkpoint holds. It begins with the names and seeds of Keras
+    again, as a new graph does.
 
     Args:
       config: the configuration of the run that saved the checkpoint.

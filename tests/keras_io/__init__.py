@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.keras_io import generative, supervised, transfer
+from tests.tiny.runs import short
 
 BATCH = 8
 
@@ -86,10 +87,11 @@ PROGRAMS = {
             config={
                 "data": {
                     "_target_": "runner.inputs.FitData",
-                    "train_data": {"_target_": "tests.keras_io.transfer.Anchors", "seed": 1},
+                    "x": {"_target_": "tests.keras_io.transfer.Anchors", "seed": 1},
                     "validation_data": {"_target_": "tests.keras_io.transfer.Anchors", "seed": 2},
                     "shuffle": False,
                 },
+                "train": short(checkpoint_every=10, epochs=4),
             },
             evaluates=False,
         ),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
-from runner.console import Screen
+from runner.console import Listing, NotebookScreen, Screen, as_html, screen_of_process
 
 PLAIN = "a line of many more than twenty characters\n"
 
@@ -33,3 +37,46 @@ def test_a_terminal_gets_the_table_and_a_file_the_plain_text(terminal: bool) -> 
 def test_it_prints_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     Screen().line("hello")
     assert capsys.readouterr().out == "hello\n"
+
+
+def test_a_notebook_gets_html() -> None:
+    listing = Listing(("name", "value"), [("a<b", Text("1", style="green")), ("", "2")])
+    html = as_html(Group(Text("first\nsecond"), listing, Text("bad", style="red")))
+    assert "first<br>second" in html
+    assert "<th>name</th><th>value</th>" in html
+    assert "a&lt;b" in html
+    assert '<span style="color: green">1</span>' in html
+    assert '<span style="color: red">bad</span>' in html
+    assert as_html("[bold]plain").startswith("<pre>")
+
+
+class Shown:
+    """What a notebook shows, in place of IPython's display."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.html: list[str] = []
+        shell = SimpleNamespace(kernel=object())
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+        module = SimpleNamespace(HTML=lambda html: html, display=self.display)
+        monkeypatch.setitem(sys.modules, "IPython.display", module)
+
+    def display(self, html: str, *, display_id: bool) -> Any:
+        assert display_id
+        self.html.append(html)
+        return SimpleNamespace(update=lambda html: self.html.append(html))
+
+
+def test_the_screen_of_a_kernel_is_a_notebook(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert type(screen_of_process()) is Screen
+    shown = Shown(monkeypatch)
+    screen = screen_of_process()
+    assert isinstance(screen, NotebookScreen)
+    screen.show(Listing(("name",), [("a",)]), PLAIN)
+    replace = screen.live("<b>1</b>")
+    replace("<b>2</b>")
+    assert shown.html[0].startswith("<table>")
+    assert shown.html[1:] == ["<b>1</b>", "<b>2</b>"]
+    screen.line("a line")
+    assert capsys.readouterr().out == "a line\n"

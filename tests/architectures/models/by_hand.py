@@ -145,10 +145,11 @@ class GptBlock(keras.Layer):
     def __init__(self, heads: int, width: int, *, fused: bool, name: str) -> None:
         super().__init__(name=name)
         self.norm1 = layers.LayerNormalization(epsilon=1e-5, name="norm1")
-        self.attention: Any = layers.MultiHeadAttention(heads, width // heads, name="attention")
         if fused:
             self.attention = SelfAttention(heads, width, fused=True, name="attention")
             self.project = layers.Dense(width, name="project")
+        else:
+            self.attention = layers.MultiHeadAttention(heads, width // heads, name="attention")
         self.fused = fused
         self.norm2 = layers.LayerNormalization(epsilon=1e-5, name="norm2")
         self.widen = layers.Dense(4 * width, name="widen")

@@ -312,3 +312,29 @@ def test_another_optimizer_takes_no_argument_of_the_default_one() -> None:
     assert validate(merged).optimizer == {"_target_": "keras.optimizers.SGD", "learning_rate": 1e-3}
     merged.optimizer.merge_with({"_target_": DEFAULT_OPTIMIZER["_target_"], "beta1": 0.5})
     assert validate(merged).optimizer["beta2"] == 0.999
+
+
+DECAY = {"_target_": "package.Adam", "learning_rate": {"decay_steps": "${train.steps}"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "states"),
+    [
+        ({"cluster": {"local": True}}, ["callbacks are set beside a cluster", "train.epochs is 2"]),
+        ({"graph": TARGET, "train": {"epochs": None}}, ["callbacks are set beside graph"]),
+        ({"callbacks": {"x": {"patience": 3}}}, ["callbacks.x has no _target_"]),
+        ({"optimizer": DECAY}, ["optimizer.learning_rate.decay_steps is ${train.steps}"]),
+    ],
+)
+def test_epochs_and_callbacks_are_refused_where_they_cannot_be_right(
+    changes: dict[str, Any], states: list[str]
+) -> None:
+    config = composed(**{"callbacks": {"stop": TARGET}, "train": {"epochs": 2}, **changes})
+    found = [problem.state for problem in problems(config)]
+    assert [state for state in states if state not in found] == []
+
+
+def test_epochs_and_their_length_count_the_steps() -> None:
+    train = {"epochs": 4, "steps_per_epoch": 30}
+    config = validate(composed(train=train, optimizer=DECAY))
+    assert config.train.steps == config.optimizer["learning_rate"]["decay_steps"] == 120

@@ -123,7 +123,7 @@ def test_a_killed_run_with_callbacks_and_hooks_ends_as_if_it_had_not(
         runs.start(config(runs.folder, callbacks, **settings))
         values.append(runs.values())
         logs.append(lines(file)[-13:])  # Since the last checkpoint.
-        files.append(table.read_text())
+        files.append(table.read_bytes())
     for name, value in values[0].items():
         assert name == "callbacks" or np.array_equal(values[1][name], value), name
     assert logs[0] == logs[1]
@@ -167,3 +167,17 @@ def test_the_length_of_an_epoch_must_be_known(train: dict[str, Any], tmp_path: P
     assert problem.state == ("train.epochs is 2" if "epochs" in train else "callbacks are set")
     assert problem.remedy == "set train.steps_per_epoch=8"
     assert not list(tmp_path.glob("*/run.json"))
+
+
+def test_a_rate_that_is_a_schedule_cannot_be_set(tmp_path: Path) -> None:
+    decay = {
+        "_target_": "tensorflow.compat.v1.train.exponential_decay",
+        "learning_rate": 0.1,
+        "global_step": "${graph:global_step}",
+        "decay_steps": 3,
+        "decay_rate": 0.9,
+    }
+    adam = {"_target_": "tensorflow.compat.v1.train.AdamOptimizer", "learning_rate": decay}
+    settings = config(tmp_path, {"schedule": SCHEDULE}, optimizer=adam)
+    with pytest.raises(UserCodeError, match="its learning rate is not settable"):
+        Runs(tmp_path).start(settings)

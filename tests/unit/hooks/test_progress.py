@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
 from rich.console import Console
 
-from runner.console import Screen
+from runner.console import NotebookScreen, Screen
 from runner.hooks import CheckpointHook, MetricsHook, ProgressHook, StopAtStepHook
 from tests.tiny.clock import Clock
 from tests.tiny.counter import Counter
@@ -51,6 +52,30 @@ def test_a_terminal_shows_a_bar_that_disappears(counter: Counter) -> None:
     for part in ("training", "10/10", "loss 100"):
         assert part in written
     assert written.endswith("\x1b[2K")  # The line is erased.
+
+
+class _Notebook(NotebookScreen):
+    def __init__(self) -> None:
+        super().__init__()
+        self.html: list[str] = []
+
+    def live(self, html: str) -> Callable[[str], None]:
+        self.html.append(html)
+        return self.html.append
+
+
+def test_a_notebook_shows_a_bar_that_disappears(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.hooks.progress._DRAWN_PER_SECOND", 1e9)
+    screen = _Notebook()
+    hook = ProgressHook(counter.step, 10, screen)
+    metrics = MetricsHook({"loss": counter.value}, counter.step, 5, hook.show)
+    counter.run([StopAtStepHook(10), metrics, hook])
+    assert 'value="0" max="10"' in screen.html[0]
+    assert 'value="10" max="10"' in screen.html[-2]
+    assert "loss 100" in screen.html[-2]
+    assert screen.html[-1] == ""
 
 
 def test_many_metrics_leave_the_numbers_whole(counter: Counter) -> None:

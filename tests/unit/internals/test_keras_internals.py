@@ -12,6 +12,7 @@ from keras.src.saving import saving_lib
 
 from runner.errors import InterruptedRunError
 from runner.internals.keras import (
+    flattened_map,
     hand_over_losses,
     layers_of,
     metrics_of,
@@ -126,3 +127,16 @@ def test_the_names_before_a_cleared_session_come_back() -> None:
         keras.utils.clear_session()
         assert keras.layers.Dense(1).name == "dense"
     assert keras.layers.Dense(1).name == "dense_1"
+
+
+def test_the_map_that_a_flatten_before_a_layer_reads() -> None:
+    layers = keras.layers
+    inputs = keras.Input((4, 4, 3))
+    flat = layers.Dropout(0.5)(layers.Flatten()(layers.Conv2D(2, 3)(inputs)))
+    first, second, alone = layers.Dense(3), layers.Dense(3), layers.Dense(3)
+    second(first(flat))
+    alone.build((None, 3))
+    assert [flattened_map(layer) for layer in (first, second, alone)] == [(2, 2, 2), (), ()]
+    pooled = layers.Dense(3)
+    pooled(layers.Flatten()(layers.GlobalAveragePooling2D(keepdims=True)(inputs)))
+    assert flattened_map(pooled) == ()

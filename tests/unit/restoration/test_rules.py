@@ -133,10 +133,11 @@ def test_a_named_conversion_names_the_tensor_that_steps_divide() -> None:
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({"w": "t | turn"}, "'turn' is not a step: transpose"),
-        ({"w": "add(t, u)"}, "'add' is not a function: sum"),
+        ({"w": "t | transpos"}, "'transpos' is not a step; the nearest are transpose"),
+        ({"w": "add(t, u)"}, "'add' is not a function, but sum, "),
         ({"w": "t | split(3)"}, "split: missing a required argument: 'part'"),
         ({"w": "t |"}, "'the end' where a name is expected"),
+        ({"w": "t | linear(1)"}, "linear: too many positional arguments"),
         ({"w": "t u"}, "'u' is not expected there"),
         ({"w": "t | [2:"}, "is not a name, a step or a slice"),
         ({"{n}": "{m}"}, "{m} names no part of the pattern: m"),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -153,6 +154,16 @@ def test_one_inside_another_has_its_signal_and_its_time_in_common() -> None:
             outer.check()
     with Interruption().handled() as later:
         assert not later.noticed()
+
+
+def test_a_process_that_is_kept_outlives_the_grace_period_and_a_second_signal() -> None:
+    with Interruption(0.0, keeps_process=True).handled() as outer:
+        with outer.deferred(), Interruption(0.0).handled() as inner, inner.deferred():
+            signal.raise_signal(signal.SIGINT)
+            with raises(signal.SIGINT):
+                signal.raise_signal(signal.SIGINT)
+            time.sleep(0.1)  # Here the thread would end the process.
+        assert outer.remaining() == 0.0
 
 
 def test_a_further_signal_is_never_a_second_one() -> None:

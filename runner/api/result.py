@@ -1,0 +1,138 @@
+"""A run as Python sees it: its history, best evaluation, plan and model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.text import Text
+
+from runner.api.door import door, unchanged_process
+from runner.config.composition import command_scope, compose_command, without_hydra
+from runner.config.instantiation import given
+from runner.config.schema import RunConfig
+from runner.config.spelling import spelled
+from runner.config.validation import validate
+from runner.console import Listing, as_html
+from runner.errors import Problem, RunnerError
+from runner.runs.recorded_config import recorded_config
+from runner.runs.run_directory import RunDirectory
+from runner.tracking import open_store
+from runner.tracking.journal import history
+from runner.tracking.tracking_directory import TrackingDirectory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from runner.restoration.eager_plan import WarmStartPlan
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """A run, as it is on the disk; shows itself in a notebook.
+
+    Attributes:
+      config: its configuration.
+      directory: its directory; None of a plan, and where no run is concerned.
+      plan: where the variables came from; None where a run continued from its own checkpoint.
+      evaluated: the metrics of `mode=evaluate`.
+      objects: what `${python:NAME}` in the configuration stands for, of `runner.fit`.
+    """
+
+    config: RunConfig
+    directory: Path | None = None
+    plan: WarmStartPlan | None = None
+    evaluated: Mapping[str, float] = field(default_factory=dict)
+    objects: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """All that the run has recorded: a row for each step, a column for each metric."""
+        import pandas as pd
+
+        steps = history(TrackingDirectory(self._run.path).journal)
+        frame = pd.DataFrame.from_dict(steps, orient="index")
+        return frame.rename_axis("step")
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The `step` and the metrics of the best evaluation; empty before one."""
+        if not self._run.best_record.is_file():
+            return {}
+        content = json.loads(self._run.best_record.read_text())
+        return {"step": content["step"], **content["metrics"]}
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """MLflow's id of the run; None before it is delivered there."""
+        return open_store(self.config.tracking, {}).run_id(self._run.path)
+
+    @door
+    def model(self, which: str = "") -> Any:
+        """Returns the trained Keras model, outside any graph: for `predict`, `save`, a `fit`.
+
+        Args:
+          which: `best`, `latest` or a step; by default the best checkpoint, or else the newest.
+
+        Raises:
+          RunnerError: when there is no such checkpoint, or the run has no Keras model.
+        """
+        from runner.checkpoints.locate import resolve
+        from runner.training.eager_model import eager_model
+
+        which = which or ("best" if self.best else "latest")
+        with unchanged_process(), given(self.objects):
+            (prefix,) = resolve(str(self._run.path), which)
+            return eager_model(self.config, prefix)
+
+    @property
+    def _run(self) -> RunDirectory:
+        if self.directory is None:
+            state = f"mode={self.config.mode.value} has made no run"
+            raise RunnerError(Problem(state, "only a run has this", "train it: mode=train"))
+        return RunDirectory(self.directory)
+
+    def __repr__(self) -> str:
+        return f"<{self.config.name}: {self.directory or f'mode={self.config.mode.value}'}>"
+
+    def _repr_html_(self) -> str:
+        if self.directory is None:
+            return "" if self.plan is None else self.plan._repr_html_()
+        record = self._run.load_record()
+        lines = [f"{record.name}: {record.status}, {self.directory}"]
+        if best := self.best:
+            lines.append(f"best: {_shown(best)}")
+        if self.evaluated:
+            lines.append(f"{self.config.evaluate.split.value}: {_shown(self.evaluated)}")
+        steps = history(TrackingDirectory(self.directory).journal)
+        names = list(dict.fromkeys(name for values in steps.values() for name in values))
+        rows = [
+            (str(step), *(f"{values[name]:.4g}" if name in values else "" for name in names))
+            for step, values in list(steps.items())[-_ROWS:]
+        ]
+        return as_html(Group(*map(Text, lines), Listing(("step", *names), rows)))
+
+
+# The last rows of the history, in a notebook.
+_ROWS = 10
+
+
+def _shown(values: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+@door
+def open_run(directory: str | Path) -> Result:
+    """Opens a run by its directory, as one that `runner.run` returns; reads, and changes nothing.
+
+    Raises:
+      RunDirectoryError: when the folder is no run.
+    """
+    with command_scope():
+        command = compose_command(["mode=evaluate", f"run_dir={spelled(str(directory))}"])
+        config = validate(recorded_config(without_hydra(command), []))
+    return Result(config, Path(directory))

@@ -1,0 +1,166 @@
+"""An experiment from the arguments of a Python call, and its file."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import operator
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from runner.config.instantiation import CALL
+from runner.errors import ConfigError, Problem
+
+_MAIN = "__main__"
+_PLAIN = (str, int, float, bool, type(None))
+
+
+@dataclass
+class FitExperiment:
+    """An experiment in the making: `add` and its relatives return nodes of its configuration.
+
+    Attributes:
+      objects: name -> object that `${python:NAME}` stands for, in this process alone.
+      bound: the keys whose values another process cannot import, each with the reason.
+    """
+
+    objects: dict[str, Any] = field(default_factory=dict)
+    bound: dict[str, str] = field(default_factory=dict)
+
+    def node(
+        self, build_model: Any, data: Mapping[str, Any], *, name: str, seed: int
+    ) -> dict[str, Any]:
+        """Returns the experiment of a function that returns a compiled model, and its data.
+
+        Raises:
+          ConfigError: when it is no such function.
+        """
+        if not callable(build_model) or hasattr(build_model, "trainable_variables"):
+            kind = type(build_model).__name__
+            cause = "the run builds the model itself, in a graph"
+            remedy = "give a function that returns the compiled model"
+            raise ConfigError(Problem(f"build_model is a {kind}", cause, remedy))
+        # With the defaults of its arguments, which are parameters of the run and can be swept over.
+        model = {**_defaults(build_model), **self.call("model", build_model)}
+        arguments = {key: self.value(f"data.{key}", value) for key, value in data.items()}
+        return {
+            "defaults": [{"override /optimizer": "compiled"}],
+            "name": name or model["_target_"].rpartition(".")[2],
+            "seed": seed,
+            "data": {"_target_": "runner.inputs.FitData", **arguments, "seed": "${seed}"},
+            "model": model,
+        }
+
+    def callbacks(self, callbacks: Sequence[Any]) -> dict[str, Any]:
+        """Returns name -> node of Keras callbacks."""
+        nodes: dict[str, Any] = {}
+        for callback in callbacks:
+            name = type(callback).__name__
+            name += f"_{len(nodes)}" * (name in nodes)
+            self.objects[name] = lambda callback=callback: callback
+            self.bound[f"callbacks.{name}"] = "in memory; name its class, and its arguments"
+            nodes[name] = {"_target_": CALL, "function": f"${{python:{name}}}"}
+        return nodes
+
+    def value(self, key: str, value: Any) -> Any:
+        """Returns a node for a value: itself if it is plain, a target, or a reference to it."""
+        if _is_plain(value):
+            return value
+        if callable(value) and not hasattr(value, "element_spec") and _named(value):
+            return {**self.call(key, value), "_partial_": True}
+        kind = type(value).__name__
+        self.bound[key] = f"{kind} in memory; give a function of a module that returns it"
+        return self._reference(f"{key.rpartition('.')[2]}@{digest(value)}", value)
+
+    def call(self, key: str, function: Callable[..., Any]) -> dict[str, Any]:
+        """Returns a node that calls a function, or a `functools.partial` with plain keywords."""
+        arguments: Mapping[str, Any] = {}
+        partial = function if isinstance(function, functools.partial) else None
+        if partial is not None and not partial.args and _is_plain(dict(partial.keywords)):
+            function, arguments = partial.func, partial.keywords
+        if _named(function):
+            if function.__module__ == _MAIN:
+                name = function.__qualname__
+                self.bound[key] = f"{name} is in the script itself; move it to a module"
+            return {"_target_": f"{function.__module__}.{function.__qualname__}", **arguments}
+        name = str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+        self.bound[key] = f"a {name} that no module has; make it a function of a module"
+        return {"_target_": CALL, "function": self._reference(name, function), **arguments}
+
+    def _reference(self, name: str, value: Any) -> str:
+        count = sum(known.partition("+")[0] == name for known in self.objects)
+        name = f"{name}+{count}" if count else name
+        self.objects[name] = value
+        return f"${{python:{name}}}"
+
+    def text(self, node: Mapping[str, Any]) -> str:
+        """Returns the file of the experiment."""
+        name = node["name"]
+        lines = [
+            "# @package _global_",
+            f"# Written by runner.fit. As conf/experiment/{name}.yaml it runs by",
+            f"#   python -m runner --config-dir conf +experiment={name}",
+        ]
+        if self.bound:
+            lines.append("# once another process has these:")
+            lines += [f"#   {key}: {reason}" for key, reason in self.bound.items()]
+        return "\n".join(lines) + f"\n{OmegaConf.to_yaml(OmegaConf.create(dict(node)))}"
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns argument -> plain default of a function."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and parameter.default is not parameter.empty
+        and _is_plain(parameter.default)
+    }
+
+
+def digest(value: Any) -> str:
+    """Returns 12 hexadecimal digits of nested arrays; of other objects, of their kind alone."""
+    hashed = hashlib.sha256()
+    _add(hashed, value)
+    return hashed.hexdigest()[:12]
+
+
+def _add(hashed: Any, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for key in value:
+            hashed.update(str(key).encode())
+            _add(hashed, value[key])
+    elif isinstance(value, tuple | list):
+        for item in value:
+            _add(hashed, item)
+    elif hasattr(value, "__array__"):
+        array = np.ascontiguousarray(value)
+        hashed.update(f"{array.shape} {array.dtype}".encode())
+        hashed.update(array.tobytes() if array.dtype.hasobject else array.data)
+    else:
+        kind = type(value)
+        spec = getattr(value, "element_spec", "")
+        hashed.update(f"{kind.__module__}.{kind.__qualname__} {spec}".encode())
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str | int) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return isinstance(value, list | tuple) and all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def _named(function: Any) -> bool:
+    """Whether a module has the function or class under its name."""
+    module = sys.modules.get(str(getattr(function, "__module__", None)))
+    try:
+        return operator.attrgetter(getattr(function, "__qualname__", ""))(module) is function
+    except AttributeError:
+        return False

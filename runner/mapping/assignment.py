@@ -1,0 +1,197 @@
+"""The assignment of tensors' modules to variables' modules that all evidence supports most."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_matrix
+
+from runner.mapping.fitting import Fitter, Fitting
+from runner.mapping.modules import Module
+from runner.mapping.names import Token
+
+Matrix: TypeAlias = NDArray[Any]
+
+# Each module that is assigned outweighs all other evidence.
+_ASSIGNED = 1000.0
+# A tensor or a variable that stays alone in two modules that fit otherwise.
+_ALONE = 20.0
+_WORDS, _ORDER, _STRUCTURE = 2.0, 1.0, 6.0
+_MOST_ROUNDS = 8
+# The share of pairs that must have a word on both sides, of those that have it on one.
+_TRUSTED = 0.6
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Which module of tensors each module of variables takes.
+
+    Attributes:
+      variables: the model's modules.
+      tensors: the file's modules.
+      fittings: (variable module, tensor module), by index -> how they fit.
+      pairs: variable module -> tensor module, by index.
+      trusted: the words that both sides use of the same modules.
+      ordered: whether the file's order is that of its model's definition.
+    """
+
+    variables: Sequence[Module]
+    tensors: Sequence[Module]
+    fittings: dict[tuple[int, int], Fitting]
+    pairs: dict[int, int]
+    trusted: frozenset[str]
+    ordered: bool
+
+
+def assign(
+    variables: Sequence[Module], tensors: Sequence[Module], fitter: Fitter, *, ordered: bool
+) -> Assignment:
+    """Assigns modules by words and order, then by structure too until nothing changes."""
+    fittings = _fittings(variables, tensors, fitter)
+    score = np.zeros((len(variables), len(tensors)))
+    for (row, column), fitting in fittings.items():
+        score[row, column] = _ASSIGNED - _ALONE * (len(fitting.lacking) + fitting.extra)
+    fixed = score + _ORDER * _order(variables, tensors)
+    words, structure = _Words(variables, tensors), _Structure(variables, tensors)
+    total = fixed + _WORDS * words.agreement({})
+    pairs: dict[int, int] = {}
+    for _ in range(_MOST_ROUNDS):
+        rows, columns = linear_sum_assignment(np.where(score > 0, total, 0.0), maximize=True)
+        before, pairs = (
+            pairs,
+            {
+                int(row): int(column)
+                for row, column in zip(rows, columns, strict=True)
+                if score[row, column] > 0
+            },
+        )
+        if pairs == before:
+            break
+        total = fixed + _WORDS * words.agreement(pairs) + _STRUCTURE * structure.support(pairs)
+    return Assignment(variables, tensors, fittings, pairs, words.trusted(pairs), ordered)
+
+
+def _fittings(
+    variables: Sequence[Module], tensors: Sequence[Module], fitter: Fitter
+) -> dict[tuple[int, int], Fitting]:
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for column, tensor in enumerate(tensors):
+        by_size[tensor.sizes[-1]].append(column)
+    fittings = {}
+    # Modules with equal shapes and roles fit alike, but for the names.
+    for row, variable in enumerate(variables):
+        for column in by_size[variable.sizes[-1]]:
+            fitting = fitter.fit(variable, tensors[column])
+            if fitting is not None:
+                fittings[row, column] = fitting
+    return fittings
+
+
+def words_of(module: Module) -> frozenset[str]:
+    """Returns the words of a module's name."""
+    return frozenset(token for token in module.tokens if isinstance(token, str))
+
+
+class _Words:
+    """How well the words of names agree."""
+
+    def __init__(self, variables: Sequence[Module], tensors: Sequence[Module]) -> None:
+        mine, theirs = [*map(words_of, variables)], [*map(words_of, tensors)]
+        self._shared = sorted(frozenset().union(*mine) & frozenset().union(*theirs))
+        self._mine = self._table(mine)
+        self._theirs = self._table(theirs)
+        frequency = (self._mine.mean(0) + self._theirs.mean(0)) / 2
+        self._rarity = -np.log(frequency)
+
+    def _table(self, names: Sequence[frozenset[str]]) -> Matrix:
+        rows = [[word in words for word in self._shared] for words in names]
+        return np.array(rows, float).reshape(len(names), len(self._shared))
+
+    def agreement(self, pairs: dict[int, int]) -> Matrix:
+        """Returns how well modules agree by rare words, of which other pairs have both or none."""
+        weight = self._rarity * self._trust(pairs)
+        both = (self._mine * weight) @ self._theirs.T
+        alone = (self._mine @ weight)[:, None] + (self._theirs @ weight)[None, :] - 2 * both
+        agreement: Matrix = both - alone / 2
+        return agreement
+
+    def _trust(self, pairs: dict[int, int]) -> Matrix:
+        if not pairs:
+            return np.ones(len(self._shared))
+        mine, theirs = self._mine[[*pairs.keys()]], self._theirs[[*pairs.values()]]
+        trust: Matrix = (mine * theirs).sum(0) / np.maximum(np.maximum(mine, theirs).sum(0), 1)
+        return trust
+
+    def trusted(self, pairs: dict[int, int]) -> frozenset[str]:
+        """Returns the words that most pairs have on both sides, where one has them."""
+        trust = self._trust(pairs)
+        return frozenset(
+            word for word, share in zip(self._shared, trust, strict=True) if share >= _TRUSTED
+        )
+
+
+def _order(variables: Sequence[Module], tensors: Sequence[Module]) -> Matrix:
+    """Returns how near the ranks of modules among those like them are, from -1 to 0."""
+    total: Matrix = np.zeros((len(variables), len(tensors)))
+    for by_words in (False, True):
+        mine, theirs = _ranks(variables, by_words), _ranks(tensors, by_words)
+        total -= np.abs(mine[:, None] - theirs[None, :]) / 2
+    return total
+
+
+def _ranks(modules: Sequence[Module], by_words: bool) -> Matrix:
+    """Returns the rank of each module, from 0 to 1, among those of equal sizes (and words)."""
+    groups: dict[object, list[int]] = defaultdict(list)
+    for index, module in enumerate(modules):
+        words = tuple(token for token in module.tokens if isinstance(token, str))
+        groups[module.sizes, words if by_words else ()].append(index)
+    ranks = np.zeros(len(modules))
+    for members in groups.values():
+        ordered = sorted(members, key=lambda index: modules[index].position)
+        ranks[ordered] = np.arange(len(ordered)) / max(len(ordered) - 1, 1)
+    return ranks
+
+
+class _Structure:
+    """Whether the beginnings and the ends of two names correspond already."""
+
+    def __init__(self, variables: Sequence[Module], tensors: Sequence[Module]) -> None:
+        self._sides = [
+            (_incidence(variables, ends), _incidence(tensors, ends)) for ends in (False, True)
+        ]
+
+    def support(self, pairs: dict[int, int]) -> Matrix:
+        """Returns, for two modules, the mean overlap of the best of their beginnings and ends."""
+        total: Matrix = np.zeros(())
+        for mine, theirs in self._sides:
+            chosen = csr_matrix(
+                (np.ones(len(pairs)), ([*pairs.keys()], [*pairs.values()])),
+                (mine.shape[0], theirs.shape[0]),
+            )
+            common = (mine.T @ chosen @ theirs).tocoo()
+            sizes, others = mine.sum(0).A1, theirs.sum(0).A1
+            overlap = common.data / (sizes[common.row] + others[common.col] - common.data)
+            # One shared module alone says nothing: the pair itself would be its own evidence.
+            overlap[common.data < 2] = 0
+            links = csr_matrix((overlap**2, (common.row, common.col)), common.shape)
+            total = total + np.asarray((mine @ links @ theirs.T).todense())
+        return total
+
+
+def _incidence(modules: Sequence[Module], ends: bool) -> csr_matrix:
+    """Returns modules x beginnings (or ends) of their names, 1 where a module has it."""
+    numbers: dict[tuple[Token, ...], int] = {}
+    rows, columns = [], []
+    for row, module in enumerate(modules):
+        cells = module.tokens
+        for count in range(1, len(cells) + 1):
+            cut = cells[-count:] if ends else cells[:count]
+            rows.append(row)
+            columns.append(numbers.setdefault(cut, len(numbers)))
+    return csr_matrix((np.ones(len(rows)), (rows, columns)), (len(modules), len(numbers) or 1))

@@ -1,0 +1,138 @@
+"""`runner map`: prints the rules that bring checkpoints into a model, and their plan."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import yaml
+from hydra.utils import get_object
+
+from runner.config.choices import EXPERIMENT
+from runner.config.composition import (
+    command_scope,
+    compose_command,
+    experiment_names,
+    without_hydra,
+)
+from runner.config.instantiation import build_target
+from runner.config.validation import validate
+from runner.errors import CheckpointError, ConfigError, PlanError, Problem, nearest
+from runner.mapping.proposal import propose
+from runner.restoration import report
+
+_DESCRIPTION = """Prints the rules that bring checkpoints into a model, as YAML, then the plan.
+
+MODEL is the `_target_` of a function or class with its arguments as KEY=VALUE, such as
+keras.applications.ResNet50 classes=10; a .keras file; or an experiment. CHECKPOINT is a path of any
+format; of an experiment it may be the name of a scaffold, whose checkpoint is read. What evidence
+does not decide is listed and is no rule. Exit code: 0, 2 for a mistake in the command, or 3 when
+variables are left without a rule."""
+_EPILOG = "example: runner map keras.applications.ResNet50 resnet50.pt --hint downsample=0"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs `runner map` with the arguments after it.
+
+    Raises:
+      ConfigError: when the model cannot be built.
+      CheckpointError: when a checkpoint cannot be read.
+      PlanError: when variables are not decided; the rules are printed before.
+    """
+    parsed = _parser().parse_args(arguments)
+    hints = dict(_pair(hint, "--hint") for hint in parsed.hint)
+    settings = [argument for argument in parsed.arguments if "=" in argument.split("/")[0]]
+    paths = [argument for argument in parsed.arguments if argument not in settings]
+    if not paths:
+        raise ConfigError(
+            Problem("no checkpoint is named", "runner map takes a model and checkpoints", _EPILOG)
+        )
+    model, scaffolds = _model(parsed.model, settings)
+    checkpoints = [str(scaffolds.get(path, path)) for path in paths]
+    for checkpoint in checkpoints:
+        if checkpoint.startswith(EXPERIMENT):
+            state, remedy = f"{checkpoint} names an experiment", "name a run of it"
+            raise ConfigError(Problem(state, "runner map trains nothing", remedy))
+    proposal = propose(model, checkpoints, hints=hints)
+    print(proposal, end="")
+    print("\n".join(f"# {line}".rstrip() for line in report.summary(proposal.plan)))
+    if proposal.plan.problems:
+        raise PlanError(*proposal.plan.problems)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="runner map",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("arguments", metavar="[KEY=VALUE...] CHECKPOINT", nargs="*")
+    parser.add_argument(
+        "--hint",
+        action="append",
+        default=[],
+        metavar="THEIRS=OURS",
+        help="a word in names of tensors and the model's word for it; may be repeated",
+    )
+    return parser
+
+
+def _pair(text: str, where: str) -> tuple[str, str]:
+    theirs, equals, ours = text.partition("=")
+    if not (theirs and equals and ours):
+        cause = "it takes a word of the checkpoint and the model's word for it"
+        raise ConfigError(Problem(f"{where} is {text!r}", cause, f"{where} q=query"))
+    return theirs, ours
+
+
+def _model(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
+    """Returns a model and the checkpoints of its scaffolds, by name.
+
+    Raises:
+      ConfigError: when it cannot be built.
+    """
+    if name.endswith(".keras"):
+        try:
+            return keras.models.load_model(name, compile=False), {}
+        except (OSError, ValueError, TypeError) as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            raise CheckpointError(Problem(f"{name} cannot be loaded", lines[0])) from error
+    if "." in name:
+        return _of_target(name, settings), {}
+    with command_scope():
+        if name not in experiment_names():
+            raise ConfigError(
+                Problem(
+                    f"there is no experiment {name!r}",
+                    "a model is a dotted name, a .keras file or an experiment",
+                    "name one of them",
+                    nearest(name, experiment_names()),
+                )
+            )
+        overrides = [f"+experiment={name}", *settings]
+        config = validate(without_hydra(compose_command(overrides)), experiment_names())
+    if not config.model:
+        cause = "it trains a graph or a function"
+        raise ConfigError(Problem(f"the experiment {name} has no Keras model", cause))
+    checkpoints = {key: scaffold.checkpoint for key, scaffold in config.scaffolds.items()}
+    return build_target("model", config.model), checkpoints
+
+
+def _of_target(name: str, settings: Sequence[str]) -> Any:
+    """Builds the model of a `_target_`; of `keras.applications` without downloading weights."""
+    node: dict[str, Any] = {"_target_": name}
+    try:
+        default = inspect.signature(get_object(name)).parameters.get("weights")
+        if default is not None and isinstance(default.default, str):
+            node["weights"] = None
+    except (ImportError, ValueError, TypeError, AttributeError):
+        pass  # `build_target` reports what is wrong.
+    for setting in settings:
+        key, value = _pair(setting, "MODEL's argument")
+        node[key] = yaml.safe_load(value)
+    return build_target("MODEL", node)

@@ -1,0 +1,166 @@
+"""The pairs of variables and tensors, certain or ambiguous, of two lists of names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from runner.mapping.assignment import Assignment, assign
+from runner.mapping.certainty import Judgement, judge
+from runner.mapping.fitting import Fitter, Fitting, Taken
+from runner.mapping.layouts import Shape
+from runner.mapping.modules import WEIGHT, Module, group, thirds
+from runner.mapping.names import hinted, tokens
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a variable takes, and how sure that is.
+
+    Attributes:
+      variable: its name.
+      taken: the tensors and steps.
+      reasons: the evidence.
+      candidates: what it could take as well as `taken`, with that; empty for a certain pair.
+      against: the kinds of evidence that speak for another one.
+    """
+
+    variable: str
+    taken: Taken
+    reasons: tuple[str, ...]
+    candidates: tuple[Taken, ...] = ()
+    against: tuple[str, ...] = ()
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether every exchange costs evidence."""
+        return not self.candidates
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    """Which tensor is which variable.
+
+    Attributes:
+      pairs: variable -> pair.
+      constants: variable -> the constant that stands for a bias or a scale that the file lacks.
+      left: variables without a tensor.
+      unused: tensors that no variable takes.
+      layout: the decision on the layout of kernels, with its reason.
+    """
+
+    pairs: Mapping[str, Pair]
+    constants: Mapping[str, str]
+    left: tuple[str, ...]
+    unused: tuple[str, ...]
+    layout: str
+
+
+def correspond(
+    variables: Mapping[str, Shape],
+    tensors: Mapping[str, Shape],
+    *,
+    layers: Mapping[str, str] | None = None,
+    ordered: bool = False,
+    flattened: Mapping[str, Shape] | None = None,
+    hints: Mapping[str, str] | None = None,
+) -> Correspondence:
+    """Finds which tensors of a checkpoint are which variables of a model.
+
+    Args:
+      variables: name -> shape, in the model's order.
+      tensors: name -> shape of the floating tensors, in the file's order.
+      layers: variable -> class of its Keras layer, if known.
+      ordered: whether the file's order is that of its model's definition.
+      flattened: kernel -> (channels, height, width) of the map whose flattened values it reads.
+      hints: words of the file -> words of the model.
+    """
+    spelled = {name: hinted(name, hints or {}) for name in tensors}
+    names = [name for name, shape in tensors.items() if shape and not _is_slot(name, tensors)]
+    if not ordered:
+        names.sort(key=lambda name: _natural(spelled[name]))
+    mine = group({name: shape for name, shape in variables.items() if shape}, layers=layers)
+    theirs = thirds(group({name: tensors[name] for name in names}, spelled=spelled), mine)
+    fitter = Fitter(mine, theirs)
+    assignment, judgements = judge(assign(mine, theirs, fitter, ordered=ordered))
+    pairs: dict[str, Pair] = {}
+    for row, column in assignment.pairs.items():
+        for variable in assignment.fittings[row, column].by_variable:
+            pairs[variable] = _pair(assignment, judgements[row], row, variable)
+    pairs |= _positions(variables, tensors, pairs)
+    for variable, axes in (flattened or {}).items():
+        if variable in pairs and pairs[variable].taken.step == "linear":
+            step = f"linear | unflatten({', '.join(map(str, axes))})"
+            taken = replace(pairs[variable].taken, step=step)
+            reasons = (*pairs[variable].reasons, "behind a flatten")
+            pairs[variable] = replace(pairs[variable], taken=taken, reasons=reasons)
+    constants = {
+        variable: "ones()" if role == WEIGHT else "zeros()"
+        for row, column in assignment.pairs.items()
+        if row in judgements and not judgements[row].candidates
+        for role, variable in _lacking(mine[row], assignment.fittings[row, column])
+    }
+    used = {name for pair in pairs.values() for name in pair.taken.tensors}
+    return Correspondence(
+        {name: pairs[name] for name in variables if name in pairs},
+        constants,
+        tuple(name for name in variables if name not in pairs and name not in constants),
+        tuple(name for name in tensors if name not in used),
+        f"{fitter.layout.value if fitter.layout else 'undecided'}: {fitter.reason}",
+    )
+
+
+def _lacking(module: Module, fitting: Fitting) -> list[tuple[str, str]]:
+    """Returns the role and name of the variables for which a module's tensors have none."""
+    leaves = module.leaves.items()
+    return [(role, leaf.name) for role, leaf in leaves if leaf.name in fitting.lacking]
+
+
+def _is_slot(name: str, tensors: Mapping[str, object]) -> bool:
+    """Returns whether a name extends another tensor's, as `kernel/Adam` does."""
+    parts = name.split("/")
+    return any("/".join(parts[:count]) in tensors for count in range(1, len(parts)))
+
+
+def _positions(
+    variables: Mapping[str, Shape], tensors: Mapping[str, Shape], pairs: Mapping[str, Pair]
+) -> dict[str, Pair]:
+    """Finds tables of positions that begin behind two rows, as RoBERTa's and BART's do."""
+    used = {name for pair in pairs.values() for name in pair.taken.tensors}
+    free = [name for name in tensors if name not in used and "position" in tokens(name)]
+    result = {}
+    for variable, shape in variables.items():
+        if variable in pairs or len(shape) != 2 or "position" not in tokens(variable):
+            continue
+        rows = (shape[0] + 2, shape[1])
+        fit = [name for name in free if tensors[name] == rows]
+        words = {*tokens(variable)}
+        fit.sort(key=lambda name: -len(words & {*tokens(name)}))
+        options = tuple(Taken((name,), step="[2:]") for name in fit)
+        shared = [len(words & {*tokens(name)}) for name in fit[:2]]
+        if options:
+            sure = len(options) == 1 or shared[0] > shared[1]
+            reasons = ("two rows more: positions begin behind the padding",)
+            result[variable] = Pair(variable, options[0], reasons, () if sure else options)
+    return result
+
+
+def _natural(name: str) -> tuple[tuple[bool, str, int], ...]:
+    return tuple(
+        (False, "", token) if isinstance(token, int) else (True, token, 0) for token in tokens(name)
+    )
+
+
+def _pair(assignment: Assignment, judgement: Judgement, row: int, variable: str) -> Pair:
+    taken = assignment.fittings[row, assignment.pairs[row]].by_variable[variable]
+    columns = judgement.candidates or (assignment.pairs[row],)
+    candidates: dict[tuple[object, ...], Taken] = {}
+    for column in columns:
+        option = assignment.fittings[row, column].by_variable.get(variable)
+        if option is not None:
+            for name in option.others or option.tensors:
+                names = (name,) if option.others else option.tensors
+                candidates[names, option.part] = replace(option, tensors=names, others=())
+    sure = len(candidates) < 2 and not judgement.candidates
+    options = () if sure else tuple(candidates.values())
+    return Pair(variable, taken, judgement.reasons, options, judgement.contradiction)

@@ -1,0 +1,245 @@
+"""What speaks for a pair of modules, and what for its exchange with another pair."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from runner.mapping.assignment import Assignment, words_of
+from runner.mapping.modules import Module
+from runner.mapping.names import KINDS, RELATIVE, STAGES, Token
+
+Cut = tuple[Token, ...]
+NUMBERS, WORDS, PLACES = "numbers", "words", "structure"
+
+
+class Exchanges:
+    """The evidence that an exchange of two modules costs."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._ends = [_Places(assignment, ends=ends) for ends in (False, True)]
+
+    def evidence(
+        self, row: int, taker: int | None, column: int, other: int
+    ) -> tuple[list[str], list[str]]:
+        """Returns the kinds of evidence for the pairs as they are, and for their exchange."""
+        variables, tensors = self._assignment.variables, self._assignment.tensors
+        first = variables[row], tensors[column]
+        second = (None if taker is None else variables[taker]), tensors[other]
+        support: list[str] = []
+        opposed: list[str] = []
+        for kind, verdict in (
+            (NUMBERS, self._order(first, second)),
+            (WORDS, _words(first, second, self._assignment.trusted)),
+            (PLACES, self._places(row, taker, column, other)),
+        ):
+            if verdict:
+                (support if verdict > 0 else opposed).append(kind)
+        return support, opposed
+
+    def claims(self, row: int, claimant: int, column: int) -> tuple[list[str], list[str]]:
+        """Returns the evidence for a pair, and for a variable that has no tensors in its place."""
+        mine, yours = (words_of(self._assignment.variables[at]) for at in (row, claimant))
+        words = words_of(self._assignment.tensors[column]) & self._assignment.trusted
+        support, opposed = len((mine - yours) & words), len((yours - mine) & words)
+        if bool(support) == bool(opposed):
+            return [], []
+        return ([WORDS], []) if support else ([], [WORDS])
+
+    def _order(self, first: tuple[Module, Module], second: tuple[Module | None, Module]) -> int:
+        """Compares the order of two modules, as numbers and words tell it."""
+        if second[0] is None:
+            return 0
+        mine, theirs = _sign(first[0], second[0]), _sign(first[1], second[1])
+        if not mine or not theirs:
+            return 0
+        numbered = all(map(_differ_by_number, first, (second[0], second[1])))
+        if not numbered and (_is_relative(first) or _is_relative((second[0], second[1]))):
+            # `input_norm` and `post_attention_norm`: the file's order has to say the same.
+            place = first[1].position - second[1].position
+            if not self._assignment.ordered or place * theirs < 0:
+                return 0
+        return mine * theirs
+
+    def _places(self, row: int, taker: int | None, column: int, other: int) -> int:
+        """Compares which beginnings and ends of names correspond, by what cannot be exchanged."""
+        if taker is None:
+            return 0
+        support = opposed = False
+        for places in self._ends:
+            for one in (
+                places.links(row, taker, column, other),
+                places.links(taker, row, other, column),
+            ):
+                support |= one[0]
+                opposed |= one[1]
+        return support - opposed
+
+
+# How many of the modules with one beginning must be paired with one beginning of the other side.
+_LINKED = 0.7
+
+
+class _Places:
+    """The modules that share a beginning (or an end) of their names, and their pairs."""
+
+    def __init__(self, assignment: Assignment, *, ends: bool) -> None:
+        self._pairs = assignment.pairs
+        self._mine = _cuts(assignment.variables, ends)
+        self._theirs = _cuts(assignment.tensors, ends)
+        kinds: dict[Cut, Counter[tuple[int, ...]]] = defaultdict(Counter)
+        self._size, self._size_of_theirs = Counter[Cut](), Counter[Cut]()
+        self._common: Counter[tuple[Cut, Cut]] = Counter()
+        for row, module in enumerate(assignment.variables):
+            for cut in self._mine[row]:
+                kinds[cut][module.sizes] += 1
+        # Compared often: which modules begin so, by their sizes.
+        self._kinds = {cut: frozenset(counts.items()) for cut, counts in kinds.items()}
+        for row, column in assignment.pairs.items():
+            self._size.update(self._mine[row])
+            self._size_of_theirs.update(self._theirs[column])
+            for cut in self._mine[row]:
+                self._common.update((cut, theirs) for theirs in self._theirs[column])
+
+        self._links: dict[Cut, set[Cut]] = defaultdict(set)
+        self._firm: dict[Cut, set[Cut]] = defaultdict(set)
+        for (cut, end), common in self._common.items():
+            size = max(self._size[cut], self._size_of_theirs[end])
+            if size > 1 and self._size[cut] > 1:
+                if common >= _LINKED * (size - 1):
+                    self._links[cut].add(end)
+                # A pair is no evidence for itself.
+                if common - 1 >= _LINKED * (size - 1):
+                    self._firm[cut].add(end)
+
+    def links(self, row: int, taker: int, column: int, other: int) -> tuple[bool, bool]:
+        """Returns whether what is around a module goes with its tensors, or with the others.
+
+        Only beginnings that the two modules do not share count, and of these only such that could
+        not be exchanged as a whole.
+        """
+        mine, yours = self._mine[row], self._mine[taker]
+        theirs, others = self._theirs[column], self._theirs[other]
+        shared, shared_of_theirs = _common_length(mine, yours), _common_length(theirs, others)
+        rivals = {self._kinds[cut] for cut in yours[shared:]}
+        support = opposed = False
+        for cut in mine[shared:]:
+            if cut not in self._links or self._kinds[cut] in rivals:
+                continue
+            support |= not self._firm[cut].isdisjoint(theirs[shared_of_theirs:])
+            opposed |= not self._links[cut].isdisjoint(others[shared_of_theirs:])
+        return support, opposed
+
+
+class Ties:
+    """What ties a module to its tensors, whatever others do."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._mine = _both(assignment.variables)
+        self._theirs = _both(assignment.tensors)
+        self._sizes = Counter(cut for row in assignment.pairs for cut in self._mine[row])
+        columns = assignment.pairs.values()
+        self._sizes_of_theirs = Counter(cut for column in columns for cut in self._theirs[column])
+        self._common = Counter(
+            (cut, end)
+            for row, column in assignment.pairs.items()
+            for cut in self._mine[row]
+            for end in self._theirs[column]
+        )
+
+    def bind(self, row: int) -> bool:
+        """Returns whether words or the modules around it tie a module to its tensors.
+
+        Where one side has no words but for kinds of layers, none contradict.
+        """
+        column = self._assignment.pairs[row]
+        one, two = self._assignment.variables[row], self._assignment.tensors[column]
+        mine, theirs = words_of(one) - KINDS, words_of(two) - KINDS
+        if not mine or not theirs or mine & theirs & self._assignment.trusted:
+            return True
+        return any(
+            common > 1 and common - 1 >= _LINKED * (size - 1)
+            for cut in self._mine[row]
+            for end in self._theirs[column]
+            for common in [self._common[cut, end]]
+            for size in [max(self._sizes[cut], self._sizes_of_theirs[end])]
+        )
+
+
+def _both(modules: Sequence[Module]) -> list[list[tuple[bool, Cut]]]:
+    """Returns the beginnings and ends of each name that say more than a kind of layer."""
+    return [
+        [
+            (ends, cut)
+            for ends, cuts in ((False, starts), (True, stops))
+            for cut in cuts
+            if not KINDS.issuperset(cut)
+        ]
+        for starts, stops in zip(_cuts(modules, False), _cuts(modules, True), strict=True)
+    ]
+
+
+def _cuts(modules: Sequence[Module], ends: bool) -> list[list[Cut]]:
+    """Returns the beginnings (or ends) of each module's name, shortest first."""
+    return [
+        [
+            module.tokens[-count:] if ends else module.tokens[:count]
+            for count in range(1, len(module.tokens) + 1)
+        ]
+        for module in modules
+    ]
+
+
+def _common_length(one: Sequence[Cut], two: Sequence[Cut]) -> int:
+    count = 0
+    while count < min(len(one), len(two)) and one[count] == two[count]:
+        count += 1
+    return count
+
+
+def _difference(one: Module, two: Module) -> tuple[Token | None, Token | None]:
+    """Returns the first words or numbers in which two names differ."""
+    cells = zip_longest(one.tokens, two.tokens, fillvalue=None)
+    return next(((a, b) for a, b in cells if a != b), (None, None))
+
+
+def _differ_by_number(one: Module, two: Module) -> bool:
+    return all(isinstance(token, int) for token in _difference(one, two))
+
+
+def _sign(one: Module, two: Module) -> int:
+    """Returns -1 if a module comes first by the first word or number that differs, 1 if second."""
+    first, second = _difference(one, two)
+    if not isinstance(first, str) and not isinstance(second, str):
+        # Keras numbers the second of a name: `norm`, `norm_1`.
+        return -1 if (-1 if first is None else first) < (-1 if second is None else second) else 1
+    one_rank, two_rank = STAGES.get(str(first), -1), STAGES.get(str(second), -1)
+    if -1 in (one_rank, two_rank) or one_rank == two_rank:
+        return 0
+    return -1 if one_rank < two_rank else 1
+
+
+def _is_relative(pair: Iterable[Module]) -> bool:
+    return any(module.is_vector and words_of(module) & RELATIVE for module in pair)
+
+
+def _words(
+    first: tuple[Module, Module], second: tuple[Module | None, Module], trusted: frozenset[str]
+) -> int:
+    """Compares the words that two pairs do not share."""
+    mine, theirs = words_of(first[0]), words_of(first[1])
+    yours = words_of(second[0]) if second[0] is not None else frozenset[str]()
+    others = words_of(second[1])
+    if mine - yours == theirs - others and yours - mine == others - theirs:
+        return 1 if mine != yours else 0
+    if _is_relative(first) or (second[0] is not None and _is_relative((second[0], second[1]))):
+        return 0
+    one, two = (mine - yours) & trusted, (yours - mine) & trusted
+    three, four = (theirs - others) & trusted, (others - theirs) & trusted
+    support, opposed = len(one & three) + len(two & four), len(one & four) + len(two & three)
+    if bool(support) == bool(opposed):
+        return 0
+    return 1 if support else -1

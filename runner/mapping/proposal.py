@@ -1,0 +1,192 @@
+"""`propose`: the rules that bring checkpoints into a model, as scaffolds, and their plan."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.checkpoints.locate import resolve
+from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.reader import CheckpointSpec, parse_dtype
+from runner.mapping.correspondence import Correspondence, correspond
+from runner.mapping.layouts import Shape
+from runner.mapping.names import tokens
+from runner.mapping.rules import Written, write
+from runner.mapping.text import document
+from runner.restoration import eager
+from runner.restoration.eager_plan import WarmStartPlan
+from runner.restoration.model_variables import eager_variables, layer_facts, tensorflow_variable
+from runner.restoration.variables import WARM_STARTED, classify
+
+# The formats that keep the order in which a model defines its layers.
+_ORDERED = ("PyTorch file",)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Rules for a model and checkpoints; prints as YAML to paste.
+
+    Attributes:
+      scaffolds: name -> keys of the scaffold, as `runner.plan` and `runner.warm_start` take them.
+      found: scaffold -> which tensor is which variable, certain or not.
+      plan: the plan with these scaffolds; variables that are not decided are among its problems.
+    """
+
+    scaffolds: Mapping[str, Mapping[str, Any]]
+    found: Mapping[str, Correspondence]
+    plan: WarmStartPlan
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether every variable for which there is a tensor is decided."""
+        pairs = (pair for found in self.found.values() for pair in found.pairs.values())
+        return all(pair.is_certain for pair in pairs)
+
+    def __str__(self) -> str:
+        return document(self.scaffolds, self.found)
+
+
+def propose(
+    model: Any,
+    checkpoint: str | Path | Sequence[str | Path],
+    *,
+    hints: Mapping[str, str] | None = None,
+) -> Proposal:
+    """Finds which tensors of checkpoints are which variables of a model, and writes it as rules.
+
+    It reads names and shapes alone and changes nothing. What evidence does not decide is no rule.
+
+    Args:
+      model: a built Keras model or layer, a `tf.Module`, or a mapping name -> variable.
+      checkpoint: the path of a checkpoint of any format, or several; of these, each gives values to
+        variables for which those before it have none.
+      hints: words in names of tensors -> words in names of variables, such as `{"q": "query"}`.
+
+    Raises:
+      ConfigError: when the model has no variables.
+      CheckpointError: when a checkpoint cannot be read.
+    """
+    variables = {
+        name: tuple(tensorflow_variable(variable).shape.as_list())
+        for name, variable in eager_variables(model).items()
+        if classify(name, model=True) in WARM_STARTED
+    }
+    facts = {name: known for name, known in layer_facts(model).items() if name in variables}
+    layers = {name: known["layer"] for name, known in facts.items()}
+    # PyTorch flattens the channels first, Keras last.
+    maps = {name: known["flattened"] for name, known in facts.items() if known["flattened"]}
+    flattened = {name: (axes[-1], *axes[:-1]) for name, axes in maps.items()}
+    paths = [checkpoint] if isinstance(checkpoint, str | Path) else [*checkpoint]
+    scaffolds: dict[str, dict[str, Any]] = {}
+    found: dict[str, Correspondence] = {}
+    free = dict(variables)
+    for path in [os.fspath(path) for path in paths]:
+        ((resolved,), name) = resolve(path, "latest"), _name(path, scaffolds)
+        spec = open_checkpoint(resolved).spec()
+        found[name] = correspond(
+            free,
+            _floating(spec),
+            layers=layers,
+            ordered=spec.format in _ORDERED,
+            flattened=flattened,
+            hints=hints,
+        )
+        found[name] = with_types(found[name], spec)
+        written = write(found[name], variables, layers)
+        free = {variable: shape for variable, shape in free.items() if variable in found[name].left}
+        scaffolds[name] = _scaffold(path, written, found[name], variables)
+    return Proposal(scaffolds, found, eager.plan(model, scaffolds))
+
+
+def _floating(spec: CheckpointSpec) -> dict[str, Shape]:
+    """Returns the tensors that may be weights: counters and position numbers are integers."""
+    names = {name: alias for alias, name in spec.aliases.items()}
+    tensors = {
+        names.get(name, name): tensor.shape
+        for name, tensor in spec.tensors.items()
+        if _is_floating(tensor.dtype)
+    }
+    merged: dict[str, Shape] = {}
+    for name, shape in tensors.items():
+        # Weight norm keeps a magnitude and a direction, which `torch` merges by itself.
+        whole, direction = _NORMED.sub(r"\1", name), _DIRECTION.sub(r"\1", name)
+        if whole == name or whole in tensors:
+            merged[name] = shape
+        elif direction != name:
+            merged[direction] = shape
+    return merged
+
+
+_NORMED = re.compile(r"parametrizations\.(\w+)\.original[01]$|(?<=weight)_[gv]$")
+_DIRECTION = re.compile(r"parametrizations\.(\w+)\.original1$|(?<=weight)_v$")
+
+
+def _is_floating(dtype: str) -> bool:
+    try:
+        return parse_dtype(dtype).kind not in "biu"
+    except ValueError:
+        return False
+
+
+def _name(path: str, taken: Mapping[str, object]) -> str:
+    stem = re.sub(r"\W+", "_", Path(path.rstrip("/")).name.partition(".")[0]).strip("_")
+    stem = stem or "pretrained"
+    return next(
+        name
+        for at in range(len(taken) + 1)
+        if (name := f"{stem}_{at}" if at else stem) not in taken
+    )
+
+
+def _scaffold(
+    path: str, written: Written, found: Correspondence, variables: Mapping[str, object]
+) -> dict[str, Any]:
+    """Returns the keys of a scaffold."""
+    claimed = {*found.pairs, *found.constants}
+    others = [name for name in variables if name not in claimed]
+    if not others:
+        selected = {"include": ["*"]}
+    elif {*others} == {*found.left}:
+        selected = {"include": ["*"], "exclude": cover(others, claimed)}
+    else:
+        selected = {"include": cover(claimed, others)}
+    keys: dict[str, Any] = {"checkpoint": path, "variables": selected}
+    if written.convert:
+        keys["convert"] = dict(written.convert)
+    if written.rules:
+        keys["rules"] = dict(written.rules)
+    return keys
+
+
+def with_types(found: Correspondence, spec: CheckpointSpec) -> Correspondence:
+    """Adds the one row of token types, which BERT's kin have, where the model has no such table."""
+    rows = [
+        name
+        for name in found.unused
+        if "segment" in tokens(name) and spec.tensors[name].shape[:1] == (1,)
+    ]
+    tables = [name for name in found.pairs if {"position", "embedding"} <= {*tokens(name)}]
+    if len(rows) != 1 or len(tables) != 1:
+        return found
+    pair = found.pairs[tables[0]]
+    taken = replace(pair.taken, tensors=(*pair.taken.tensors, rows[0]))
+    reasons = (*pair.reasons, "all tokens are of the one type that the file has")
+    pairs = {**found.pairs, tables[0]: replace(pair, taken=taken, reasons=reasons)}
+    return replace(
+        found, pairs=pairs, unused=tuple(name for name in found.unused if name != rows[0])
+    )
+
+
+def cover(names: Sequence[str] | set[str], others: Sequence[str] | set[str]) -> list[str]:
+    """Returns the shortest patterns that match all of some names and none of others."""
+    patterns: dict[str, None] = {}
+    prefixes = {name[: cut.start() + 1] for name in others for cut in re.finditer("/", name)}
+    for name in sorted(names):
+        starts = (name[: cut.start() + 1] for cut in re.finditer("/", name))
+        free = next((start for start in starts if start not in prefixes), None)
+        patterns[name if free is None else f"{free}*"] = None
+    return [*patterns]

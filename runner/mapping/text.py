@@ -1,0 +1,127 @@
+"""The YAML of a proposal, with the reason of each decision as a comment."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from runner.console import plural
+from runner.mapping.correspondence import Correspondence, Pair
+from runner.restoration.rule_patterns import compile_rule
+
+_MOST_SHOWN = 12
+
+
+def document(
+    scaffolds: Mapping[str, Mapping[str, Any]], found: Mapping[str, Correspondence]
+) -> str:
+    """Returns the YAML of scaffolds; comments tell reasons, and what is not decided."""
+    lines = ["scaffolds:"]
+    for name, keys in scaffolds.items():
+        lines.append(f"  {name}:")
+        for key, value in keys.items():
+            if key != "rules":
+                lines.append(f"    {_line(key, value)}")
+                if key == "convert":
+                    lines[-1] += f"  # {found[name].layout}"
+        if "rules" in keys:
+            lines += ["    rules:", *_rules(keys["rules"], found[name])]
+        lines += [f"    # {line}".rstrip() for line in _open_questions(found[name])]
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any) -> str:
+    wide = 10**6
+    if not isinstance(value, str):
+        flow = yaml.safe_dump([value], default_flow_style=True, width=wide, allow_unicode=True)
+        return f"{key}: {flow.strip()[1:-1]}"
+    line: str = yaml.safe_dump({key: value}, width=wide, allow_unicode=True)
+    return line.strip()
+
+
+def _rules(rules: Mapping[str, str], found: Correspondence) -> Iterator[str]:
+    used = by_rule(rules, [*found.pairs, *found.constants])
+    lines = [_line(key, value) for key, value in rules.items()]
+    width = min(max(map(len, lines)), 80)
+    for key, line in zip(rules, lines, strict=True):
+        pairs = [found.pairs[name] for name in used[key] if name in found.pairs]
+        reasons = Counter(reason for pair in pairs for reason in pair.reasons)
+        shown = ", ".join(reason for reason, _ in reasons.most_common()) or "the file has none"
+        yield f"      {line:{width}}  # {plural(len(used[key]), 'variable')}: {shown}"
+
+
+def by_rule(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
+    """Returns rule -> the variables that use it, of plain module rules last as in a scaffold."""
+    used: dict[str, list[str]] = {key: [] for key in rules}
+    ordered = sorted(rules, key=lambda key: key.endswith("/"))
+    patterns = [(key, compile_rule(key, rules[key])) for key in ordered]
+    for name in names:
+        for key, pattern in patterns:
+            if pattern.match(name) is not None:
+                used[key].append(name)
+                break
+    return used
+
+
+def _open_questions(found: Correspondence) -> Iterator[str]:
+    unsure = [pair for pair in found.pairs.values() if not pair.is_certain]
+    if unsure:
+        yield f"Not decided: {plural(len(unsure), 'variable')}, which have no rule above."
+        yield "A hint, a rule of your own or a proof of a guess decides."
+    groups: dict[str, list[Pair]] = defaultdict(list)
+    for pair in unsure:
+        groups[_skeleton([pair.variable, *_options(pair)])].append(pair)
+    for group in [*groups.values()][:_MOST_SHOWN]:
+        pair, options = group[0], _options(group[0])
+        more = f" and {len(group) - 1} like it" if len(group) > 1 else ""
+        yield f"- {pair.variable}{more}: {' or '.join(options[:4])}"
+        if len(options) > 4:
+            yield f"  or one of {len(options) - 4} more"
+        reason = f"{', '.join(pair.against)} speak against it" if pair.against else ""
+        if len(options) == 1:
+            yield f"  {reason or 'nothing but the shape speaks for it'}"
+        else:
+            yield f"  {reason or 'nothing decides'}; for example --hint '{_hint(pair, options)}'"
+    if len(groups) > _MOST_SHOWN:
+        yield f"- and {len(groups) - _MOST_SHOWN} more sets of such variables"
+    for title, names in (
+        ("No tensor fits", found.left),
+        ("No variable takes", found.unused),
+    ):
+        if names:
+            yield f"{title}: {_listed(names)}"
+
+
+def _options(pair: Pair) -> list[str]:
+    return [
+        " and ".join(option.tensors) + (f" (part {option.part})" if option.part is not None else "")
+        for option in pair.candidates
+    ]
+
+
+def _skeleton(names: Sequence[str]) -> str:
+    return re.sub(r"\d+", "#", " ".join(names))
+
+
+def _hint(pair: Pair, options: Sequence[str]) -> str:
+    """Returns a hint that would decide, in the words in which names differ."""
+    first, second = (re.split(r"[./]", option) for option in options[:2])
+    word = next((a for a, b in zip(first, second, strict=False) if a != b), first[-1])
+    parts = pair.variable.split("/")
+    return f"{word}={parts[-2] if len(parts) > 1 else parts[-1]}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        groups[_skeleton([name])].append(name)
+    shown = [
+        members[0] + (f" and {len(members) - 1} like it" if len(members) > 1 else "")
+        for members in groups.values()
+    ]
+    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    return ", ".join(shown[:_MOST_SHOWN]) + more

@@ -1,0 +1,241 @@
+"""`runner.fit`: the numbers of `keras.Model.fit`, in a run that resumes and grows into a file."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+
+import runner
+from runner.config.fit_experiment import digest
+from runner.errors import ConfigError, InterruptedRunError, PlanError
+from runner.inputs import FitData
+from tests.tiny.runs import disturbed
+
+_RANDOM = np.random.default_rng(0)
+X = _RANDOM.normal(size=(50, 4))
+Y = (X[:, 0] > 0).astype("int32")
+OFF = {"tracking.uri": None}
+
+
+def net(units: int = 3) -> keras.Model:
+    body = keras.layers.Dense(units, activation="tanh", name="body")
+    layers = [keras.Input((4,)), body, keras.layers.Dense(2, name="head")]
+    model = keras.Sequential(layers, name="net")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+    return model
+
+
+def arrays() -> tuple[NDArray[Any], NDArray[Any]]:
+    return X, Y
+
+
+def batches(start: int = 0) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    for first in range(10 * start, 50, 10):
+        yield X[first : first + 10].astype("float32"), Y[first : first + 10]
+
+
+class Sequence(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        return X[10 * index : 10 * index + 10], Y[10 * index : 10 * index + 10]
+
+
+def dataset() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((X.astype("float32"), Y)).batch(10)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "arrays": {"x": X, "y": Y, "batch_size": 10},
+    "function": {"x": arrays, "batch_size": 10},
+    "dataset": {"x": dataset()},
+    "function of a dataset": {"x": dataset},
+    "generators": {"x": batches, "steps_per_epoch": 5},
+    "PyDataset": {"x": Sequence()},
+}
+
+
+@pytest.fixture(scope="module")
+def history() -> tuple[list[float], list[NDArray[Any]]]:
+    keras.utils.set_random_seed(1)
+    model = net()
+    fitted = model.fit(
+        X, Y, batch_size=10, epochs=2, shuffle=False, validation_data=(X, Y), verbose=0
+    )
+    return fitted.history["val_loss"], model.get_weights()
+
+
+def fit(folder: Path, **arguments: Any) -> runner.Result:
+    settings = {"run_dir": str(folder / "runs"), **OFF, **arguments.pop("overrides", {})}
+    return runner.fit(**{"build_model": net, "seed": 1, **arguments, "overrides": settings})
+
+
+def _some(*names: str) -> list[Any]:
+    """The kinds of data: some always, the others in long tests."""
+    soak = pytest.mark.soak
+    return [kind if kind in names else pytest.param(kind, marks=soak) for kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", _some("arrays", "dataset"))
+def test_every_kind_of_data_gives_the_numbers_of_fit(
+    kind: str, history: tuple[list[float], list[NDArray[Any]]], tmp_path: Path
+) -> None:
+    validation = {"validation_data": (X, Y)}
+    result = fit(tmp_path, **KINDS[kind], **validation, epochs=2, shuffle=False)
+    losses, weights = history
+    assert result.metrics["validation/loss"].dropna().tolist() == pytest.approx(losses, rel=1e-6)
+    for one, other in zip(result.model("latest").get_weights(), weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", _some("PyDataset"))
+def test_an_interrupted_fit_continues_with_the_next_batch(kind: str, tmp_path: Path) -> None:
+    # The function of another call is another object, and data of another order would show.
+    data = {**KINDS[kind]}
+    if kind == "dataset":
+        data["x"] = dataset().shuffle(5, seed=2)
+    whole = fit(tmp_path / "whole", **data, epochs=3)
+    marker = str(tmp_path / "sent")
+    hooks = disturbed("SignalOnce", step=7, number=int(signal.SIGINT), marker=marker)["disturb"]
+    changes = {"+hooks.disturb": hooks}
+    with pytest.raises(InterruptedRunError):
+        fit(tmp_path, **data, epochs=3, overrides=changes)
+    resumed = fit(tmp_path, **data, epochs=3, overrides=changes)
+    assert resumed.plan is None
+    for one, other in zip(resumed.model().weights, whole.model().weights, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_file_holds_the_experiment_that_the_command_line_takes(tmp_path: Path) -> None:
+    build = functools.partial(net, units=2)
+    result = fit(tmp_path, build_model=build, x=arrays, epochs=2, validation_split=0.2)
+    assert result.directory is not None
+    file = result.directory / "experiment.yaml"
+    head = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    assert len(head) == 3  # Nothing is of this process alone.
+    content = OmegaConf.load(file)
+    assert content.model == {"_target_": f"{__name__}.net", "units": 2}
+    assert content.data.x == {"_target_": f"{__name__}.arrays", "_partial_": True}
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    shutil.copy(file, tmp_path / "conf" / "experiment" / "net.yaml")
+    overrides = {"run_dir": str(tmp_path / "again"), **OFF}
+    again = runner.run("net", overrides, config_dir=tmp_path / "conf")
+    assert again.metrics.equals(result.metrics)
+
+
+def test_the_model_is_found_by_names_that_keras_counts(tmp_path: Path) -> None:
+    def counted() -> keras.Model:
+        layers = [keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    result = fit(tmp_path, build_model=counted, x=X, y=Y.astype("float32"))
+    names = [keras.layers.Dense(1).name]
+    one, other = result.model(), result.model()
+    names.append(keras.layers.Dense(1).name)
+    assert all(map(np.array_equal, one.get_weights(), other.get_weights()))
+    assert len({*names}) == 2
+
+
+def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path) -> None:
+    result = fit(tmp_path, build_model=lambda: net(2), x=X, y=Y, name="mine")
+    assert result.directory is not None
+    text = (result.directory / "experiment.yaml").read_text()
+    assert "#   model: a lambda that no module has" in text
+    assert "data.x: ndarray in memory" in text
+    assert len(result.model().weights) == 4
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"was in the process that called runner.fit"):
+        runner.run("mine", OFF, config_dir=tmp_path)
+
+
+def test_scaffolds_weights_and_plans_are_those_of_a_run(tmp_path: Path) -> None:
+    body: dict[str, Any] = {"body/kernel": np.ones((4, 3)), "body/bias": np.ones(3)}
+    np.savez(tmp_path / "body.npz", **body)
+    scaffolds = {
+        "body": {"checkpoint": str(tmp_path / "body.npz"), "variables": {"include": ["body/*"]}}
+    }
+    plan = fit(tmp_path, x=X, y=Y, scaffolds=scaffolds, overrides={"mode": "plan"}).plan
+    assert plan is not None
+    assert "2 of 4 model variables" in str(plan)
+    by_class = fit(tmp_path, x=X, y=Y, class_weight={0: 1.0, 1: 3.0}, shuffle=False)
+    weighted = fit(tmp_path, x=X, y=Y, sample_weight=1.0 + 2 * Y, shuffle=False)
+    for one, other in zip(by_class.model().weights, weighted.model().weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    scaffolds["body"]["variables"] = {"include": ["nobody/*"]}
+    with pytest.raises(PlanError):
+        fit(tmp_path, x=X, y=Y, scaffolds=scaffolds)
+
+
+def test_callbacks_see_the_training(tmp_path: Path) -> None:
+    class Rates(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            losses.append(logs["val_loss"])
+            self.model.optimizer.learning_rate = 0.01 / (epoch + 2)
+
+    losses: list[float] = []
+    data = {"x": X, "y": Y, "validation_data": (X, Y), "batch_size": 10, "epochs": 3}
+    result = fit(tmp_path, **data, callbacks=[Rates()], shuffle=False)
+    keras.utils.set_random_seed(1)
+    model, seen = net(), [*losses]
+    losses.clear()
+    model.fit(**data, callbacks=[Rates()], shuffle=False, verbose=0)
+    assert seen == pytest.approx(losses, rel=1e-6)
+    assert result.directory is not None
+    text = (result.directory / "experiment.yaml").read_text()
+    assert "callbacks.Rates: in memory; name its class" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"build_model": net(), "x": X}, "build_model is a Sequential"),
+        ({"x": X, "y": Y[1:]}, "the arrays have 49, 50 examples"),
+        ({"x": 3}, "int is no data"),
+        ({"x": batches()}, "x is a generator"),
+        ({"x": batches}, "the length of an epoch is not known"),
+        ({"x": dataset(), "validation_split": 0.1}, "validation_split is set, and x is batches"),
+        ({"x": X, "y": Y, "scaffolds": {"a": {"chekpoint": "b"}}}, "chekpoint"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_mistakes_are_named_before_anything_is_created(
+    arguments: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fit(tmp_path, **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nested_features_and_strings(tmp_path: Path) -> None:
+    names = np.array(["a", "b", "a", "c"])
+    data = FitData({"name": names, "pair": [X[:4], Y[:4]]}, Y[:4], batch_size=3)
+    features, labels = data.train().element_spec
+    assert (features["name"].dtype, labels.dtype) == (tf.string, tf.int32)
+    assert [spec.dtype for spec in features["pair"]] == [tf.float32, tf.int32]
+    assert data.sizes() == {"train": 4, "validation": 4, "test": 4}
+    assert data.steps() == 2
+    first = next(iter(data.validation()))
+    assert first[0]["name"].numpy().tolist() == [b"a", b"b", b"a"]
+
+
+def test_the_digest_of_data_depends_on_their_values() -> None:
+    assert digest(X) == digest(X.copy()) != digest(X + 1)
+    assert digest((X, Y)) != digest((Y, X))
+    assert digest({"a": X}) != digest({"b": X})
+    assert digest(dataset()) == digest(dataset())
