@@ -96,7 +96,9 @@ def test_a_run_has_a_whole_life(name: str, tmp_path: Path) -> None:
     assert again == pytest.approx(objective, rel=1e-6, nan_ok=True)
     if program.evaluates:
         evaluated = config(program, run_dir=str(undisturbed.folder), mode=Mode.evaluate)
-        assert np.isfinite(undisturbed.start(evaluated))
+        objective = undisturbed.start(evaluated)
+        assert objective is not None
+        assert np.isfinite(objective)
     predict_and_export(program, undisturbed, tmp_path)
 
 
