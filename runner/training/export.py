@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
-from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError
+from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError, ranked
 from runner.graph.build import graph_maker
 from runner.graph.built_graph import ServingGraph
 from runner.graph.serving import SIGNATURE, numbered
@@ -47,6 +47,8 @@ def export_run(experiment: Experiment) -> None:
       TrackingError: when the model cannot be registered.
     """
     names = experiment.config.export.names
+    if names is not None:
+        _require_scaffold(experiment, names)
     with chosen_weights(experiment, experiment.config.export.which) as weights:
         folder = _folder(experiment, weights)
         if names is not None:
@@ -61,6 +63,18 @@ def export_run(experiment: Experiment) -> None:
             experiment.screen.line(f"{weights}: exported to {folder}")
     if weights.directory is not None:
         _keep(experiment, weights.directory, folder, weights.step)
+
+
+def _require_scaffold(experiment: Experiment, names: str) -> None:
+    config = experiment.config
+    if names not in config.scaffolds:
+        state = f"export.names={names} names no scaffold"
+        cause = "the values go back under the names of the checkpoint that they came from"
+        raise ConfigError(Problem(state, cause, "", ranked(names, config.scaffolds)))
+    if config.export.register is not None:
+        state = "export.names and export.register are both set"
+        cause = "a SavedModel is registered, and not tensors under other names"
+        raise ConfigError(Problem(state, cause, "delete one of the two"))
 
 
 def _export_names(experiment: Experiment, weights: Weights, names: str, folder: Path) -> None:
