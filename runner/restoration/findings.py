@@ -114,13 +114,14 @@ def of_variables(
             yield f"{leaf}: no tensor, {assignment.variable.initializer or 'unchanged'}"
         for piece in assignment.pieces:
             steps = f" ({', '.join(piece.steps)})" if piece.steps else ""
-            yield f"{leaf}: from {' + '.join(piece.names)}{steps}"
+            yield f"{leaf}: from {' + '.join(piece.names) or 'no tensor'}{steps}"
             parents = {name[: -len(_leaf(name))] for name in piece.names}
             modules.setdefault(piece.source, set()).update(parents)
-            rows = piece.tensors[0].shape[:1]
-            begin = module.get("padding_idx")
-            if isinstance(begin, int) and rows > assignment.variable.tensor.shape[:1]:
-                yield f"rows: of {rows[0]} in the source, positions begin at row {begin + 1}"
+            padding = module.get("padding_idx")
+            for tensor in piece.tensors if padding is not None else ():
+                if tensor.shape[:1] > assignment.variable.tensor.shape[:1]:
+                    begin = f"positions begin at row {int(padding or 0) + 1}"
+                    yield f"rows: of {tensor.shape[0]} in the source, {begin}"
     for source, parents in modules.items():
         for name in plan.unused[source]:
             if name[: -len(_leaf(name))] in parents and _leaf(name) not in _NOT_WEIGHTS:

@@ -210,7 +210,7 @@ def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[list[str]]]
     tensors: dict[str, list[list[str]]] = {}
     for assignment in plan.assignments:
         for piece in assignment.pieces:
-            if piece.source == scaffold or not scaffold:
+            if piece.names and (piece.source == scaffold or not scaffold):
                 names = [[name, *aliases.get((piece.source, name), ())] for name in piece.names]
                 tensors.setdefault(assignment.variable.name, []).extend(names)
     return tensors

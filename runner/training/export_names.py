@@ -11,7 +11,6 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from runner.checkpoints.open import open_checkpoint
-from runner.errors import ConfigError, Problem, ranked
 from runner.restoration.inversion import invert
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import EMA_SUFFIX
@@ -41,13 +40,9 @@ def export_names(
       What is left out, in words; empty if nothing is.
 
     Raises:
-      ConfigError: when there is no such scaffold, or nothing is restored from it.
+      ConfigError: when nothing is restored from the scaffold.
       CheckpointError: when a checkpoint cannot be read, or the source has changed.
     """
-    if scaffold not in plan.sources:
-        state = f"export.names={scaffold} names no scaffold"
-        cause = "the values go back under the names of the checkpoint that they came from"
-        raise ConfigError(Problem(state, cause, "", ranked(scaffold, plan.sources)))
     inverse = invert(
         plan, scaffold, _values(plan, weights), open_reader=lambda: sources.open(scaffold)
     )

@@ -62,7 +62,8 @@ def start_of(run: str) -> Start:
     try:
         document = json.loads(directory.provenances[0].read_text())
         variables = json.loads(directory.plan_json.read_text())["variables"]
-        recorded: Any = OmegaConf.to_container(OmegaConf.load(directory.config), resolve=True)
+        # It is resolved, but for what hooks take of a graph or a run.
+        recorded: Any = OmegaConf.to_container(OmegaConf.load(directory.config), resolve=False)
     except OSError as error:
         state = f"{run} has no record of its start"
         raise RunDirectoryError(Problem(state, f"{error.filename} cannot be read")) from error

@@ -72,14 +72,16 @@ def entries(kind, value):
     }
 
 
-def record(name, folder, small):
-    """Writes the files of one source."""
+def record(name, folder, small, weights=None):
+    """Writes the files of one source, with its own weights or with the ones in a file."""
     module, function = name.split(".")
     torch.manual_seed(0)
     model, inputs = getattr(importlib.import_module(f"sources.{module}"), function)(small)
     model.eval()
     with torch.no_grad():
         randomise(model)
+        if weights is not None:
+            model.load_state_dict(safetensors.torch.load_file(weights))
         outputs = call(model, inputs)
         activations, modules = activations_of(model, inputs) if small else ({}, {})
     if hasattr(model, "write"):
@@ -104,7 +106,8 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--weights", type=Path)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for name in arguments.names:
-        record(name, arguments.folder, arguments.small)
+        record(name, arguments.folder, arguments.small, arguments.weights)

@@ -190,6 +190,7 @@ def record(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)  # VGG16 has 550 MB, of which each file is read and written twice.
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_architectures(name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -213,3 +214,19 @@ def test_small_architectures_of_the_installed_pytorch(name: str, tmp_path: Path)
     for form in case.get("files", FORMS):
         checkpoint = checkpoint_of(case, tmp_path, form)
         check(case, model_of(case, small=True), checkpoint, tmp_path / f"{case['source']}.npz")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [name for name in SMALL if CASES[name].get("inverse", True)])
+def test_pytorch_computes_what_keras_does_with_trained_values(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    model = model_of(case, small=True)
+    plan = runner.warm_start(model, scaffolds_of(case, checkpoint_of(case, KEPT)))
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign(variable * random.uniform(0.9, 1.1, variable.shape))
+    assert difference(model, KEPT / f"{case['source']}.npz") > 1e-3
+    trained = tmp_path / "trained.safetensors"
+    safetensors.numpy.save_file(plan.invert(model), trained)
+    record(tmp_path, "--small", case["source"], "--weights", str(trained))
+    assert difference(model, tmp_path / f"{case['source']}.npz") < 1e-5

@@ -142,6 +142,18 @@ def test_a_function_after_a_layer_may_be_part_of_the_module(tmp_path: Path) -> N
     assert [layer.agrees for layer in proof.layers] == [True] * 4
 
 
+def test_a_variable_may_come_from_no_tensor(tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    entries["activations/body.0"] = entries["activations/body.0"] + 1.0
+    rules = {f"{layer}/": f"{module}." for layer, module in MODULES.items()}
+    keys: dict[str, Any] = {"rename": {}, "rules": {"conv1/bias": "zeros()", **rules}}
+    proof = proven(tmp_path, net(), entries, **keys)
+    assert proof.first_difference is not None
+    assert proof.first_difference.layer == "conv1"
+    assert "bias: from no tensor (filled with 0)" in proof.findings
+    assert "dropped: no variable takes body.0.bias" in proof.findings
+
+
 # What is wrong -> the first layer that differs, and what is known of it.
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "epsilon": ({"epsilon": 0.1}, "norm", "epsilon: 1e-05 in the source, 0.1 here"),

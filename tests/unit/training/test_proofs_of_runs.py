@@ -81,6 +81,8 @@ def test_a_proof_is_kept_and_the_first_values_are_derived_again(
     restored = {n for n, v in document["variables"].items() if "first_value" in v}
     assert len(restored) == 8
     assert document == json.loads(directory.provenances[1].read_text())
+    with directory.config.open("a") as config:
+        config.write("other: ${run:evaluation}\n")  # As hooks may have it.
     first_values.main([str(directory.path)])
     said = capsys.readouterr().out
     assert f"{directory.path}: 8 variables derived again, bit for bit" in said
