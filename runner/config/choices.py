@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from runner.config.keys import hints
 from runner.config.schedule import as_schedule
-from runner.errors import Problem, ranked
 
 # Enum members carry the spelling that a user types, because OmegaConf matches members by name.
 
@@ -121,6 +118,17 @@ class Expect(Enum):
     some = "some"
     # None; all of them start from their initializers.
     scratch = "scratch"
+
+
+class ExportFormat(Enum):
+    """The format of an export."""
+
+    # A SavedModel, for servers and MLflow.
+    savedmodel = "savedmodel"
+    # The Keras model, compiled, with its optimizer: `keras.models.load_model`.
+    keras = "keras"
+    # Its weights alone: `model.load_weights`.
+    weights = "weights"
 
 
 class Initialize(Enum):
@@ -286,7 +294,7 @@ def _is(accepted: Callable[[Any], object], cause: str) -> Callable[[Any], str]:
 
 
 # What file systems take as one name.
-_MOST_BYTES = 255
+MOST_BYTES = 255
 
 
 def _path(empty: str) -> Callable[[str], str]:
@@ -297,8 +305,8 @@ def _path(empty: str) -> Callable[[str], str]:
             return empty
         if "\0" in path:
             return "it holds a NUL character"
-        too_long = any(len(part.encode()) > _MOST_BYTES for part in path.split("/"))
-        return f"no file name is longer than {_MOST_BYTES} bytes" if too_long else ""
+        too_long = any(len(part.encode()) > MOST_BYTES for part in path.split("/"))
+        return f"no file name is longer than {MOST_BYTES} bytes" if too_long else ""
 
     return cause
 
@@ -314,7 +322,7 @@ def _is_finite(value: object) -> bool:
 
 
 # Holds for every field.
-_FINITE = Rule(_is(_is_finite, "it must be a finite number"))
+FINITE = Rule(_is(_is_finite, "it must be a finite number"))
 CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
 SHA256 = rule(_is(re.compile("(sha256:)?[0-9a-f]{64}").fullmatch, "it is not 64 hex digits"))
 PROOF = rule(_path("it names no reference"), "null proves nothing")
@@ -369,32 +377,3 @@ ALIAS = rule(
         "it must be of letters, digits, `_` and `-`, and not `latest` or like `v1`",
     )
 )
-
-
-def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
-    """Returns a problem for each value that the rule of its field refuses.
-
-    Args:
-      values: the plain values of a structured config.
-      kind: the structured config.
-      prefix: the dotted key of the structured config and a dot; empty for the root.
-    """
-    problems: list[Problem] = []
-    for field in dataclasses.fields(kind):
-        value, key = values.get(field.name), f"{prefix}{field.name}"
-        if isinstance(value, Mapping) and dataclasses.is_dataclass(hints(kind)[field.name]):
-            problems += rule_problems(value, hints(kind)[field.name], f"{key}.")
-            continue
-        rule = field.metadata.get(RULE, _FINITE)
-        if value is not None and (cause := rule.cause(value) or _FINITE.cause(value)):
-            default = field.default not in (None, "", dataclasses.MISSING)
-            remedy = f"the default is {_shown(field.default)}" if default else ""
-            remedy = rule.remedy.replace("{key}", key) or remedy
-            choices = ranked(str(value), rule.choices)
-            problems.append(Problem(f"{key} is {_shown(value)}", cause, remedy, choices))
-    return problems
-
-
-def _shown(value: object) -> str:
-    text = f"{value:g}" if isinstance(value, float) else repr(value)
-    return f"{text[:60]}...{text[-1]}" if len(text) > _MOST_BYTES else text

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.keys import annotation, keys, options, paths
+from runner.config.choices import FINITE, MOST_BYTES, RULE
+from runner.config.keys import annotation, hints, keys, options, paths
 from runner.config.schema import RunConfig
-from runner.errors import Problem, similar
+from runner.errors import Problem, ranked, similar
 
 
 def unknown_key(key: str, place: str = "") -> Problem:
@@ -88,3 +89,32 @@ def merged(kind: Any, value: Any, key: str) -> tuple[DictConfig, list[Problem]]:
             cause = str(error).splitlines()[0]
             problems.append(unknown_key(place) if unknown else bad_value(place, cause))
     return typed, problems
+
+
+def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
+    """Returns a problem for each value that the rule of its field refuses.
+
+    Args:
+      values: the plain values of a structured config.
+      kind: the structured config.
+      prefix: the dotted key of the structured config and a dot; empty for the root.
+    """
+    problems: list[Problem] = []
+    for field in fields(kind):
+        value, key = values.get(field.name), f"{prefix}{field.name}"
+        if isinstance(value, Mapping) and is_dataclass(hints(kind)[field.name]):
+            problems += rule_problems(value, hints(kind)[field.name], f"{key}.")
+            continue
+        rule = field.metadata.get(RULE, FINITE)
+        if value is not None and (cause := rule.cause(value) or FINITE.cause(value)):
+            default = field.default not in (None, "", MISSING)
+            remedy = f"the default is {_shown(field.default)}" if default else ""
+            remedy = rule.remedy.replace("{key}", key) or remedy
+            choices = ranked(str(value), rule.choices)
+            problems.append(Problem(f"{key} is {_shown(value)}", cause, remedy, choices))
+    return problems
+
+
+def _shown(value: object) -> str:
+    text = f"{value:g}" if isinstance(value, float) else repr(value)
+    return f"{text[:60]}...{text[-1]}" if len(text) > MOST_BYTES else text

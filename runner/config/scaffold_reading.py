@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.config.choices import StateChoice, rule_problems
-from runner.config.key_problems import merged
+from runner.config.choices import StateChoice
+from runner.config.key_problems import merged, rule_problems
 from runner.config.schema import RestorationConfig, ScaffoldConfig
 from runner.errors import Problem
 

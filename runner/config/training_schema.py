@@ -147,7 +147,8 @@ class PredictConfig:
     # `.jsonl` with one example a line. Features that have names are arrays or keys of these names.
     file: str | None = None
     # `_target_` in place of the split: of a function that returns a `tf.data.Dataset` of batches,
-    # or of data with splits like `data`.
+    # or of data with splits like `data`. An export of a model that takes other features than
+    # `data` gives, such as noise, reads their shapes from it.
     data: dict[str, Any] | None = None
     # Examples in a batch from `predict.file`.
     batch_size: int = field(default=32, metadata=at_least(1))
@@ -171,6 +172,8 @@ class ExportConfig:
     # The checkpoint, as in `evaluate.which`. The best one is exported to `export` in the run
     # directory, others to `export-STEP`, and `scaffolds` to `export-scaffolds` in `run_dir`.
     which: str = field(default="best", metadata=choices.OWN_WHICH)
+    # The format. Files of Keras are `export-STEP.keras` and `export-STEP.weights.h5`.
+    format: choices.ExportFormat = choices.ExportFormat.savedmodel
     # A scaffold: writes the values under the names and in the layout of its checkpoint instead, to
     # `export-SCAFFOLD/model.safetensors`, for example back to PyTorch.
     names: str | None = None

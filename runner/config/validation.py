@@ -17,14 +17,14 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config.choices import (
     SCAFFOLDS,
     EvaluatedSplit,
+    ExportFormat,
     Goal,
     Mode,
-    rule_problems,
 )
 from runner.config.cluster_spec import is_cluster
 from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.instantiation import DEFAULT, register_resolvers
-from runner.config.key_problems import unknown_key, unresolved
+from runner.config.key_problems import rule_problems, unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.scaffold_reading import read_scaffolds
@@ -250,6 +250,12 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
             "predict.file and predict.data are both set",
             "one of them gives the features",
             "delete one of them",
+        )
+    if name is not None and resolved["export"]["format"] is not ExportFormat.savedmodel:
+        yield Problem(
+            f"export.register is {name!r}, and export.format is not savedmodel",
+            "MLflow serves SavedModels",
+            "export in both formats, one after the other",
         )
     if alias is not None and name is None:
         yield Problem(

@@ -138,6 +138,8 @@ class ServingGraph:
       restorer: reads a checkpoint.
       saver: writes the variables of the SavedModel.
       main_op: prepares tables and local variables when the SavedModel is loaded.
+      nested: the `tf.TensorSpec`s of the features of a Keras model that takes several; None for
+        others. Such a model is called with the nested features by the endpoint `serve`.
     """
 
     graph: tf.Graph
@@ -145,6 +147,7 @@ class ServingGraph:
     restorer: tf.compat.v1.train.Saver
     saver: tf.compat.v1.train.Saver | None
     main_op: tf.Operation
+    nested: Any = None
 
 
 @dataclass(frozen=True)

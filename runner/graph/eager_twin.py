@@ -7,7 +7,7 @@ its variables have the same names.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from runner.config.instantiation import build_target, has_reference, locate_targ
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.epochs import RATE
+from runner.graph.experiment import features_of, takes_its_own_steps
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import named_state, optimizers_of
 from runner.graph.objective import resolved
@@ -28,13 +29,15 @@ from runner.restoration.model_variables import LEARNING_RATE, keras_variables, t
 from runner.system.user_code import calling
 
 
-def _built_again(config: RunConfig, batch: Any, *, own_steps: bool) -> keras.Model:
+def built_again(
+    config: RunConfig, batch: Callable[[], Any], *, compiled: bool = True
+) -> keras.Model:
     """Returns the model of a configuration, eager, with variables, optimizer, loss and metrics.
 
     Args:
       config: the run's configuration.
-      batch: nested `tf.TensorSpec`s of a batch of training.
-      own_steps: whether the model overrides `train_step` or `test_step`.
+      batch: returns nested `tf.TensorSpec`s of a batch of training; called where it is needed.
+      compiled: False leaves a model that is built by its layers' inputs as its `_target_` made it.
 
     Raises:
       ConfigError, UserCodeError: when it cannot be built so.
@@ -44,18 +47,21 @@ def _built_again(config: RunConfig, batch: Any, *, own_steps: bool) -> keras.Mod
         if not isinstance(model, keras.Model):
             raise ConfigError(
                 Problem(
-                    f"model: {config.model['_target_']} is not a keras.Model",
-                    "callbacks work on one",
-                    "use hooks in place of callbacks",
+                    "the run has no Keras model",
+                    f"{config.model['_target_']} is not a keras.Model",
+                    "use hooks in place of callbacks, mode=export to export it, and no `proof`",
                 )
             )
-        if not own_steps:
+        own_steps = takes_its_own_steps(model)
+        if compiled and not own_steps:
             _compile(config, model)
-        step = model.train_step if own_steps else model.test_step
-        with calling("model", f"{config.model['_target_']} was built eagerly, for callbacks"):
+        if model.built and not compiled:
+            return model
+        step = model.train_step if own_steps else lambda data: model(features_of(data))
+        with calling("model", f"{config.model['_target_']} was built eagerly"):
             # Tracing creates the variables, and computes nothing.
-            tf.function(step, autograph=False).get_concrete_function(batch)
-            if not own_steps and model.optimizer is not None:
+            tf.function(step, autograph=False).get_concrete_function(batch())
+            if compiled and not own_steps and model.optimizer is not None:
                 model.optimizer.build(model.trainable_variables)
     return model
 
@@ -128,11 +134,15 @@ def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:
 
 
 def eager_twin(
-    config: RunConfig, source: TrainingInput, variables: Mapping[str, tf.Variable], own_steps: bool
+    config: RunConfig, source: TrainingInput, variables: Mapping[str, tf.Variable]
 ) -> EagerTwin:
     """Builds the eager twin of the model that trains with a training input."""
-    model = _built_again(config, source.element_spec, own_steps=own_steps)
-    return EagerTwin(model, variables, own_steps=own_steps)
+    model: Any = built_again(config, lambda: source.element_spec)
+    if not takes_its_own_steps(model):
+        with calling("model", f"{config.model['_target_']} was evaluated eagerly, for callbacks"):
+            # Callbacks read the metrics, which are created when they are used.
+            tf.function(model.test_step, autograph=False).get_concrete_function(source.element_spec)
+    return EagerTwin(model, variables)
 
 
 class EagerTwin:
@@ -141,7 +151,6 @@ class EagerTwin:
     Args:
       model: built again, eagerly.
       variables: name -> variable of the graph.
-      own_steps: whether the model overrides `train_step` or `test_step`.
 
     Attributes:
       model: the model.
@@ -150,9 +159,7 @@ class EagerTwin:
       ConfigError: when a variable of the model is not in the graph.
     """
 
-    def __init__(
-        self, model: keras.Model, variables: Mapping[str, tf.Variable], *, own_steps: bool
-    ) -> None:
+    def __init__(self, model: keras.Model, variables: Mapping[str, tf.Variable]) -> None:
         self.model = model
         named = keras_variables(model)
         missing = sorted(set(named) - set(variables))
@@ -164,7 +171,7 @@ class EagerTwin:
                     "give the layers names",
                 )
             )
-        named |= _state_of_optimizers(model, named, own_steps=own_steps)
+        named |= state_of_optimizers(model, named)
         own_rate = f"{type(model.optimizer).__name__}/{LEARNING_RATE}"
         if own_rate in named and own_rate not in variables:
             named[RATE] = named[own_rate]  # The configuration's rate is a variable of the run.
@@ -223,10 +230,9 @@ def load(session: tf.compat.v1.Session, values: Iterable[tuple[tf.Variable, Any]
         session.run(operations, feeds)
 
 
-def _state_of_optimizers(
-    model: keras.Model, named: Mapping[str, Any], *, own_steps: bool
-) -> dict[str, Any]:
-    """Returns name in the graph -> variable of the model's optimizers."""
+def state_of_optimizers(model: keras.Model, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns name in the graph -> variable of the optimizers of a model; `named` are its own."""
+    own_steps = takes_its_own_steps(model)
     names = {id(tensorflow_variable(variable)): name for name, variable in named.items()}
 
     def owner(variable: Any) -> str:

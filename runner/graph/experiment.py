@@ -8,7 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import keras
 import tensorflow as tf
+
+# Methods of a Keras model that take its steps in place of the runner's.
+STEPS = ("train_step", "test_step")
+
+
+def overrides(model: keras.Model, method: str) -> bool:
+    """Returns whether a model has a method of its own in place of `keras.Model`'s."""
+    return getattr(type(model), method) is not getattr(keras.Model, method)
+
+
+def takes_its_own_steps(model: Any) -> bool:
+    """Returns whether a model overrides `train_step` or `test_step`."""
+    return isinstance(model, keras.Model) and any(overrides(model, step) for step in STEPS)
+
+
+def features_of(batch: Any) -> Any:
+    """Returns the features of a batch, which may have no labels."""
+    return batch[0] if isinstance(batch, tuple) else batch
 
 
 @runtime_checkable

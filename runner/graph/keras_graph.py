@@ -24,12 +24,12 @@ from runner.graph.built_graph import (
 from runner.graph.calls import Calls
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
-from runner.graph.experiment import Data, Model, Sized
+from runner.graph.experiment import Data, Model, Sized, features_of, takes_its_own_steps
 from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.keras_serving import prediction_graph, serving_graph
-from runner.graph.keras_steps import ModelSteps, takes_its_own_steps
+from runner.graph.keras_steps import ModelSteps
 from runner.graph.measures import Batch
 from runner.graph.objective import Objective
 from runner.graph.optimization import Schedule
@@ -41,7 +41,7 @@ from runner.graph.precision import (
 )
 from runner.graph.replica import Replica
 from runner.graph.serving import first_example
-from runner.graph.splits import build_data, features_of, one_pass, training_input
+from runner.graph.splits import build_data, data_to_predict, one_pass, training_input
 from runner.graph.training_step import TrainingStep
 from runner.graph.variables import (
     checkpoint_saver,
@@ -177,7 +177,7 @@ class KerasGraph(GraphMaker):
     def example(self) -> Mapping[str, Any]:
         """Returns the features of the first example of the test split."""
         with tf.Graph().as_default():
-            dataset = build_data(self.config).test()
+            dataset = data_to_predict(self.config)
             batches = tf.compat.v1.data.make_initializable_iterator(dataset)
             return first_example(features_of(batches.get_next()), batches.initializer)
 
@@ -217,9 +217,7 @@ def _assembled(
         calls=calls,
         sizes=data.sizes() if isinstance(data, Sized) else {},
         notes=tuple(notes),
-        eager=partial(eager_twin, config, source, variables, takes_its_own_steps(model))
-        if source
-        else None,
+        eager=partial(eager_twin, config, source, variables) if source else None,
         layout=partial(weights_layout, model, weights) if weights else None,
         slots=keras_slots(variables, training) if training else None,
     )

@@ -10,13 +10,13 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.graph.built_graph import Features, PredictionGraph, ServingGraph
 from runner.graph.calls import Calls
+from runner.graph.experiment import features_of, overrides
 from runner.graph.input_pipeline import without_autotuning
-from runner.graph.objective import overrides
 from runner.graph.optimization import averaged_names
 from runner.graph.precision import build_model, dtype_policy, full_precision, new_graph
 from runner.graph.replica import Replica
-from runner.graph.serving import SIGNATURE, named
-from runner.graph.splits import build_data, features_of, one_pass
+from runner.graph.serving import ENDPOINT, SIGNATURE, named
+from runner.graph.splits import build_data, data_to_predict, one_pass
 from runner.restoration.model_variables import model_variables
 from runner.system.user_code import calling
 
@@ -24,11 +24,12 @@ from runner.system.user_code import calling
 def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
     """Builds the forward pass alone, of features that are fed."""
     with new_graph(config, Replica()) as graph, dtype_policy(config):
-        batch = features_of(build_data(config).test().element_spec)
+        batch = features_of(data_to_predict(config).element_spec)
         features = tf.nest.map_structure(
             lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
         )
         model = build_model(config)
+        is_nested = isinstance(model, keras.Model) and tf.nest.is_nested(batch)
         outputs = tf.function(
             lambda batch: full_precision(model(batch, training=False)), autograph=False
         )(features)
@@ -38,11 +39,12 @@ def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
         )
         return ServingGraph(
             graph=graph,
-            signatures={SIGNATURE: signature},
+            signatures={SIGNATURE: signature, ENDPOINT: signature},
             restorer=_restorer(config, model, checkpoint),
             # Under their names in checkpoints.
             saver=tf.compat.v1.train.Saver(dict(variables)) if variables else None,
             main_op=tf.compat.v1.train.Scaffold.default_local_init_op(),
+            nested=batch if is_nested else None,
         )
 
 

@@ -26,21 +26,14 @@ from runner.graph.evaluation import (
     never_cut,
     require_end,
 )
+from runner.graph.experiment import STEPS, overrides
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import named_state, optimizers_of
-from runner.graph.objective import ignored_settings, overrides
+from runner.graph.objective import ignored_settings
 from runner.graph.training_step import rollback_count
 from runner.internals.keras import layers_of, metrics_of
 from runner.restoration.model_variables import tensorflow_variable
 from runner.system.user_code import calling
-
-_STEPS = ("train_step", "test_step")
-
-
-def takes_its_own_steps(model: Any) -> bool:
-    """Returns whether a model overrides `train_step` or `test_step`."""
-    is_keras = isinstance(model, keras.Model)
-    return is_keras and any(overrides(model, step) for step in _STEPS)
 
 
 @dataclass(frozen=True)
@@ -107,14 +100,14 @@ class ModelSteps:
         problems = list(_unused_keys(config, model))
         if problems:
             raise ConfigError(*problems)
-        self._config, self._model = config, model
+        self._config, self._model, self._evaluates = config, model, False
         self._global_step = tf.compat.v1.train.get_or_create_global_step()
 
-    @property
-    def can_evaluate(self) -> bool:
-        """Whether the model has a `test_step`, or a loss for Keras's."""
-        model = self._model
-        has_loss = model.compiled and model.loss is not None
+    def _can_evaluate(self, batches: tf.data.Dataset) -> bool:
+        """Whether the model has a `test_step`, or a loss and labels for Keras's."""
+        model, element = self._model, batches.element_spec
+        labelled = isinstance(element, tuple) and len(element) > 1
+        has_loss = model.compiled and model.loss is not None and labelled
         return has_loss or overrides(model, "test_step") or overrides(model, "compute_loss")
 
     def train(self, source: TrainingInput) -> Training:
@@ -161,7 +154,8 @@ class ModelSteps:
         with tf.name_scope(split):
             iterator = tf.compat.v1.data.make_initializable_iterator(batches)
             values: dict[str, tf.Tensor] = {}
-            if self.can_evaluate:
+            self._evaluates = self._can_evaluate(batches)
+            if self._evaluates:
                 values, _ = self._call("test_step", iterator.get_next())
             reset = self.reset_metrics()
         return StepEvaluation(
@@ -187,14 +181,14 @@ class ModelSteps:
 
     def notes(self) -> list[str]:
         """Returns lines on what the model decides instead of the configuration."""
-        steps = " and ".join(step for step in _STEPS if overrides(self._model, step))
+        steps = " and ".join(step for step in STEPS if overrides(self._model, step))
         notes = [
             f"steps: {type(self._model).__name__} has a {steps} of its own, with its optimizers"
         ]
         if self._model.compiled:
             notes += ignored_settings(self._model)
-        if not self.can_evaluate:
-            notes.append("evaluation: none, the model has neither a test_step nor a loss")
+        if not self._evaluates:
+            notes.append("evaluation: none, the model has neither a test_step nor a loss of labels")
         return notes
 
     def keep_apart(self, *, trains: bool) -> None:
@@ -280,7 +274,7 @@ def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
 
 def _own_steps(model: keras.Model) -> str:
     return " and ".join(
-        f"{type(model).__name__}.{step}" for step in _STEPS if overrides(model, step)
+        f"{type(model).__name__}.{step}" for step in STEPS if overrides(model, step)
     )
 
 

@@ -19,6 +19,7 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, ranked
 from runner.graph.epochs import EpochMeans, EpochMetrics, epoch_metrics
+from runner.graph.experiment import overrides
 from runner.graph.keras_measures import Losses, OfModel, Streaming, outputs_of
 from runner.graph.measures import Batch, Measure, PerExample, Totals, Values
 from runner.system.user_code import calling
@@ -330,11 +331,6 @@ def _named(kind: str, key: str, name: str) -> Any:
         ) from error
     # Keras wraps a function only where it is given by name.
     return name if kind == "loss" and not isinstance(measure, keras.losses.Loss) else measure
-
-
-def overrides(model: keras.Model, method: str) -> bool:
-    """Returns whether a model has a method of its own in place of `keras.Model`'s."""
-    return getattr(type(model), method) is not getattr(keras.Model, method)
 
 
 def _require_weighted(weights: Mapping[str, float], losses: Collection[str]) -> None:

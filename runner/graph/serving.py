@@ -11,9 +11,11 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import PredictionGraph, ServingGraph
-from runner.graph.splits import features_of
+from runner.graph.experiment import features_of
 
 SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+# The endpoint of a model that Keras exports, which `keras.layers.TFSMLayer` calls.
+ENDPOINT = "serve"
 
 
 def named(prefix: str, structure: Any) -> dict[str, Any]:

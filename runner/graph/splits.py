@@ -89,6 +89,23 @@ def training_input(
     )
 
 
-def features_of(batch: Any) -> Any:
-    """Returns the features of a batch, which may have no labels."""
-    return batch[0] if isinstance(batch, tuple) else batch
+def data_to_predict(config: RunConfig) -> tf.data.Dataset:
+    """Returns the batches that a model predicts from: `predict.data`, or else the test split.
+
+    Raises:
+      ConfigError: when `predict.data` is neither batches nor data with splits.
+    """
+    node, split = config.predict.data, config.predict.split.value
+    if node is None:
+        return batches_of("test", build_data(config), labelled=False)
+    built: Any = build_target("predict.data", node)
+    if not isinstance(built, tf.data.Dataset) and hasattr(built, split):
+        built = batches_of(split, built, labelled=False)
+    if not isinstance(built, tf.data.Dataset):
+        raise ConfigError(
+            Problem(
+                f"predict.data: {node['_target_']} returns a {type(built).__name__}",
+                f"it is neither a tf.data.Dataset of batches, nor data with a method {split}()",
+            )
+        )
+    return built

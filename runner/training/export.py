@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
+from runner.config.choices import SCAFFOLDS, ExportFormat
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError, ranked
 from runner.graph.build import graph_maker
 from runner.graph.built_graph import ServingGraph
@@ -19,7 +20,9 @@ from runner.graph.serving import SIGNATURE, numbered
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
+from runner.system.user_code import calling
 from runner.tracking.tracker import ExportedModel, Field
+from runner.training.eager_model import eager_model, save_nested
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.export_names import FILE, export_names
 from runner.training.run import Experiment
@@ -36,6 +39,7 @@ def export_run(experiment: Experiment) -> None:
     `runner.graph.serving.named`. A `graph` or `model_fn` names its signatures itself.
     The provenance that is beside the checkpoint is in its folder too.
 
+    With `export.format` it writes a file of Keras instead, which is not logged.
     With `export.names` it writes the values under the names of a scaffold's checkpoint instead.
 
     The model is logged where the run is recorded, and registered under `export.register`. An
@@ -46,13 +50,16 @@ def export_run(experiment: Experiment) -> None:
         exists already.
       TrackingError: when the model cannot be registered.
     """
-    names = experiment.config.export.names
+    names, kind = experiment.config.export.names, experiment.config.export.format
     if names is not None:
         _require_scaffold(experiment, names)
     with chosen_weights(experiment, experiment.config.export.which) as weights:
         folder = _folder(experiment, weights)
         if names is not None:
             _export_names(experiment, weights, names, folder.with_name(f"{folder.name}-{names}"))
+            return
+        if kind is not ExportFormat.savedmodel:
+            _export_keras(experiment, weights, kind)
             return
         if folder.exists():
             _require_same(folder, weights)
@@ -87,6 +94,25 @@ def _export_names(experiment: Experiment, weights: Weights, names: str, folder: 
     experiment.screen.line(f"{weights}: exported under the names of {names} to {folder / FILE}")
     if lost:
         experiment.screen.line(f"left out, because it cannot be turned back: {lost}")
+
+
+def _export_keras(experiment: Experiment, weights: Weights, kind: ExportFormat) -> None:
+    """Writes a file of Keras, whose name has the step."""
+    name, parent = f"export-{SCAFFOLDS}", experiment.container
+    if weights.directory is not None:
+        name, parent = f"export-{weights.step}", weights.directory.path
+    file = parent / f"{name}.{'keras' if kind is ExportFormat.keras else 'weights.h5'}"
+    if file.exists():
+        remedy = "move it away to export again"
+        raise RunDirectoryError(Problem(f"{file} exists", "nothing is overwritten", remedy))
+    model = eager_model(weights.config, weights.prefix)
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix="export-") as folder:
+        unfinished = Path(folder) / file.name
+        with calling("model", f"it was saved as {file.name}"):
+            (model.save if kind is ExportFormat.keras else model.save_weights)(unfinished)
+        unfinished.rename(file)
+    experiment.screen.line(f"{weights}: exported to {file}")
 
 
 def _folder(experiment: Experiment, weights: Weights) -> Path:
@@ -130,11 +156,14 @@ def _export(weights: Weights, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="export-") as folder:
         unfinished = Path(folder) / "model"
         serving = graph_maker(weights.config).serving(weights.prefix)
-        with (
-            serving.graph.as_default(),
-            tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
-        ):
-            save_model(session, unfinished, weights.prefix, serving=serving)
+        if serving.nested is not None:
+            save_nested(eager_model(weights.config, weights.prefix), serving.nested, unfinished)
+        else:
+            with (
+                serving.graph.as_default(),
+                tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
+            ):
+                save_model(session, unfinished, weights.prefix, serving=serving)
         provenance = Path(weights.prefix).parent / PROVENANCE
         if provenance.is_file():
             shutil.copyfile(provenance, unfinished / PROVENANCE)

@@ -9,12 +9,11 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.config.instantiation import build_target
-from runner.errors import ConfigError, Problem, RunDirectoryError
+from runner.errors import Problem, RunDirectoryError
 from runner.graph.build import graph_maker
 from runner.graph.built_graph import Features, PredictionGraph
 from runner.graph.evaluation import require_end
-from runner.graph.splits import batches_of
+from runner.graph.splits import data_to_predict
 from runner.inputs.feature_files import features_of_file
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
@@ -71,24 +70,9 @@ def _features(experiment: Experiment) -> Features:
         path, batch_size = settings.file, settings.batch_size
         features_of_file(path, batch_size)  # Its problems come before the graph is built.
         return lambda: features_of_file(path, batch_size)
-    if settings.data is None:
-        return settings.split.value
-    node, split = settings.data, settings.split.value
-
-    def of_data() -> tf.data.Dataset:
-        built: Any = build_target("predict.data", node)
-        if not isinstance(built, tf.data.Dataset) and hasattr(built, split):
-            built = batches_of(split, built, labelled=False)
-        if not isinstance(built, tf.data.Dataset):
-            raise ConfigError(
-                Problem(
-                    f"predict.data: {node['_target_']} returns a {type(built).__name__}",
-                    f"it is neither a tf.data.Dataset of batches, nor data with a method {split}()",
-                )
-            )
-        return built
-
-    return of_data
+    if settings.data is not None:
+        return lambda: data_to_predict(experiment.config)
+    return settings.split.value
 
 
 def _batches(

@@ -190,6 +190,7 @@ def record(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)  # VGG16 has 550 MB, of which each file is read and written twice.
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_architectures(name: str, tmp_path: Path) -> None:
     case = CASES[name]

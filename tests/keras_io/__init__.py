@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tests.keras_io import generative, supervised, transfer
+from tests.tiny.runs import short
 
 BATCH = 8
+
+
+def without_labels(arrays: Any) -> Any:
+    return arrays[0] if isinstance(arrays, tuple) else arrays
 
 
 @dataclass(frozen=True)
@@ -22,21 +28,25 @@ class Program:
       model: the function that builds and compiles the model.
       arrays: seed of a split -> what `fit` would take as one batch of all examples.
       batch: examples in a batch.
-      features: what to predict from, of what `arrays` returns.
+      features: what to predict from, of what `arrays` returns; by default all but labels.
       config: fields of the configuration besides data and model.
       fit: arguments of `fit` besides.
       evaluates: whether the model has a loss or a `test_step`.
-      saved: whether Keras can load the model again from a `.keras` file alone.
+      objective: the metric that selects the best checkpoint.
+      loads: whether `keras.models.load_model` needs none of the program's classes.
     """
 
     model: Callable[[], keras.Model]
     arrays: Callable[[int], Any]
     batch: int = BATCH
-    features: Callable[[Any], Any] | None = None
+    features: Callable[[Any], Any] = lambda arrays: (
+        arrays[0] if isinstance(arrays, tuple) else arrays
+    )
     config: Mapping[str, Any] = field(default_factory=dict)
     fit: Mapping[str, Any] = field(default_factory=dict)
     evaluates: bool = True
     objective: str = "validation/loss"
+    loads: bool = False
 
     @property
     def name(self) -> str:
@@ -47,24 +57,56 @@ PROGRAMS = {
     program.name: program
     for program in (
         Program(generative.vae, generative.vae_data),
-        Program(generative.conditional_gan, generative.labelled, evaluates=False),
-        Program(generative.wgan_gp, generative.vae_data, evaluates=False),
+        Program(
+            generative.conditional_gan,
+            generative.labelled,
+            features=lambda arrays: arrays[0],
+            evaluates=False,
+        ),
+        Program(
+            generative.wgan_gp,
+            generative.vae_data,
+            features=lambda arrays: arrays[:, :2],
+            evaluates=False,
+        ),
         Program(generative.pixel_cnn, generative.images),
         Program(generative.real_nvp, generative.vae_data),
         Program(generative.cycle_gan, generative.pairs, evaluates=False),
-        Program(generative.ddim, generative.vae_data, objective="validation/image_loss"),
+        Program(
+            generative.ddim,
+            generative.vae_data,
+            features=lambda arrays: np.concatenate([arrays, arrays[:, :1]], axis=1),
+            objective="validation/image_loss",
+        ),
         Program(transfer.distillation_by_train_step, transfer.labelled),
         Program(transfer.distillation_by_compute_loss, transfer.labelled),
+        Program(
+            transfer.metric_learning,
+            transfer.Anchors,
+            features=lambda anchors: anchors[0][0],
+            config={
+                "data": {
+                    "_target_": "runner.inputs.FitData",
+                    "x": {"_target_": "tests.keras_io.transfer.Anchors", "seed": 1},
+                    "validation_data": {"_target_": "tests.keras_io.transfer.Anchors", "seed": 2},
+                    "shuffle": False,
+                },
+                "train": short(checkpoint_every=10, epochs=4),
+            },
+            evaluates=False,
+        ),
         Program(transfer.siamese, transfer.triplets),
         Program(transfer.supervised_contrastive, transfer.labelled),
-        Program(transfer.contrastive_classifier, transfer.labelled),
-        Program(transfer.masked_language_model, transfer.masked_tokens),
-        Program(transfer.sim_siam, transfer.views, evaluates=False),
+        Program(transfer.contrastive_classifier, transfer.labelled, loads=True),
+        Program(transfer.masked_language_model, transfer.masked_tokens, evaluates=False),
+        Program(
+            transfer.sim_siam, transfer.views, features=lambda arrays: arrays[:, 0], evaluates=False
+        ),
         Program(transfer.masked_autoencoder, transfer.patches),
         Program(supervised.endpoint_layer, supervised.endpoint_data),
         Program(supervised.ctc_captcha, supervised.captchas),
-        Program(supervised.strings_and_tables, supervised.strings),
-        Program(supervised.word_vectors, supervised.word_data),
+        Program(supervised.strings_and_tables, supervised.strings, loads=True),
+        Program(supervised.word_vectors, supervised.word_data, loads=True),
         Program(
             supervised.fraud,
             supervised.labelled,
@@ -73,10 +115,22 @@ PROGRAMS = {
         ),
         Program(supervised.mixture_of_experts, supervised.labelled),
         Program(supervised.graph_attention, supervised.nodes),
-        Program(supervised.small_gpt, supervised.sentences),
-        Program(supervised.captioning, supervised.captions),
+        Program(supervised.small_gpt, supervised.sentences, loads=True),
+        Program(
+            supervised.captioning,
+            supervised.captions,
+            features=lambda arrays: (arrays[0], arrays[1][:, 0]),
+        ),
     )
 }
+
+
+def of_fit(program: Program) -> Any:
+    """Returns the training data as `fit` takes them, and its arguments for 20 steps."""
+    arrays = program.arrays(1)
+    if isinstance(arrays, keras.utils.PyDataset):
+        return {"x": arrays, "epochs": 4}
+    return {"x": Data(program.name).train(), "steps_per_epoch": 20}
 
 
 class Data:
@@ -96,3 +150,9 @@ class Data:
 
     def test(self) -> tf.data.Dataset:
         return self._split(3).batch(self.program.batch)
+
+
+def features(program: str) -> tf.data.Dataset:
+    """Batches of the features of the test split."""
+    arrays = PROGRAMS[program].arrays(3)
+    return tf.data.Dataset.from_tensor_slices((PROGRAMS[program].features(arrays),)).batch(BATCH)

@@ -121,8 +121,9 @@ def metric_learning() -> keras.Model:
 
 
 def triplets(seed: int) -> Any:
-    anchors = points(seed)
-    return anchors, anchors + 0.1 * points(seed + 20), points(seed + 30)
+    anchor = points(seed)
+    near = anchor + 0.1 * points(seed + 20)
+    return {"anchor": anchor, "near": near, "far": points(seed + 30)}
 
 
 class Siamese(Logged):
@@ -130,13 +131,19 @@ class Siamese(Logged):
 
     names = ("loss",)
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.network = network
+        base = keras.Sequential(
+            [keras.Input((4,)), layers.Dense(8, "relu"), layers.BatchNormalization()], name="base"
+        )
+        base.trainable = False
+        self.network = keras.Sequential(
+            [keras.Input((4,)), base, layers.Dense(4)], name="embedding"
+        )
 
     def call(self, inputs: Any) -> Any:
-        anchor, positive, negative = (self.network(x) for x in inputs)
-        return ops.sum((anchor - positive) ** 2, -1), ops.sum((anchor - negative) ** 2, -1)
+        anchor, near, far = (self.network(inputs[name]) for name in ("anchor", "near", "far"))
+        return ops.sum((anchor - near) ** 2, -1), ops.sum((anchor - far) ** 2, -1)
 
     def loss_of(self, data: Any) -> Any:
         near, far = self(data)
@@ -153,11 +160,7 @@ class Siamese(Logged):
 
 
 def siamese() -> keras.Model:
-    base = keras.Sequential(
-        [keras.Input((4,)), layers.Dense(8, "relu"), layers.BatchNormalization()], name="base"
-    )
-    base.trainable = False
-    model = Siamese(keras.Sequential([keras.Input((4,)), base, layers.Dense(4)], name="embedding"))
+    model = Siamese()
     model.compile(optimizer=keras.optimizers.Adam(1e-2))
     return model
 

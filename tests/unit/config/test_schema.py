@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from runner.config import choices
-from runner.config.choices import Goal, rule_problems
+from runner.config.choices import Goal
+from runner.config.key_problems import rule_problems
 from runner.config.keys import annotation, paths, unknown_keys
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.config.schema import RunConfig
+from runner.config.choices import ExportFormat, Mode
+from runner.config.schema import ExportConfig, PredictConfig, RunConfig
 from runner.errors import UserCodeError
 from runner.graph.build import build_graph
-from tests.keras_io import PROGRAMS, Data, Program
+from tests.keras_io import PROGRAMS, Program, features, of_fit
 from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs, disturbed, short
 
@@ -43,7 +45,7 @@ def config(program: Program, **changes: Any) -> RunConfig:
     return tiny(**{**fields, **changes})
 
 
-def of_fit(program: Program) -> list[Mapping[str, float]]:
+def logs_of_fit(program: Program) -> list[Mapping[str, float]]:
     """Returns the log of each step of `fit`, with metrics of the step's batch alone."""
     keras.utils.set_random_seed(SEED)
     model = program.model()
@@ -54,16 +56,15 @@ def of_fit(program: Program) -> list[Mapping[str, float]]:
             logged.append({name: float(value) for name, value in logs.items()})
             model.reset_metrics()
 
-    data = Data(program.name).train()
-    arguments = {"steps_per_epoch": STEPS, "verbose": 0, "shuffle": False, **program.fit}
-    model.fit(data, callbacks=[Log()], **arguments)
-    return logged
+    arguments = {**of_fit(program), "verbose": 0, "shuffle": False, **program.fit}
+    model.fit(callbacks=[Log()], **arguments)
+    return logged[:STEPS]
 
 
 @every_program
 def test_a_step_has_the_numbers_of_fit(name: str) -> None:
     program = PROGRAMS[name]
-    expected = of_fit(program)
+    expected = logs_of_fit(program)
     built = build_graph(config(program), "validation", train=True)
     training = built.training
     assert training is not None
@@ -79,7 +80,7 @@ def test_a_step_has_the_numbers_of_fit(name: str) -> None:
 
 
 @every_program
-def test_a_failed_run_ends_as_if_it_had_not(name: str, tmp_path: Path) -> None:
+def test_a_run_has_a_whole_life(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     undisturbed, failed = Runs(tmp_path / "undisturbed"), Runs(tmp_path / "failed")
     objective = undisturbed.start(config(program, run_dir=str(undisturbed.folder)))
@@ -93,3 +94,46 @@ def test_a_failed_run_ends_as_if_it_had_not(name: str, tmp_path: Path) -> None:
         assert np.array_equal(values[variable], value), variable
     # TensorFlow's graph optimiser chooses the order of a metric's sums, again in each session.
     assert again == pytest.approx(objective, rel=1e-6, nan_ok=True)
+    if program.evaluates:
+        evaluated = config(program, run_dir=str(undisturbed.folder), mode=Mode.evaluate)
+        objective = undisturbed.start(evaluated)
+        assert objective is not None
+        assert np.isfinite(objective)
+    predict_and_export(program, undisturbed, tmp_path)
+
+
+def predict_and_export(program: Program, runs: Runs, folder: Path) -> None:
+    """Compares the predictions of a run with those of its exports."""
+    which = "best" if program.evaluates else "latest"
+    batches = {"_target_": "tests.keras_io.features", "program": program.name}
+    predict = PredictConfig(which=which, data=batches, to=str(folder / "predicted.npz"))
+    runs.start(config(program, run_dir=str(runs.folder), mode=Mode.predict, predict=predict))
+    with np.load(folder / "predicted.npz") as arrays:
+        predicted = [*arrays.values()]
+    files = {}
+    for kind in ExportFormat:
+        export = ExportConfig(which=which, format=kind)
+        runs.start(
+            config(
+                program, run_dir=str(runs.folder), mode=Mode.export, export=export, predict=predict
+            )
+        )
+        files[kind] = runs.lines()[-1].rpartition(" to ")[2]
+    model = program.model()
+    model.predict(features(program.name), verbose=0)
+    with warnings.catch_warnings():
+        # The optimizers of this model have not trained.
+        warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+        model.load_weights(files[ExportFormat.weights])
+    outputs = keras.tree.flatten(model.predict(features(program.name), verbose=0))
+    for output, expected in zip(outputs, predicted, strict=True):
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    if program.loads:
+        loaded = keras.models.load_model(files[ExportFormat.keras])
+        again = keras.tree.flatten(loaded.predict(features(program.name), verbose=0))
+        for output, expected in zip(again, predicted, strict=True):
+            np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    served = keras.layers.TFSMLayer(files[ExportFormat.savedmodel], call_endpoint="serve")
+    ((batch,),) = features(program.name).take(1)
+    results = keras.tree.flatten(served(batch))
+    assert len(results) == len(predicted)

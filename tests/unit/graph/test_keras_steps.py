@@ -127,7 +127,9 @@ def test_a_part_starts_from_a_checkpoint_and_is_frozen(tmp_path: Path) -> None:
 def test_a_model_without_test_step_and_loss_is_trained_and_not_evaluated(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.start(config(gan, run_dir=str(tmp_path), train=short()), print_next_commands=True)
-    assert "evaluation: none, the model has neither a test_step nor a loss" in str(runs.lines())
+    assert "evaluation: none, the model has neither a test_step nor a loss of labels" in str(
+        runs.lines()
+    )
     assert runs.record().trained
     assert "mode=export" in runs.lines()[-1]
     assert runs.lines()[-1].endswith(" export.which=latest")
