@@ -234,7 +234,6 @@ class _Matcher:
             tuple(self._misses.values()),
             taken=self.taken,
             not_renamed=self._not_renamed,
-            rename=self._config.rename,
         )
         return problems + combined(self._key, self._misfits)
 
