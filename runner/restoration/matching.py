@@ -13,7 +13,6 @@ from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
 from runner.restoration.expressions import names_in
 from runner.restoration.fitting import Fitter
-from runner.restoration.layouts import Target
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import (
     Miss,
@@ -22,8 +21,9 @@ from runner.restoration.problems import (
     missing_problems,
     unused_rule,
 )
+from runner.restoration.rules import Translator
 from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.translation import Translator
+from runner.restoration.target import Target
 from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 

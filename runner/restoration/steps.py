@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import nearest
 from runner.restoration.combinations import Combination, Concat, Fill, Stack, Sum, WeightNorm
-from runner.restoration.conversions import Conversion, Reshape, Slice, Transpose
+from runner.restoration.conversions import Conversion, Reshape, Shape, Slice, Transpose
 from runner.restoration.expressions import Expression, Function, Step, Tensor
-from runner.restoration.layouts import Shape, Target
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.resampling import Interpolate, Pad, Reduce, Repeat, Scale
 from runner.restoration.source_tensors import SourceTensor
+from runner.restoration.target import Target
 from runner.restoration.vocabularies import remap
 
 _Steps = tuple[Conversion, ...]
