@@ -32,6 +32,8 @@ PAGE: dict[str, tuple[str, ...]] = {
     "Warm start without a run": (
         "runner.warm_start",
         "runner.plan",
+        "runner.propose",
+        "runner.Proposal",
         "runner.WarmStartPlan .to_html .to_json .provenance .write_provenance",
         "runner.prove",
         "runner.restoration.proof.Proof .agrees .first_difference .document",

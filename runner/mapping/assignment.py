@@ -93,16 +93,11 @@ def _fittings(
     return fittings
 
 
-def words_of(module: Module) -> frozenset[str]:
-    """Returns the words of a module's name."""
-    return frozenset(token for token in module.tokens if isinstance(token, str))
-
-
 class _Words:
     """How well the words of names agree."""
 
     def __init__(self, variables: Sequence[Module], tensors: Sequence[Module]) -> None:
-        mine, theirs = [*map(words_of, variables)], [*map(words_of, tensors)]
+        mine, theirs = ([module.words for module in side] for side in (variables, tensors))
         self._shared = sorted(frozenset().union(*mine) & frozenset().union(*theirs))
         self._mine = self._table(mine)
         self._theirs = self._table(theirs)

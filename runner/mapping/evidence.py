@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from runner.mapping.assignment import Assignment, words_of
+from runner.mapping.assignment import Assignment
 from runner.mapping.modules import Module
 from runner.mapping.names import KINDS, RELATIVE, STAGES, Token
 
@@ -41,8 +41,8 @@ class Exchanges:
 
     def claims(self, row: int, claimant: int, column: int) -> tuple[list[str], list[str]]:
         """Returns the evidence for a pair, and for a variable that has no tensors in its place."""
-        mine, yours = (words_of(self._assignment.variables[at]) for at in (row, claimant))
-        words = words_of(self._assignment.tensors[column]) & self._assignment.trusted
+        mine, yours = (self._assignment.variables[at].words for at in (row, claimant))
+        words = self._assignment.tensors[column].words & self._assignment.trusted
         support, opposed = len((mine - yours) & words), len((yours - mine) & words)
         if bool(support) == bool(opposed):
             return [], []
@@ -123,10 +123,12 @@ class _Places:
         mine, yours = self._mine[row], self._mine[taker]
         theirs, others = self._theirs[column], self._theirs[other]
         shared, shared_of_theirs = _common_length(mine, yours), _common_length(theirs, others)
-        rivals = {self._kinds[cut] for cut in yours[shared:]}
         support = opposed = False
         for cut in mine[shared:]:
-            if cut not in self._links or self._kinds[cut] in rivals:
+            if cut not in self._links:
+                continue
+            kinds = self._kinds[cut]
+            if any(self._kinds[rival] == kinds for rival in yours[shared:]):
                 continue
             support |= not self._firm[cut].isdisjoint(theirs[shared_of_theirs:])
             opposed |= not self._links[cut].isdisjoint(others[shared_of_theirs:])
@@ -157,7 +159,7 @@ class Ties:
         """
         column = self._assignment.pairs[row]
         one, two = self._assignment.variables[row], self._assignment.tensors[column]
-        mine, theirs = words_of(one) - KINDS, words_of(two) - KINDS
+        mine, theirs = one.words - KINDS, two.words - KINDS
         if not mine or not theirs or mine & theirs & self._assignment.trusted:
             return True
         return any(
@@ -223,16 +225,16 @@ def _sign(one: Module, two: Module) -> int:
 
 
 def _is_relative(pair: Iterable[Module]) -> bool:
-    return any(module.is_vector and words_of(module) & RELATIVE for module in pair)
+    return any(module.is_vector and module.words & RELATIVE for module in pair)
 
 
 def _words(
     first: tuple[Module, Module], second: tuple[Module | None, Module], trusted: frozenset[str]
 ) -> int:
     """Compares the words that two pairs do not share."""
-    mine, theirs = words_of(first[0]), words_of(first[1])
-    yours = words_of(second[0]) if second[0] is not None else frozenset[str]()
-    others = words_of(second[1])
+    mine, theirs = first[0].words, first[1].words
+    yours = second[0].words if second[0] is not None else frozenset[str]()
+    others = second[1].words
     if mine - yours == theirs - others and yours - mine == others - theirs:
         return 1 if mine != yours else 0
     if _is_relative(first) or (second[0] is not None and _is_relative((second[0], second[1]))):

@@ -72,7 +72,12 @@ class Module:
         """The number of values of each leaf; equal for modules that may stand for each other."""
         return tuple(sorted(math.prod(leaf.shape) for leaf in self.leaves.values()))
 
-    @property
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words of its name."""
+        return frozenset(token for token in self.tokens if isinstance(token, str))
+
+    @cached_property
     def is_vector(self) -> bool:
         """Whether all leaves have one axis, as norms do."""
         return all(len(leaf.shape) < 2 for leaf in self.leaves.values())

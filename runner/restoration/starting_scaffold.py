@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import yaml
 
@@ -14,7 +14,8 @@ from runner.restoration.variables import WARM_STARTED, StateClass
 
 _HEAD = """\
 # What {path} holds. `include` and the left sides of `rename` are names of your model: change
-# them where it names a part differently, for example `encoder/cnn/: cnn/`.
+# them where it names a part differently, for example `encoder/cnn/: cnn/`. With the model at hand,
+# `runner map MODEL {path}` finds which tensor is which variable.
 """
 _UNNAMED = """\
 # Left out, because the file does not tell the names of these variables; rename to
@@ -25,8 +26,6 @@ _NUMBERED = re.compile(r"(.*/)?vars/\d+")
 _TORCH = re.compile(r"([^/]*\.)?(weight|bias|running_mean|running_var)[^/.]*")
 # Batch norm's counter in PyTorch, which Keras does not have.
 _TORCH_COUNT = ".num_batches_tracked"
-# PyTorch stacks a recurrent layer's gates: 4 in an LSTM, 3 in a GRU.
-_RECURRENT = {4: "torch_lstm", 3: "torch_gru"}
 
 
 def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateClass]) -> str:
@@ -43,10 +42,9 @@ def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateCl
     unnamed = [name for name in names if _NUMBERED.fullmatch(name)]
     named = sorted(name for name in names if name not in unnamed)
     keys: dict[str, object] = {"checkpoint": path}
-    if named and all(_TORCH.fullmatch(name) for name in named):
-        parts = dict.fromkeys(name.partition(".")[0] for name in named)
-        keys["variables"] = {"include": [f"{part}/*" for part in parts]}
-        keys["convert"] = _torch_conversions({name: spec.tensors[name].shape for name in named})
+    if any(_TORCH.fullmatch(name) for name in named):
+        keys["variables"] = {"include": [*dict.fromkeys(map(_torch_pattern, named))]}
+        keys["convert"] = {"*": "torch"}
     else:
         keys["variables"] = {"include": [*dict.fromkeys(map(_pattern, named))]}
         keys["rename"] = {part: part for part in map(_part, named)}
@@ -56,20 +54,9 @@ def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateCl
     return _HEAD.format(path=path) + (_UNNAMED + comments if unnamed else "") + body
 
 
-def _torch_conversions(shapes: Mapping[str, Sequence[int | None]]) -> dict[str, str]:
-    """Returns variable pattern -> conversion; the first pattern that matches wins."""
-    conversions, layers = {}, set()
-    for name, shape in shapes.items():
-        layer, _, leaf = name.rpartition(".")
-        if leaf == "weight_hh_l0" and len(shape) == 2 and shape[1]:
-            conversion = _RECURRENT.get((shape[0] or 0) // shape[1])
-            if conversion:
-                layers.add(layer)
-                pattern = "/".join([*layer.split("."), "*"]) if layer else "*"
-                conversions[pattern] = conversion
-    if any(name.rpartition(".")[0] not in layers for name in shapes):
-        conversions["*"] = "torch"
-    return conversions
+def _torch_pattern(name: str) -> str:
+    part, dot, _ = name.partition(".")
+    return f"{part}/*" if dot else part
 
 
 def _part(name: str) -> str:

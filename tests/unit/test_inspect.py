@@ -246,13 +246,10 @@ def test_a_scaffold_for_arrays_of_pytorch_and_for_variables_without_names(tmp_pa
     given = {"features.0.weight": [1.0], "features.0.running_mean": [1.0], "top[0].bias": [1.0]}
     keys = yaml.safe_load(_shown(save_npz(tmp_path / "torch.npz", **given), "--as-scaffold")[1])
     assert keys["scaffolds"]["torch"]["convert"] == {"*": "torch"}
-    rnn = {"lstm.weight_hh_l0": np.ones((8, 2)), "decoder.rnn.weight_hh_l0": np.ones((6, 2))}
-    keys = yaml.safe_load(_shown(save_npz(tmp_path / "rnn.npz", **rnn), "--as-scaffold")[1])
-    recurrent = {"decoder/rnn/*": "torch_gru", "lstm/*": "torch_lstm"}
-    assert keys["scaffolds"]["rnn"]["convert"] == recurrent
-    head = {"head.weight": np.ones(1)}
-    keys = yaml.safe_load(_shown(save_npz(tmp_path / "net.npz", **rnn, **head), "--as-scaffold")[1])
-    assert list(keys["scaffolds"]["net"]["convert"].items())[-1] == ("*", "torch")
+    counted = {"bn.weight": [1.0], "bn.num_batches_tracked": [1], "cls_token": [1.0]}
+    keys = yaml.safe_load(_shown(save_npz(tmp_path / "net.npz", **counted), "--as-scaffold")[1])
+    assert keys["scaffolds"]["net"]["convert"] == {"*": "torch"}
+    assert keys["scaffolds"]["net"]["variables"]["include"] == ["bn/*", "cls_token"]
     with h5py.File(tmp_path / "w.h5", "w") as file:
         file["layers/mine/vars/0"] = np.array([1], np.float32)
     text = _shown(str(tmp_path / "w.h5"), "--as-scaffold")[1]

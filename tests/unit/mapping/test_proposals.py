@@ -1,0 +1,95 @@
+"""The rules that the map writes start models, with the outputs of their sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+import yaml
+
+import runner
+from tests.architectures.test_architectures import CASES, KEPT, difference, model_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+SMALL = [
+    "hugging_face-bert-by_hand",
+    "hugging_face-gpt2-by_hand",
+    "hugging_face-llama-by_hand",
+    "hugging_face-roberta-by_hand",
+    "lora-dense",
+    "odd-layers",
+    "pytorch-bidirectional_gru",
+    "pytorch-bidirectional_lstm",
+    "pytorch-transformer_encoder",
+    "torchvision-resnet50",
+    "vgg-small",
+]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_rules_unchanged_reach_the_outputs_of_the_source(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    model = model_of(case, small=True)
+    source = KEPT / f"{case['source']}.pt"
+    proposal = runner.propose(model, source)
+    assert proposal.is_certain
+    (scaffold,) = proposal.scaffolds.values()
+    assert len(scaffold["rules"]) <= 30
+    (tmp_path / "scaffolds.yaml").write_text(str(proposal))
+    runner.warm_start(model, tmp_path / "scaffolds.yaml")
+    assert difference(model, source.with_suffix(".npz")) < 1e-5
+
+
+def saved(file: Path, **shapes: tuple[int, ...]) -> str:
+    """A file of tensors, each filled with its number; `__` stands for a dot in their names."""
+    values = {
+        name.replace("__", "."): np.full(shape, at, np.float32)
+        for at, (name, shape) in enumerate(shapes.items())
+    }
+    safetensors.numpy.save_file(values, file)
+    return str(file)
+
+
+def twins(tmp_path: Path) -> tuple[keras.Model, str]:
+    """A model with two layers of one shape, and a file that names them in words of its own."""
+    layers = [keras.layers.Dense(4, name=name, use_bias=False) for name in ("query", "key")]
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(2, name="head")])
+    tensors = {"x__weight": (4, 4), "y__weight": (4, 4), "out__weight": (2, 4), "out__bias": (2,)}
+    return model, saved(tmp_path / "twins.safetensors", **tensors)
+
+
+def test_what_nothing_decides_is_listed_and_is_no_rule_until_a_hint(tmp_path: Path) -> None:
+    model, file = twins(tmp_path)
+    proposal = runner.propose(model, file)
+    assert not proposal.is_certain
+    assert proposal.plan.problems
+    assert "query/kernel" in str(proposal)
+    assert "x.weight or y.weight" in str(proposal)
+    assert not any("query" in rule for rule in proposal.scaffolds["twins"]["rules"])
+    decided = runner.propose(model, file, hints={"y": "query", "x": "key"})
+    assert decided.is_certain
+    assert yaml.safe_load(str(decided))["scaffolds"] == decided.scaffolds
+    runner.warm_start(model, decided.scaffolds)
+    assert model.get_layer("query").kernel.numpy()[0, 0] == 1
+
+
+def test_a_part_without_tensors_is_excluded_and_named(tmp_path: Path) -> None:
+    model, _ = twins(tmp_path)
+    file = saved(tmp_path / "head.safetensors", head__weight=(2, 4), head__bias=(2,))
+    proposal = runner.propose(model, file)
+    assert proposal.plan.problems == ()
+    assert proposal.scaffolds["head"]["variables"]["exclude"] == ["key/*", "query/*"]
+    assert "No tensor fits: query/kernel, key/kernel" in str(proposal)
+
+
+def test_several_checkpoints_give_what_those_before_lack(tmp_path: Path) -> None:
+    model, _ = twins(tmp_path)
+    head = saved(tmp_path / "head.safetensors", head__weight=(2, 4), head__bias=(2,))
+    rest = saved(tmp_path / "rest.safetensors", query__weight=(4, 4), key__weight=(4, 4))
+    proposal = runner.propose(model, [head, rest])
+    assert proposal.is_certain
+    plan = runner.warm_start(model, proposal.scaffolds)
+    assert {assignment.scaffold for assignment in plan.assignments} == {"head", "rest"}
