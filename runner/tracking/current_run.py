@@ -160,7 +160,8 @@ class CurrentRun:
         if self._tracker is not None and self._folder != self._directory / "logged":
             staged, self._folder = self._folder, self._directory / "logged"
             if self._is_new:
-                shutil.copytree(staged, self._folder, dirs_exist_ok=True)
+                if any(staged.iterdir()):
+                    shutil.copytree(staged, self._folder, dirs_exist_ok=True)
                 for record in waiting:
                     record()
 
