@@ -16,13 +16,14 @@ from runner.config.choices import SCAFFOLDS, ExportFormat
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError, ranked
 from runner.graph.build import graph_maker
 from runner.graph.built_graph import ServingGraph
+from runner.graph.eager_model import trained_model
+from runner.graph.keras_serving import save_nested
 from runner.graph.serving import SIGNATURE, numbered
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
 from runner.system.user_code import calling
 from runner.tracking.tracker import ExportedModel, Field
-from runner.training.eager_model import eager_model, save_nested
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.export_names import FILE, export_names
 from runner.training.run import Experiment
@@ -105,7 +106,7 @@ def _export_keras(experiment: Experiment, weights: Weights, kind: ExportFormat) 
     if file.exists():
         remedy = "move it away to export again"
         raise RunDirectoryError(Problem(f"{file} exists", "nothing is overwritten", remedy))
-    model = eager_model(weights.config, weights.prefix)
+    model = trained_model(weights.config, weights.prefix)
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix="export-") as folder:
         unfinished = Path(folder) / file.name
@@ -157,7 +158,7 @@ def _export(weights: Weights, target: Path) -> None:
         unfinished = Path(folder) / "model"
         serving = graph_maker(weights.config).serving(weights.prefix)
         if serving.nested is not None:
-            save_nested(eager_model(weights.config, weights.prefix), serving.nested, unfinished)
+            save_nested(trained_model(weights.config, weights.prefix), serving.nested, unfinished)
         else:
             with (
                 serving.graph.as_default(),
