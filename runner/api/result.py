@@ -13,7 +13,7 @@ from rich.text import Text
 
 from runner.api.door import door, unchanged_process
 from runner.config.composition import command_scope, compose_command, without_hydra
-from runner.config.instantiation import given
+from runner.config.instantiation import python_objects
 from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import validate
@@ -85,7 +85,7 @@ class Result:
         from runner.graph.eager_model import trained_model
 
         which = which or ("best" if self.best else "latest")
-        with unchanged_process(), given(self.objects):
+        with unchanged_process(), python_objects(self.objects):
             (prefix,) = resolve(str(self._run.path), which)
             return trained_model(self.config, prefix)
 
