@@ -22,12 +22,12 @@ from tests.tiny.runs import Runs, disturbed, short
 
 SEED, STEPS = 3, 20
 
-
-def every_program(*fast: str) -> pytest.MarkDecorator:
-    """Returns a parameter for every program; `make soak` runs those that are not named too."""
-    soak = pytest.mark.soak
-    names = [name if name in fast else pytest.param(name, marks=soak) for name in PROGRAMS]
-    return pytest.mark.parametrize("name", names)
+# The others take minutes: `make soak` runs them.
+FAST = ("conditional_gan", "endpoint_layer")
+every_program = pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.soak) for name in PROGRAMS],
+)
 
 
 def config(program: Program, **changes: Any) -> RunConfig:
@@ -61,7 +61,7 @@ def logs_of_fit(program: Program) -> list[Mapping[str, float]]:
     return logged[:STEPS]
 
 
-@every_program("conditional_gan", "pixel_cnn", "endpoint_layer", "fraud")
+@every_program
 def test_a_step_has_the_numbers_of_fit(name: str) -> None:
     program = PROGRAMS[name]
     expected = logs_of_fit(program)
@@ -79,7 +79,7 @@ def test_a_step_has_the_numbers_of_fit(name: str) -> None:
             np.testing.assert_allclose(values[metric], logged[metric], rtol=1e-5, atol=1e-6)
 
 
-@every_program("conditional_gan", "endpoint_layer")
+@every_program
 def test_a_run_has_a_whole_life(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     undisturbed, failed = Runs(tmp_path / "undisturbed"), Runs(tmp_path / "failed")
