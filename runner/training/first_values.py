@@ -22,13 +22,13 @@ from runner.config.scaffold_reading import read_restoration, read_scaffolds
 from runner.config.schema import RunConfig
 from runner.console import plural
 from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError, RunnerError
+from runner.graph.eager_model import build_eager_model
 from runner.restoration.model_variables import keras_variables
 from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
 from runner.restoration.reading import checksum, converted_values, in_scaffold
 from runner.restoration.variables import Partition, StateClass, VariableSpec
 from runner.restoration.weights_layout import WeightsLayout, named_sources, weights_layout
 from runner.runs.run_directory import PROVENANCE, RunDirectory
-from runner.training.eager_model import build_eager_model
 
 
 @dataclass(frozen=True)
