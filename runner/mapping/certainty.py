@@ -29,26 +29,26 @@ class Judgement:
 
 
 def judge(assignment: Assignment) -> tuple[Assignment, dict[int, Judgement]]:
-    """Returns the judgement of each assigned module of variables, by index.
+    """Makes the exchanges that evidence speaks for and none against; then judges the pairs.
 
-    Exchanges that only evidence speaks for are made first.
+    Returns:
+      The assignment with these exchanges, and index of a module of variables -> judgement.
     """
     orders: Orders | None = None
     for _ in range(_MOST_ROUNDS):
         verdicts = [*_verdicts(assignment, orders)]
-        pairs, moved = dict(assignment.pairs), set[int]()
+        pairs, moved = dict(assignment.pairs), set[int | None]()
         for verdict in verdicts:
-            rows = {verdict.row, verdict.taker}
-            if verdict.opposed and not verdict.support and not rows & moved:
-                if verdict.is_claim:
-                    pairs[verdict.taker or 0] = pairs.pop(verdict.row)
-                    moved |= {verdict.row, verdict.taker or 0}
-                    continue
-                if verdict.taker is not None:
-                    pairs[verdict.taker] = pairs[verdict.row]
-                    moved.add(verdict.taker)
+            rows = {verdict.row, verdict.taker} - {None}
+            if not verdict.opposed or verdict.support or rows & moved:
+                continue
+            if verdict.taker is not None:
+                pairs[verdict.taker] = pairs[verdict.row]
+            if verdict.is_claim:
+                del pairs[verdict.row]
+            else:
                 pairs[verdict.row] = verdict.other
-                moved.add(verdict.row)
+            moved |= rows
         if not moved and orders is not None:
             break
         if not moved:
@@ -122,9 +122,10 @@ def _doubts(verdicts: Sequence[_Verdict]) -> dict[int, set[int]]:
     doubts: dict[int, set[int]] = defaultdict(set)
     for verdict in verdicts:
         if verdict.opposed or not verdict.support:
-            free = verdict.taker is None or verdict.is_claim
-            doubts[verdict.row].add(verdict.other if free else ~(verdict.taker or 0))
-            if verdict.taker is not None and not verdict.is_claim:
+            if verdict.taker is None or verdict.is_claim:
+                doubts[verdict.row].add(verdict.other)
+            else:
+                doubts[verdict.row].add(~verdict.taker)
                 doubts[verdict.taker].add(~verdict.row)
     return doubts
 
