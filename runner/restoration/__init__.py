@@ -21,11 +21,10 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them.
 - `eager_plan`: `WarmStartPlan`, a plan as programs have it.
 - `eager`: `plan`, `warm_start` and the callback `WarmStart`, the doors for programs without a run.
-
-- `proving`: `prove`, the door for comparing a model with what the source of its weights computes:
-  `reference`: what has been recorded of it; `feeding`: gives a model the recorded inputs;
-  `source_modules`: finds the layers of the source's modules; `proof`: compares values; `findings`:
-  says what is known of a layer that differs.
+- `proving`: `prove`, the door for comparing a model with what the source of its weights computes;
+  `reference`: the recording of the source; `feeding`: gives a model the recorded inputs;
+  `source_modules`: the layers that hold a module's tensors; `proof`: the comparison and its report;
+  `findings`: why a layer differs.
 
 Planning needs no session and reads no tensor values. The room rests on `checkpoints`, for formats,
 and on `runs`, for provenance; `graph` and `session` rest on it.

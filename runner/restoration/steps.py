@@ -187,12 +187,12 @@ def check(expression: Expression) -> None:
 def _bind(
     function: Callable[..., object],
     name: str,
-    given: int,
+    positional: int,
     arguments: tuple[object, ...],
     keywords: Mapping[str, object],
 ) -> None:
     try:
-        inspect.signature(function).bind(*[None] * given, *arguments, **keywords)
+        inspect.signature(function).bind(*[None] * positional, *arguments, **keywords)
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from error
 
@@ -211,7 +211,7 @@ def source_tensor(
         case Function(name, operands, keywords):
             if target.linear and name not in ("stack", "concat"):
                 raise ValueError(f"slots and averages have no {name}")
-            inner = tuple(source_tensor(each, source, target, tensors) for each in operands)
+            inner = tuple(source_tensor(operand, source, target, tensors) for operand in operands)
             return SourceTensor(source, None, (), inner, FUNCTIONS[name](target, **keywords))
         case Step(name, operand, arguments, keywords):
             value = source_tensor(operand, source, target, tensors)
@@ -221,8 +221,8 @@ def source_tensor(
                 try:
                     steps = STEPS[name](target, value.shape, *arguments, **keywords)
                 except TypeError as error:
-                    given = ", ".join(map(str, (*arguments, *keywords.values())))
-                    raise ValueError(f"{name} does not take {given}") from error
+                    shown = ", ".join(map(str, (*arguments, *keywords.values())))
+                    raise ValueError(f"{name} does not take {shown}") from error
             return SourceTensor(
                 source,
                 value.tensor,

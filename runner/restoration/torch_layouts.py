@@ -32,8 +32,8 @@ _PLAIN = {
     "moving_mean": "running_mean",
     "moving_variance": "running_var",
 }
-_PRELU = {"alpha": "weight"}
-_NORM = {"scale": "weight"}
+# Also of layers that name a weight as no other does, such as PReLU and KerasHub's norms.
+TORCH_LEAVES = {**_PLAIN, "scale": "weight", "alpha": "weight"}
 RECURRENT = {
     "kernel": "weight_ih_l0",
     "recurrent_kernel": "weight_hh_l0",
@@ -69,7 +69,7 @@ def plain_names(variable: str, name: str) -> tuple[str, ...]:
 
 def other_names(variable: str, name: str) -> Iterator[str]:
     """Yields names of layers whose variables PyTorch calls otherwise, or as Keras does."""
-    yield _torch_name(variable, name, {**_PRELU, **_NORM})
+    yield _torch_name(variable, name, TORCH_LEAVES)
     yield name.replace("/", ".")
 
 
@@ -174,7 +174,7 @@ def gru(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
 def any_layer(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
     """Changes a layer's variable by its name and shape."""
     leaf = target.name.rpartition("/")[2]
-    if leaf in _PLAIN or (target.layer and not leaf.endswith("kernel")):
+    if leaf in TORCH_LEAVES or (target.layer and not leaf.endswith("kernel")):
         if leaf == "kernel":
             if target.has_conv1d and len(shapes[0]) == 2 and len({*shapes[0]}) == 1:
                 raise ValueError(AMBIGUOUS.format(list(shapes[0]), "linear"))
