@@ -17,12 +17,13 @@ from runner.graph.precision import build_model, dtype_policy, full_precision, ne
 from runner.graph.replica import Replica
 from runner.graph.serving import ENDPOINT, SIGNATURE, named
 from runner.graph.splits import build_data, data_to_predict, one_pass
-from runner.restoration.model_variables import model_variables
+from runner.restoration.model_variables import model_variables, tensorflow_variable
 from runner.system.user_code import calling
 
 
 def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
     """Builds the forward pass alone, of features that are fed."""
+    calls = Calls(config)
     with new_graph(config, Replica()) as graph, dtype_policy(config):
         batch = features_of(data_to_predict(config).element_spec)
         features = tf.nest.map_structure(
@@ -31,7 +32,8 @@ def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
         model = build_model(config)
         is_nested = isinstance(model, keras.Model) and tf.nest.is_nested(batch)
         outputs = tf.function(
-            lambda batch: full_precision(model(batch, training=False)), autograph=False
+            lambda batch: full_precision(calls.model(model, batch, training=False)),
+            autograph=False,
         )(features)
         variables = model_variables(model)
         signature = tf.compat.v1.saved_model.predict_signature_def(
@@ -43,7 +45,10 @@ def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
             restorer=_restorer(config, model, checkpoint),
             # Under their names in checkpoints.
             saver=tf.compat.v1.train.Saver(dict(variables)) if variables else None,
-            main_op=tf.compat.v1.train.Scaffold.default_local_init_op(),
+            main_op=tf.group(
+                _initializer_of_metrics(model),
+                tf.compat.v1.train.Scaffold.default_local_init_op(),
+            ),
             nested=batch if is_nested else None,
         )
 
@@ -71,10 +76,20 @@ def prediction_graph(config: RunConfig, features: Features, checkpoint: str) -> 
             graph=graph,
             outputs=named("outputs", outputs),
             restorer=_restorer(config, model, checkpoint),
-            initializers=[tf.compat.v1.tables_initializer(), batches.initializer],
+            initializers=[
+                _initializer_of_metrics(model),
+                tf.compat.v1.tables_initializer(),
+                batches.initializer,
+            ],
             cardinality=cardinality,
             explaining=calls.explaining,
         )
+
+
+def _initializer_of_metrics(model: Any) -> tf.Operation:
+    """Initialises the metrics that layers of a model update when they are called."""
+    metrics = model.metrics_variables if isinstance(model, keras.Model) else []
+    return tf.group(*[tensorflow_variable(variable).initializer for variable in metrics])
 
 
 def _restorer(config: RunConfig, model: Any, checkpoint: str) -> tf.compat.v1.train.Saver:

@@ -44,7 +44,13 @@ def build_eager_model(
     model: Any = built_again(config, batch, compiled=compiled)
     if not model.built:  # Its own steps call parts of it. Keras saves what is built.
         features = features_of(data_to_predict(config).element_spec)
-        model(tf.nest.map_structure(_one_example, features))
+        try:
+            model(tf.nest.map_structure(_one_example, features))
+        except Exception:
+            # It takes other features than the data give, such as noise. Its step has built it.
+            if not all(layer.built for layer in model.layers):
+                raise
+            model.built = True
     return model
 
 
@@ -116,6 +122,7 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
                 setattr(holder, parent, tf.Module())
             holder = getattr(holder, parent)
         setattr(holder, last, variable.value)
+    root.metrics = list(model.metrics_variables)
     root.tables = [
         item
         for layer in layers_of(model)
