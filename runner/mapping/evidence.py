@@ -36,10 +36,14 @@ class Exchanges:
         for kind, verdict in (
             (NUMBERS, self._order(first, second)),
             (WORDS, _words(first, second, self._assignment.trusted)),
-            (PLACES, self._places(row, taker, column, other)),
         ):
             if verdict:
                 (support if verdict > 0 else opposed).append(kind)
+        # Most exchanges are between blocks, whose numbers decide; what is in them takes longer.
+        if opposed or not support:
+            verdict = self._places(row, taker, column, other)
+            if verdict:
+                (support if verdict > 0 else opposed).append(PLACES)
         return support, opposed
 
     def claims(self, row: int, claimant: int, column: int) -> tuple[list[str], list[str]]:
@@ -62,8 +66,8 @@ class Exchanges:
         theirs = _sign(first[1], second[1], is_ordered=self._assignment.ordered)
         if not mine or not theirs:
             return 0
-        numbered = all(map(_differ_by_number, first, (second[0], second[1])))
-        if not numbered and (_is_relative(first) or _is_relative((second[0], second[1]))):
+        pairs = (first, (second[0], second[1]))
+        if any(map(_is_relative, pairs)) and not all(map(_differ_by_number, *pairs)):
             # `input_norm` and `post_attention_norm`: the file's order has to say the same.
             place = first[1].position - second[1].position
             if not self._assignment.ordered or place * theirs < 0:

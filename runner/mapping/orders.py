@@ -51,7 +51,7 @@ class Orders:
     def place(self, row: int, column: int, other: int) -> int:
         """Returns 1 if a module that no variable takes would break the order around a pair."""
         at = int(np.searchsorted(self._places, self._positions[row]))
-        near = slice(max(at - 2, 0), at + 3)
+        near = slice(max(at - 10, 0), at + 11)
         around = [pair for pair in self._pairs[near] if pair[0] != row]
         before = {self.verdict((row, column), pair) for pair in around}
         after = {self.verdict((row, other), pair) for pair in around}

@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from runner.restoration import torch_layouts as torch
-from runner.restoration.conversions import Conversion, Slice
-from runner.restoration.expressions import Expression, Function, Step, Tensor
-from runner.restoration.layouts import (
+from runner.restoration.conversions import (
     KERAS,
     TF1,
     AddForgetBias,
-    Build,
+    Conversion,
     GateOrder,
     Shape,
-    Target,
-    last_parts,
+    Slice,
     units_of,
 )
+from runner.restoration.expressions import Expression, Function, Step, Tensor
+from runner.restoration.target import Build, Target, last_parts
 
 
 @dataclass(frozen=True)

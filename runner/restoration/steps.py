@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import nearest
 from runner.restoration.combinations import Combination, Concat, Fill, Stack, Sum, WeightNorm
-from runner.restoration.conversions import Conversion, Reshape, Slice, Transpose
+from runner.restoration.conversions import Conversion, Reshape, Shape, Slice, Transpose
 from runner.restoration.expressions import Expression, Function, Step, Tensor
-from runner.restoration.layouts import Shape, Target
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.resampling import Interpolate, Pad, Reduce, Repeat, Scale
 from runner.restoration.source_tensors import SourceTensor
+from runner.restoration.target import Target
 from runner.restoration.vocabularies import remap
 
 _Steps = tuple[Conversion, ...]
@@ -187,12 +187,12 @@ def check(expression: Expression) -> None:
 def _bind(
     function: Callable[..., object],
     name: str,
-    given: int,
+    positional: int,
     arguments: tuple[object, ...],
     keywords: Mapping[str, object],
 ) -> None:
     try:
-        inspect.signature(function).bind(*[None] * given, *arguments, **keywords)
+        inspect.signature(function).bind(*[None] * positional, *arguments, **keywords)
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from error
 
@@ -211,7 +211,7 @@ def source_tensor(
         case Function(name, operands, keywords):
             if target.linear and name not in ("stack", "concat"):
                 raise ValueError(f"slots and averages have no {name}")
-            inner = tuple(source_tensor(each, source, target, tensors) for each in operands)
+            inner = tuple(source_tensor(operand, source, target, tensors) for operand in operands)
             return SourceTensor(source, None, (), inner, FUNCTIONS[name](target, **keywords))
         case Step(name, operand, arguments, keywords):
             value = source_tensor(operand, source, target, tensors)
@@ -221,8 +221,8 @@ def source_tensor(
                 try:
                     steps = STEPS[name](target, value.shape, *arguments, **keywords)
                 except TypeError as error:
-                    given = ", ".join(map(str, (*arguments, *keywords.values())))
-                    raise ValueError(f"{name} does not take {given}") from error
+                    shown = ", ".join(map(str, (*arguments, *keywords.values())))
+                    raise ValueError(f"{name} does not take {shown}") from error
             return SourceTensor(
                 source,
                 value.tensor,

@@ -6,15 +6,22 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from runner.restoration.conversions import Conversion, Reshape, Slice, Transpose
-from runner.restoration.layouts import KERAS_GRU, GateOrder, Shape, Target, last_parts
+from runner.restoration.conversions import (
+    KERAS_GRU,
+    TORCH_GRU,
+    Conversion,
+    GateOrder,
+    Reshape,
+    Shape,
+    Slice,
+    Transpose,
+)
+from runner.restoration.target import Target, last_parts
 
 AMBIGUOUS = (
     "a square kernel {} may be of PyTorch's Linear or of GPT2's Conv1D, which the checkpoint has "
     "too: say {} or conv1d_gpt2 in place of torch"
 )
-# The order of a GRU's gates in PyTorch.
-TORCH_GRU = "rzn"
 # The ends of Keras's names -> PyTorch's.
 _PLAIN = {
     "kernel": "weight",

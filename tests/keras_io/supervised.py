@@ -296,6 +296,9 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
+    def get_config(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32")
         return ops.cond(step < self.steps, lambda: 0.01 * step / self.steps, lambda: 0.01)

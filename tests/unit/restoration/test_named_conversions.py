@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 import runner
 from runner.errors import PlanError
 from runner.restoration.combinations import Combination, Concat, Stack, Sum, WeightNorm
-from runner.restoration.conversions import Conversion
-from runner.restoration.layouts import AddForgetBias, GateOrder, Target
+from runner.restoration.conversions import AddForgetBias, Conversion, GateOrder
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.steps import FUNCTIONS
+from runner.restoration.target import Target
 
 Array = NDArray[Any]
 layers = keras.layers
