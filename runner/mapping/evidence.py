@@ -59,9 +59,10 @@ class Exchanges:
         """Compares the order of two modules, as numbers and words tell it."""
         if second[0] is None:
             return 0
-        if not any(isinstance(token, str) for token in _difference(first[0], second[0])):
-            if _difference(first[0], second[0]) == _difference(first[1], second[1]):
-                return 1
+        difference = _difference(first[0], second[0])
+        is_numbered = not any(isinstance(token, str) for token in difference)
+        if is_numbered and difference == _difference(first[1], second[1]):
+            return 1
         mine = _sign(first[0], second[0], is_ordered=True)
         theirs = _sign(first[1], second[1], is_ordered=self._assignment.ordered)
         if not mine or not theirs:
