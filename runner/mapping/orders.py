@@ -69,7 +69,8 @@ def _orders(modules: Sequence[Module], *, definition: bool) -> list[_Order]:
         words = tuple(token for token in module.tokens if isinstance(token, str))
         numbers.append(tuple(token for token in module.tokens if isinstance(token, int)))
         # `norm` comes before `norm_1`, but `fc` may come behind `fc1`.
-        kind = len(numbers[-1]) - bool(COUNTED.search(module.name)), *words
+        counted = bool(COUNTED.search(module.name))
+        kind: tuple[Token, ...] = (len(numbers[-1]) - counted, *words)
         groups.append(skeletons.setdefault(kind, len(skeletons)))
     ranks = {value: rank for rank, value in enumerate(sorted({*numbers}))}
     orders = [(np.array(groups), np.array([ranks[value] for value in numbers]), groups)]

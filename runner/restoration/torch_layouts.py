@@ -187,8 +187,12 @@ def any_layer(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]
 
 
 def einsum_dense(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-    """Splits the axis that PyTorch has for all heads."""
-    return *reordered(target, shapes), Reshape(target.shape)
+    """Splits the axis that PyTorch has for all heads, and orders axes as the layer's equation."""
+    axes = target.axes or (*range(len(target.shape)),)
+    if [*axes] == sorted(axes) or len(shapes[0]) < 2:
+        return *reordered(target, shapes), Reshape(target.shape)
+    split = Reshape(tuple(target.shape[axis] for axis in axes))
+    return *conv(target, shapes), split, Transpose(tuple(map(axes.index, sorted(axes))))
 
 
 def conv1d_gpt2(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
