@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from runner.restoration.conversions import Conversion, Shape
@@ -33,8 +33,8 @@ class Target:
     read: Callable[[str], tuple[str, ...]] = read_vocabulary
 
 
-# Takes the variable and the shapes of its tensors.
-Build = Callable[[Target, Sequence[Shape]], tuple[Conversion, ...]]
+# Takes the variable and the shape of the tensor; arguments of a step follow.
+Build = Callable[..., tuple[Conversion, ...]]
 
 
 def last_parts(target: Target, ends: Mapping[str, str], parts: int = 1) -> str:
