@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,7 +18,8 @@ from runner.graph.precision import build_model, dtype_policy, full_precision, ne
 from runner.graph.replica import Replica
 from runner.graph.serving import ENDPOINT, SIGNATURE, named
 from runner.graph.splits import build_data, data_to_predict, one_pass
-from runner.restoration.model_variables import model_variables
+from runner.internals.keras import layers_of
+from runner.restoration.model_variables import keras_variables, model_variables
 from runner.system.user_code import calling
 
 
@@ -75,6 +77,52 @@ def prediction_graph(config: RunConfig, features: Features, checkpoint: str) -> 
             cardinality=cardinality,
             explaining=calls.explaining,
         )
+
+
+def save_nested(model: Any, features: Any, folder: Path) -> None:
+    """Writes a SavedModel whose endpoint `serve` takes nested features.
+
+    A graph's signatures, which the same file has, take them by name. Variables have the names that
+    they have in checkpoints.
+
+    Args:
+      model: the Keras model.
+      features: nested `tf.TensorSpec`s of a batch.
+      folder: where to write it.
+    """
+    specs = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), features
+    )
+    leaves = tf.nest.flatten(specs)
+    names = {id(leaf): name for name, leaf in named("features", specs).items()}
+
+    def serve(batch: Any) -> Any:
+        return full_precision(model(batch, training=False))
+
+    def by_name(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        batch = tf.nest.pack_sequence_as(specs, [inputs[names[id(leaf)]] for leaf in leaves])
+        return named("outputs", serve(batch))
+
+    root = tf.Module()
+    for name, variable in keras_variables(model).items():
+        holder, (*parents, last) = root, name.split("/")
+        for parent in parents:
+            if not hasattr(holder, parent):
+                setattr(holder, parent, tf.Module())
+            holder = getattr(holder, parent)
+        setattr(holder, last, variable.value)
+    root.tables = [
+        item
+        for layer in layers_of(model)
+        for item in vars(layer).values()
+        if isinstance(item, tf.saved_model.experimental.TrackableResource)
+    ]
+    root.serve = tf.function(serve, input_signature=[specs], autograph=False)
+    arguments = {
+        names[id(leaf)]: tf.TensorSpec(leaf.shape, leaf.dtype, names[id(leaf)]) for leaf in leaves
+    }
+    signature = tf.function(by_name, autograph=False).get_concrete_function(**arguments)
+    tf.saved_model.save(root, str(folder), signatures={SIGNATURE: signature, ENDPOINT: signature})
 
 
 def _restorer(config: RunConfig, model: Any, checkpoint: str) -> tf.compat.v1.train.Saver:

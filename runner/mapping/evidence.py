@@ -208,8 +208,10 @@ def _common_length(one: Sequence[Cut], two: Sequence[Cut]) -> int:
 
 def _difference(one: Module, two: Module) -> tuple[Token | None, Token | None]:
     """Returns the first words or numbers in which two names differ."""
-    cells = zip_longest(one.tokens, two.tokens, fillvalue=None)
-    return next(((a, b) for a, b in cells if a != b), (None, None))
+    for cells in zip_longest(one.tokens, two.tokens):
+        if cells[0] != cells[1]:
+            return cells
+    return None, None
 
 
 def _differ_by_number(one: Module, two: Module) -> bool:

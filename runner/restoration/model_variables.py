@@ -31,7 +31,7 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
 
 
 def keras_variables(model: Any) -> dict[str, Any]:
-    """Returns what `model_variables` does, with Keras's own variables.
+    """Returns name -> `keras.Variable` of a Keras model, with the names of `model_variables`.
 
     Raises:
       ConfigError: when two variables have one path.
@@ -118,12 +118,12 @@ def initializers(model: Any) -> dict[str, str]:
     return classes
 
 
-# The last part of the path of a variable that `add_weight` was given no name for.
+# The path of a variable that `add_weight` makes without a name.
 _UNNAMED = re.compile(r"(.*/)?variable(?:_(\d+))?")
 
 
 def _renumbered(names: Sequence[str]) -> list[str]:
-    """Returns names in which unnamed variables count from the model's first, not the process's."""
+    """Numbers unnamed variables within the model; Keras numbers them within the process."""
     numbers = {
         name: int(match[2] or 0)
         for name in names

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.restoration.conversions import Conversion
-
-Shape = tuple[int, ...]
+from runner.restoration.conversions import Conversion, Shape
 
 
 def _resized(shape: Shape, axis: int, size: int) -> Shape:

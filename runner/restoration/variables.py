@@ -225,8 +225,10 @@ def require_matches(
     Scaffolds that may claim other variables, such as slots, are left to the plan.
     """
     states = {name: classify(name, model=True) for name in names}
-    own = {key: value for key, value in scaffolds.items() if {*_BY_DEFAULT}.issuperset(value.state)}
-    problems = assign_owners(states, own, Collision.first, addresses=addresses).problems
+    by_default = {
+        key: value for key, value in scaffolds.items() if {*_BY_DEFAULT}.issuperset(value.state)
+    }
+    problems = assign_owners(states, by_default, Collision.first, addresses=addresses).problems
     if problems:
         raise PlanError(*problems)
 
