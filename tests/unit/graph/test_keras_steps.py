@@ -29,7 +29,7 @@ from runner.graph.built_graph import BuiltGraph
 from runner.restoration.variables import StateClass
 from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs, disturbed, short
-from tests.tiny.steps import PROGRAMS, Numbers, compiled_parts, eager_only, gan, vae
+from tests.tiny.steps import PROGRAMS, Numbers, compiled_parts, gan, vae
 
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 SEED, STEPS = 3, 20
@@ -165,7 +165,7 @@ def test_what_the_models_step_leaves_without_effect_is_an_error(
 def test_a_step_that_reads_a_value_is_an_error_with_its_line_and_the_way_out(way: str) -> None:
     model = {"_target_": "tests.tiny.steps.eager_only", "way": way}
     with pytest.raises(UserCodeError) as caught:
-        build_graph(config(eager_only, model=model), "validation", train=True)
+        build_graph(config(vae, model=model), "validation", train=True)
     (problem,) = caught.value.problems
     assert "tests.tiny.steps.eager_only.train_step was called" in problem.state
     assert "traced once into a graph" in problem.cause
