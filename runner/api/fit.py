@@ -18,7 +18,7 @@ from runner.config.composition import (
     without_hydra,
 )
 from runner.config.fit_experiment import FitExperiment
-from runner.config.instantiation import given
+from runner.config.instantiation import python_objects
 from runner.errors import ConfigError, Problem
 from runner.system.atomic_files import write_text
 from runner.system.imports import import_tensorflow
@@ -142,7 +142,7 @@ def experiment_of(
     if callbacks:
         node["callbacks"] = made.callbacks(callbacks)
     node |= {key: dict(part) for key, part in set_arguments.items()}
-    with command_scope(), given(made.objects), experiment_in_store(node) as stored:
+    with command_scope(), python_objects(made.objects), experiment_in_store(node) as stored:
         yield StoredExperiment(stored, made.text(node), made.objects)
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from runner.api.door import door, unchanged_process
 from runner.config.composition import command_scope, compose_command, without_hydra
-from runner.config.instantiation import given
+from runner.config.instantiation import python_objects
 from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import validate
@@ -82,12 +82,12 @@ class Result:
           RunnerError: when there is no such checkpoint, or the run has no Keras model.
         """
         from runner.checkpoints.locate import resolve
-        from runner.training.eager_model import eager_model
+        from runner.graph.eager_model import trained_model
 
         which = which or ("best" if self.best else "latest")
-        with unchanged_process(), given(self.objects):
+        with unchanged_process(), python_objects(self.objects):
             (prefix,) = resolve(str(self._run.path), which)
-            return eager_model(self.config, prefix)
+            return trained_model(self.config, prefix)
 
     @property
     def _run(self) -> RunDirectory:

@@ -30,7 +30,7 @@ logging.getLogger("hydra").addHandler(logging.NullHandler())
 _HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 KINDS = ("graph", "run", "python")
 # The objects of kind `python`: what a Python call gives to its run, by name.
-_GIVEN: dict[str, Any] = {}
+_PYTHON_OBJECTS: dict[str, Any] = {}
 # Marks an argument of the default optimizer, which goes when another `_target_` replaces it.
 DEFAULT = "default"
 _REFERENCE = re.compile(rf"\$\{{({'|'.join(KINDS)}):([^}}]+)\}}")
@@ -100,29 +100,29 @@ class References:
         return _REFERENCE.sub(lambda match: self._look_up(*match.groups()), value)
 
     def _look_up(self, kind: str, name: str) -> Any:
-        known = _GIVEN if kind == "python" else self._names.get(kind, {})
+        known = _PYTHON_OBJECTS if kind == "python" else self._names.get(kind, {})
         if name in known:
             return known[name]
         return self._find(name) if kind == "graph" else None
 
 
 @contextmanager
-def given(objects: Mapping[str, Any]) -> Iterator[None]:
+def python_objects(objects: Mapping[str, Any]) -> Iterator[None]:
     """Makes `${python:NAME}` stand for objects inside the block."""
-    _GIVEN.update(objects)
+    _PYTHON_OBJECTS.update(objects)
     try:
         yield
     finally:
         for name in objects:
-            _GIVEN.pop(name, None)
+            _PYTHON_OBJECTS.pop(name, None)
 
 
-def call_given(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Calls a function; the target of a node for one that no module has."""
+def call_object(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Calls a function: the `_target_` of a function that no module has, `${python:NAME}`."""
     return function(**arguments)
 
 
-CALL = f"{__name__}.{call_given.__name__}"
+CALL = f"{__name__}.{call_object.__name__}"
 
 
 def has_reference(node: Any) -> bool:

@@ -179,7 +179,7 @@ class ModelFnGraph(UserGraph):
     The `config` that the `model_fn` gets has the seed, and the configured `run_dir` as `model_dir`.
     """
 
-    key = "model_fn"
+    key, data_key = "model_fn", "input_fns"
 
     def function(self) -> Callable[..., GraphSpec]:
         """Returns the function that calls the `model_fn` and its `input_fn` for a `mode`.

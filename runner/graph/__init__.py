@@ -5,15 +5,16 @@
 - `keras_graph`: the maker for `data`, `model` and `loss`; `experiment`: what these must offer;
   `splits`: the splits of the data as batches; `frozen_norms`: batch-norm statistics of frozen
   scaffolds; `keras_steps`: calls a `train_step` or `test_step`
-  of the model's own; `keras_serving`: its forward pass alone.
+  of the model's own; `keras_serving`: its forward pass alone;
+  `eager_model`: the model outside any graph, with its first values or a checkpoint's.
 - `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes.
 - `evaluation`: evaluates a split, in the training session or in another graph and session.
 - `serving`: the signature of an exported model, an example of its input, and its predictions.
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
 - `objective`: the loss, the metrics and the weights of examples; `measures`: losses and metrics
   that are functions; `keras_measures`: those that are Keras's.
-- `epochs`: the length of an epoch, and the metrics over one; `eager_twin`: the model once more,
-  eager, with the values of a session, for callbacks.
+- `epochs`: the length of an epoch, and the metrics over one; `eager_twin`: the eager
+  model with the values of a session, for callbacks.
 - `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
   clipping, accumulation, moving averages; `keras_optimizer`: Keras's as TensorFlow's;
   `precision`: the new graph and the model in it, with seeds, 16 bits, XLA and threads.

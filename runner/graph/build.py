@@ -6,7 +6,7 @@ from hydra.utils import get_object
 
 from runner.config.schema import RunConfig
 from runner.graph.built_graph import BuiltGraph, GraphMaker
-from runner.graph.configured_hooks import check_callbacks, check_hooks, graph_references
+from runner.graph.configured_hooks import CALLBACKS, HOOKS, graph_references
 from runner.graph.precision import set_threads
 from runner.graph.replica import Replica
 from runner.system.signals import Interruption
@@ -45,7 +45,7 @@ def build_graph(
     built = graph_maker(config).build(split, train=train, replica=replica or Replica())
     if built.training is not None:
         references = graph_references(built.graph, built.variables, built.training)
-        check_hooks(config.hooks, references)
-        check_callbacks(config.callbacks, references)
+        HOOKS.check(config.hooks, references)
+        CALLBACKS.check(config.callbacks, references)
     Interruption.check_swallowed()
     return built

@@ -184,7 +184,12 @@ class GraphMaker(ABC):
 
     Args:
       config: the validated configuration.
+
+    Attributes:
+      data_key: the key of the configuration that names the data.
     """
+
+    data_key = "data"
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config

@@ -1,8 +1,9 @@
-"""Hooks of the configuration, and what `${graph:NAME}` and `${run:NAME}` in them stand for."""
+"""Hooks and callbacks of the configuration, and the `${graph:NAME}` and `${run:NAME}` in them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -49,75 +50,76 @@ def _find(graph: tf.Graph, name: str) -> Any:
         return None
 
 
+@dataclass(frozen=True)
+class HookKind:
+    """Hooks or callbacks of the configuration: what they must be, and what they may refer to.
+
+    Attributes:
+      group: their key in the configuration.
+      base, base_name: the class that they derive from, and its public name.
+      run_names: the names that `${run:NAME}` may have.
+      cause, remedy: why it must be the class, and what to do; of the problem where it is not.
+    """
+
+    group: str
+    base: type
+    base_name: str
+    run_names: tuple[str, ...]
+    cause: str
+    remedy: str
+
+    def check(self, nodes: Mapping[str, Any], graph: References) -> None:
+        """Checks the hooks of the configuration before there is a run; builds none.
+
+        Args:
+          nodes: name -> entry of the group.
+          graph: see `graph_references`.
+
+        Raises:
+          ConfigError: when a target or an argument's name or type is wrong, a reference stands for
+            nothing, or a target is a class of something else.
+        """
+        references = graph.also("run", {name: name for name in self.run_names})
+        for name, node in nodes.items():
+            key = f"{self.group}.{name}"
+            check_target(key, node, references)
+            target = locate_target(key, node)
+            if isinstance(target, type) and not issubclass(target, self.base):
+                raise self._error(key, node)
+
+    def build(self, name: str, node: Mapping[str, Any], references: References) -> Any:
+        """Builds the hook `GROUP.NAME`.
+
+        Raises:
+          ConfigError: when its target is wrong or is no hook, or a reference stands for nothing.
+          UserCodeError: when its target raises another error than a ValueError or TypeError.
+        """
+        key = f"{self.group}.{name}"
+        hook = build_target(key, node, references)
+        if not isinstance(hook, self.base):
+            raise self._error(key, node)
+        return hook
+
+    def _error(self, key: str, node: Mapping[str, Any]) -> ConfigError:
+        state = f"{key}: {node['_target_']} is not a {self.base_name}"
+        return ConfigError(Problem(state, self.cause, self.remedy))
+
+
 # `directory` and `checkpoints` are paths; `evaluation` is the hook that evaluates; `record` takes
 # metric name -> value and the step; `saver` keeps all its checkpoints, apart from the run's.
-RUN_NAMES = ("directory", "checkpoints", "evaluation", "record", "saver")
-CALLBACK_NAMES = ("directory", "checkpoints", "record")
-
-
-def check_hooks(nodes: Mapping[str, Any], graph: References) -> None:
-    """Checks the hooks of the configuration before there is a run; builds none.
-
-    Args:
-      nodes: name -> entry of `hooks`.
-      graph: see `graph_references`.
-
-    Raises:
-      ConfigError: when a target or an argument's name or type is wrong, a reference stands for
-        nothing, or a target is a class of something else.
-    """
-    references = graph.also("run", {name: name for name in RUN_NAMES})
-    for name, node in nodes.items():
-        key = f"hooks.{name}"
-        check_target(key, node, references)
-        target = locate_target(key, node)
-        if isinstance(target, type) and not issubclass(target, tf.compat.v1.train.SessionRunHook):
-            raise ConfigError(_no_hook(key, node))
-
-
-def check_callbacks(nodes: Mapping[str, Any], graph: References) -> None:
-    """Checks the callbacks of the configuration as `check_hooks` does the hooks."""
-    references = graph.also("run", {name: name for name in CALLBACK_NAMES})
-    for name, node in nodes.items():
-        key = f"callbacks.{name}"
-        check_target(key, node, references)
-        target = locate_target(key, node)
-        if isinstance(target, type) and not issubclass(target, keras.callbacks.Callback):
-            raise ConfigError(_no_callback(key, node))
-
-
-def build_callback(name: str, node: Mapping[str, Any], references: References) -> Any:
-    """Builds the callback `callbacks.NAME`; raises what `build_hook` does."""
-    callback = build_target(f"callbacks.{name}", node, references)
-    if not isinstance(callback, keras.callbacks.Callback):
-        raise ConfigError(_no_callback(f"callbacks.{name}", node))
-    return callback
-
-
-def _no_callback(key: str, node: Mapping[str, Any]) -> Problem:
-    return Problem(
-        f"{key}: {node['_target_']} is not a keras.callbacks.Callback",
-        "training calls its on_epoch_end and other methods",
-        "derive it from keras.callbacks.Callback, or name a hook below `hooks`",
-    )
-
-
-def build_hook(name: str, node: Mapping[str, Any], references: References) -> Any:
-    """Builds the hook `hooks.NAME`.
-
-    Raises:
-      ConfigError: when its target is wrong or is no hook, or a reference stands for nothing.
-      UserCodeError: when its target raises another error than a ValueError or TypeError.
-    """
-    hook = build_target(f"hooks.{name}", node, references)
-    if not isinstance(hook, tf.compat.v1.train.SessionRunHook):
-        raise ConfigError(_no_hook(f"hooks.{name}", node))
-    return hook
-
-
-def _no_hook(key: str, node: Mapping[str, Any]) -> Problem:
-    return Problem(
-        f"{key}: {node['_target_']} is not a tf.compat.v1.train.SessionRunHook",
-        "the session calls its begin, before_run, after_run and end",
-        "derive it from tf.compat.v1.train.SessionRunHook",
-    )
+HOOKS = HookKind(
+    "hooks",
+    tf.compat.v1.train.SessionRunHook,
+    "tf.compat.v1.train.SessionRunHook",
+    ("directory", "checkpoints", "evaluation", "record", "saver"),
+    "the session calls its begin, before_run, after_run and end",
+    "derive it from tf.compat.v1.train.SessionRunHook",
+)
+CALLBACKS = HookKind(
+    "callbacks",
+    keras.callbacks.Callback,
+    "keras.callbacks.Callback",
+    ("directory", "checkpoints", "record"),
+    "training calls its on_epoch_end and other methods",
+    "derive it from keras.callbacks.Callback, or name a hook below `hooks`",
+)

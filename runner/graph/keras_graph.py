@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -81,43 +81,27 @@ class KerasGraph(GraphMaker):
                 if not config.optimizer:
                     config = replace(config, optimizer=compiled_optimizer(model))
                     notes += optimizer_notes(config, model)
-            source = step = None
-            if train:
-                source = training_input(config, data, replica, labelled=objective.needs_labels)
+            labelled = objective.needs_labels
+            source = training_input(config, data, replica, labelled=labelled) if train else None
+            parts = _Parts(config, model, data, source, calls)
+            step = None
+            if source is not None:
                 if _freezes(config) and not getattr(model, "inputs", None):
                     _create_variables(calls, model, source)
-                norms = frozen_norms(model, _policies(config, model_variables(model), model))
+                norms = frozen_norms(model, parts.policies(model_variables(model)))
                 notes += statistics_notes(norms)
-                forward = _forward(
-                    calls,
-                    model,
-                    objective,
-                    train=True,
-                    frozen=[n for n, stays in norms.items() if stays],
-                )
+                frozen = [norm for norm, stays in norms.items() if stays]
+                forward = _forward(calls, model, objective, train=True, frozen=frozen)
                 step = TrainingStep(config, source, forward, replica=replica)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
-            of_model = _in_order_of_model(model_variables(model))
-            policies = _policies(config, of_model, model)
-            _require_sources(config, graph, of_model, policies=policies)
-            trained = _trained(of_model, which_train(model, of_model), policies=policies)
-            training = step.build([*trained.values()], evaluation.metrics, model) if step else None
+            of_model = parts.variables()
+            parts.require_sources(of_model)
+            trained = [*parts.trained(of_model).values()]
+            training = step.build(trained, evaluation.metrics, model) if step else None
             if training is not None and config.callbacks:
-                epoch = objective.epoch(training.train_op, graph)
-                training = replace(training, epoch=epoch)
-            return _assembled(
-                config,
-                model,
-                data,
-                of_model=of_model,
-                policies=policies,
-                training=training,
-                evaluation=evaluation,
-                calls=calls,
-                source=source,
-                notes=notes,
-            )
+                training = replace(training, epoch=objective.epoch(training.train_op, graph))
+            return parts.built(of_model, training, evaluation, notes=notes)
 
     def _with_own_steps(
         self, model: Any, data: Data, split: str, *, train: bool, replica: Replica
@@ -125,20 +109,20 @@ class KerasGraph(GraphMaker):
         """Builds the same of a model that overrides Keras's steps, in the model's graph."""
         config = self.config
         steps = ModelSteps(config, model)
-        loaded = _in_order_of_model(model_variables(model))
-        graph = tf.compat.v1.get_default_graph()
-        _require_sources(config, graph, loaded, policies=_policies(config, loaded, model))
         source = training_input(config, data, replica, labelled=False) if train else None
+        parts = _Parts(config, model, data, source, Calls(config))
+        parts.require_sources(parts.variables())
         norms: dict[Any, bool] = {}
         if source and _freezes(config):
             # The step finds the variables that train by itself: they are frozen before it is
             # traced, and the model may create them only when it is called.
             steps.create_variables(source)
             weights = keras_variables(model)
-            for name, policy in _policies(config, model_variables(model), model).items():
+            policies = parts.policies(model_variables(model))
+            for name, policy in policies.items():
                 if not policy.trainable:
                     weights[name].trainable = False
-            norms = frozen_norms(model, _policies(config, model_variables(model), model))
+            norms = frozen_norms(model, policies)
             for norm, stays in norms.items():
                 norm.trainable = not stays
         training = steps.train(source) if source else None
@@ -150,21 +134,11 @@ class KerasGraph(GraphMaker):
         of_optimizers = steps.optimizer_variables()
         of_model = {
             name: variable
-            for name, variable in _in_order_of_model(model_variables(model)).items()
+            for name, variable in parts.variables().items()
             if variable.ref() not in of_optimizers
         }
-        return _assembled(
-            config,
-            model,
-            data,
-            of_model=of_model,
-            policies=_policies(config, of_model, model),
-            training=training,
-            evaluation=evaluation,
-            calls=Calls(config),
-            source=source,
-            notes=[*steps.notes(), *statistics_notes(norms)],
-        )
+        notes = [*steps.notes(), *statistics_notes(norms)]
+        return parts.built(of_model, training, evaluation, notes=notes)
 
     def serving(self, checkpoint: str) -> ServingGraph:
         """Builds the forward pass alone, of features that are fed."""
@@ -182,45 +156,121 @@ class KerasGraph(GraphMaker):
             return first_example(features_of(batches.get_next()), batches.initializer)
 
 
-def _assembled(
-    config: RunConfig,
-    model: Any,
-    data: Data,
-    *,
-    of_model: Mapping[str, tf.Variable],
-    policies: Mapping[str, ScaffoldConfig],
-    training: Training | None,
-    evaluation: Evaluation,
-    calls: Calls,
-    source: TrainingInput | None,
-    notes: Sequence[str],
-) -> BuiltGraph:
-    """Returns the default graph as a built one, with its variables named and its saver built."""
-    trainable = which_train(model, of_model)
-    variables = name_variables(tf.compat.v1.global_variables(), model_variables(model), training)
-    trained = _trained(of_model, trainable, policies=policies)
-    weights = keras_variables(model)
-    return BuiltGraph(
-        graph=tf.compat.v1.get_default_graph(),
-        variables=variables,
-        specs=variable_specs(
-            variables,
-            trainable,
-            policies=policies,
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a graph in the making, the default one.
+
+    Attributes:
+      config: the configuration, with the optimizer that the model was compiled with if it has none.
+      model: the model.
+      data: the data.
+      source: the training input; None in a graph that only evaluates.
+      calls: the calls of user code.
+    """
+
+    config: RunConfig
+    model: Any
+    data: Data
+    source: TrainingInput | None
+    calls: Calls
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """Names the variables of the graph in the model's order, in which Keras saves slots."""
+        of_keras = model_variables(self.model)
+        variables = name_variables(tf.compat.v1.global_variables(), of_keras)
+        return {name: variables[name] for name in (*of_keras, *variables) if name in variables}
+
+    def policies(self, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
+        """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
+        config = self.config
+        wholes = {name: whole_name(name, variable) for name, variable in variables.items()}
+        states = {whole: classify(whole, model=True) for whole in wholes.values()}
+        candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
+        collision, named = config.restoration.collision, addresses(self.model)
+        claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
+        return {
+            name: config.scaffolds[claims[whole][0]]
+            for name, whole in wholes.items()
+            if whole in claims
+        }
+
+    def trained(
+        self, variables: Mapping[str, tf.Variable]
+    ) -> dict[str, tuple[tf.Variable, Schedule]]:
+        """Returns name -> variable and schedule, for the variables that train."""
+        policies, trains = self.policies(variables), which_train(self.model, variables)
+        trained = {}
+        for name, variable in variables.items():
+            policy = policies.get(name, ScaffoldConfig())
+            if trains[name] and policy.trainable:
+                schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
+                trained[name] = (variable, schedule)
+        return trained
+
+    def require_sources(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Raises a ConfigError for values that the model's `_target_` loads and nothing restores.
+
+        In a graph Keras's assignments are operations that nothing runs.
+        """
+        policies, graph = self.policies(variables), tf.compat.v1.get_default_graph()
+        initialised = {variable.initializer for variable in variables.values()}
+        assigned = {
+            operation.inputs[0].op
+            for operation in graph.get_operations()
+            if operation.type == "AssignVariableOp" and operation not in initialised
+        }
+        lost = [
+            name
+            for name, variable in variables.items()
+            if variable.handle.op in assigned
+            and not (name in policies and policies[name].checkpoint)
+        ]
+        if lost:
+            shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
+            raise ConfigError(
+                Problem(
+                    f"model: {self.config.model['_target_']} loads values for {shown}",
+                    "a run takes pretrained values through scaffolds, which its plan shows and a "
+                    "resumed run leaves out",
+                    "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
+                    "'scaffolds.NAME.variables.include=[*]'",
+                )
+            )
+
+    def built(
+        self,
+        of_model: Mapping[str, tf.Variable],
+        training: Training | None,
+        evaluation: Evaluation,
+        *,
+        notes: Sequence[str],
+    ) -> BuiltGraph:
+        """Returns the built graph, with its variables named and its saver added."""
+        model, source = self.model, self.source
+        of_graph = tf.compat.v1.global_variables()
+        variables = name_variables(of_graph, model_variables(model), training)
+        weights = keras_variables(model)
+        return BuiltGraph(
+            graph=tf.compat.v1.get_default_graph(),
+            variables=variables,
+            specs=variable_specs(
+                variables,
+                which_train(model, of_model),
+                policies=self.policies(of_model),
+                training=training,
+                initializers=initializers(model),
+                facts=layer_facts(model),
+            ),
             training=training,
-            initializers=initializers(model),
-            facts=layer_facts(model),
-        ),
-        training=training,
-        evaluation=evaluation,
-        saver=_saver(config, variables, trained, source=source),
-        calls=calls,
-        sizes=data.sizes() if isinstance(data, Sized) else {},
-        notes=tuple(notes),
-        eager=partial(eager_twin, config, source, variables) if source else None,
-        layout=partial(weights_layout, model, weights) if weights else None,
-        slots=keras_slots(variables, training) if training else None,
-    )
+            evaluation=evaluation,
+            saver=_saver(self.config, variables, self.trained(of_model), source=source),
+            calls=self.calls,
+            sizes=self.data.sizes() if isinstance(self.data, Sized) else {},
+            notes=tuple(notes),
+            eager=partial(eager_twin, self.config, source, variables) if source else None,
+            layout=partial(weights_layout, model, weights) if weights else None,
+            slots=keras_slots(variables, training) if training else None,
+        )
 
 
 def _saver(
@@ -288,76 +338,3 @@ def _evaluation(
     evaluation = InGraphEvaluation(split, begin, sums, counts, results, cardinality)
     require_objective(calls.config.train.objective, evaluation.metrics)
     return evaluation
-
-
-def _in_order_of_model(keras_names: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
-    """Names the variables of the graph in the model's order, in which Keras saves slots."""
-    variables = name_variables(tf.compat.v1.global_variables(), keras_names)
-    return {name: variables[name] for name in (*keras_names, *variables) if name in variables}
-
-
-def _policies(
-    config: RunConfig, variables: Mapping[str, tf.Variable], model: Any
-) -> dict[str, ScaffoldConfig]:
-    """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
-    wholes = {name: whole_name(name, variable) for name, variable in variables.items()}
-    states = {whole: classify(whole, model=True) for whole in wholes.values()}
-    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
-    collision, named = config.restoration.collision, addresses(model)
-    claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
-    return {
-        name: config.scaffolds[claims[whole][0]]
-        for name, whole in wholes.items()
-        if whole in claims
-    }
-
-
-def _require_sources(
-    config: RunConfig,
-    graph: tf.Graph,
-    variables: Mapping[str, tf.Variable],
-    *,
-    policies: Mapping[str, ScaffoldConfig],
-) -> None:
-    """Raises a ConfigError for values that the model's `_target_` loads and nothing restores.
-
-    In a graph Keras's assignments are operations that nothing runs.
-    """
-    initialised = {variable.initializer for variable in variables.values()}
-    assigned = {
-        operation.inputs[0].op
-        for operation in graph.get_operations()
-        if operation.type == "AssignVariableOp" and operation not in initialised
-    }
-    lost = [
-        name
-        for name, variable in variables.items()
-        if variable.handle.op in assigned and not (name in policies and policies[name].checkpoint)
-    ]
-    if lost:
-        shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
-        raise ConfigError(
-            Problem(
-                f"model: {config.model['_target_']} loads values for {shown}",
-                "a run takes pretrained values through scaffolds, which its plan shows and a "
-                "resumed run leaves out",
-                "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
-                "'scaffolds.NAME.variables.include=[*]'",
-            )
-        )
-
-
-def _trained(
-    variables: Mapping[str, tf.Variable],
-    trainable: Mapping[str, bool],
-    *,
-    policies: Mapping[str, ScaffoldConfig],
-) -> dict[str, tuple[tf.Variable, Schedule]]:
-    """Returns name -> variable and schedule, for the variables that train."""
-    trained = {}
-    for name, variable in variables.items():
-        policy = policies.get(name, ScaffoldConfig())
-        if trainable[name] and policy.trainable:
-            schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
-            trained[name] = (variable, schedule)
-    return trained

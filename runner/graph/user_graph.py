@@ -52,7 +52,7 @@ class UserGraph(GraphMaker):
       key: the key of the configuration that names the target.
     """
 
-    key = "graph"
+    key = data_key = "graph"
 
     def function(self) -> Callable[..., GraphSpec]:
         """Returns the function that adds the graph for a `mode` to the default graph."""

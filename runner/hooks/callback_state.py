@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# What Keras sets anew in every process.
+# Keras sets these in every process.
 _NOT_STATE = ("_model", "params")
 _VARIABLES = (tf.Variable, keras.Variable)
 # Callbacks of Keras choose one when they compare first, and change other attributes with it.
@@ -20,11 +20,11 @@ _COMPARISONS = {"less": keras.ops.less, "greater": keras.ops.greater}
 
 def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
     """Returns the attributes of a callback that can be saved: numbers, strings, arrays, nested."""
-    kept = {}
-    for name, value in vars(callback).items():
-        if name not in _NOT_STATE and all(_is_plain(leaf) for leaf in _leaves(value)):
-            kept[name] = value
-    return kept
+    return {
+        name: value
+        for name, value in vars(callback).items()
+        if name not in _NOT_STATE and all(_is_plain(leaf) for leaf in _leaves(value))
+    }
 
 
 def unsaved(callback: keras.callbacks.Callback) -> list[str]:
@@ -64,7 +64,7 @@ def dumped(state: Any) -> bytes:
 
 
 def loaded(content: bytes) -> Any:
-    """Returns what `dumped` took, with arrays in place of variables."""
+    """Returns the state in the bytes of `dumped`, with arrays in place of variables."""
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         return _decoded(json.loads(str(file["tree"])), file)
 

@@ -334,5 +334,5 @@ def _cut_rows(file: Path, separator: str, epoch: int) -> None:
     if not file.is_file():
         return
     header, *rows = file.read_bytes().decode().splitlines(keepends=True) or [""]
-    kept = [row for row in rows if int(next(csv.reader([row], delimiter=separator))[0]) < epoch]
-    file.write_bytes("".join([header, *kept]).encode())
+    former = [row for row in rows if int(next(csv.reader([row], delimiter=separator))[0]) < epoch]
+    file.write_bytes("".join([header, *former]).encode())

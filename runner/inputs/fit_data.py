@@ -91,19 +91,19 @@ class FitData:
     def _training(self) -> Any:
         if not self.validation_split:
             return self._whole
-        return tf.nest.map_structure(lambda array: array[: self._kept], self._whole)
+        return tf.nest.map_structure(lambda array: array[: self._training_count], self._whole)
 
     @cached_property
     def _held_out(self) -> Any:
         if self.validation_split:
-            return tf.nest.map_structure(lambda array: array[self._kept :], self._whole)
+            return tf.nest.map_structure(lambda array: array[self._training_count :], self._whole)
         data = self.validation_data
         if data is None:
             return self._whole
         return _source(*data) if isinstance(data, tuple | list) else _source(data)
 
     @property
-    def _kept(self) -> int:
+    def _training_count(self) -> int:
         if _has_batches(self._whole):
             cause = "only arrays are divided, as in fit"
             problem = Problem("data: validation_split is set, and x is batches", cause)
@@ -160,7 +160,8 @@ def _together(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         listed = ", ".join(map(str, sorted(lengths)))
         state = f"data: the arrays have {listed} examples"
         raise ConfigError(Problem(state, "there must be as many labels and weights as features"))
-    return arrays[0] if y is None else arrays
+    # As in `fit`: a tuple alone would be features, labels and weights.
+    return arrays[0] if y is None and not isinstance(arrays[0], tuple) else arrays
 
 
 def _as_arrays(part: Any) -> Any:

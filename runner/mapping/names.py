@@ -20,6 +20,7 @@ _PHRASES = tuple(
         (r"token_?type|segment_?(id)?", "segment"),
         (r"(layer|batch|rms|group)_?norm(alization)?", "norm"),
         (r"feed_?forward(_?network)?", "mlp"),
+        (r"(encoder|enc_?dec|cross)_?(attention|attn)", "cross_attention"),
         (r"multi_?head_?(dot_product_)?attention|self_?attn|self_?attention", "attention"),
         (r"separable_?conv(2d)?|conv(1|2|3)d(?=[_/.]|$)|convolution", "conv"),
         (r"layer_?scale", "scale"),

@@ -20,6 +20,7 @@ from runner.mapping.text import document
 from runner.restoration import eager
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.model_variables import eager_variables, layer_facts, tensorflow_variable
+from runner.restoration.starting_scaffold import scaffold_name
 from runner.restoration.variables import WARM_STARTED, classify
 
 # The formats that keep the order in which a model defines its layers.
@@ -32,22 +33,25 @@ class Proposal:
 
     Attributes:
       scaffolds: name -> keys of the scaffold, as `runner.plan` and `runner.warm_start` take them.
-      found: scaffold -> which tensor is which variable, certain or not.
+      correspondences: scaffold -> which tensor is which variable, certain or not.
       plan: the plan with these scaffolds; variables that are not decided are among its problems.
     """
 
     scaffolds: Mapping[str, Mapping[str, Any]]
-    found: Mapping[str, Correspondence]
+    correspondences: Mapping[str, Correspondence]
     plan: WarmStartPlan
 
     @property
     def is_certain(self) -> bool:
         """Whether every variable for which there is a tensor is decided."""
-        pairs = (pair for found in self.found.values() for pair in found.pairs.values())
-        return all(pair.is_certain for pair in pairs)
+        return all(
+            pair.is_certain
+            for correspondence in self.correspondences.values()
+            for pair in correspondence.pairs.values()
+        )
 
     def __str__(self) -> str:
-        return document(self.scaffolds, self.found)
+        return document(self.scaffolds, self.correspondences)
 
 
 def propose(
@@ -82,12 +86,12 @@ def propose(
     flattened = {name: (axes[-1], *axes[:-1]) for name, axes in maps.items()}
     paths = [checkpoint] if isinstance(checkpoint, str | Path) else [*checkpoint]
     scaffolds: dict[str, dict[str, Any]] = {}
-    found: dict[str, Correspondence] = {}
+    correspondences: dict[str, Correspondence] = {}
     free = dict(variables)
     for path in [os.fspath(path) for path in paths]:
-        ((resolved,), name) = resolve(path, "latest"), _name(path, scaffolds)
+        ((resolved,), name) = resolve(path, "latest"), _free_name(path, scaffolds)
         spec = open_checkpoint(resolved).spec()
-        found[name] = correspond(
+        correspondence = correspond(
             free,
             _floating(spec),
             layers=layers,
@@ -95,11 +99,11 @@ def propose(
             flattened=flattened,
             hints=hints,
         )
-        found[name] = with_types(found[name], spec)
-        written = write(found[name], variables, layers)
-        free = {variable: shape for variable, shape in free.items() if variable in found[name].left}
-        scaffolds[name] = _scaffold(path, written, found[name], variables)
-    return Proposal(scaffolds, found, eager.plan(model, scaffolds))
+        correspondences[name] = correspondence = with_types(correspondence, spec)
+        written = write(correspondence, variables, layers)
+        free = {variable: free[variable] for variable in correspondence.left}
+        scaffolds[name] = _scaffold(path, written, correspondence, variables)
+    return Proposal(scaffolds, correspondences, eager.plan(model, scaffolds))
 
 
 def _floating(spec: CheckpointSpec) -> dict[str, Shape]:
@@ -132,9 +136,8 @@ def _is_floating(dtype: str) -> bool:
         return False
 
 
-def _name(path: str, taken: Mapping[str, object]) -> str:
-    stem = re.sub(r"\W+", "_", Path(path.rstrip("/")).name.partition(".")[0]).strip("_")
-    stem = stem or "pretrained"
+def _free_name(path: str, taken: Mapping[str, object]) -> str:
+    stem = scaffold_name(path)
     return next(
         name
         for at in range(len(taken) + 1)
@@ -143,14 +146,14 @@ def _name(path: str, taken: Mapping[str, object]) -> str:
 
 
 def _scaffold(
-    path: str, written: Written, found: Correspondence, variables: Mapping[str, object]
+    path: str, written: Written, correspondence: Correspondence, variables: Mapping[str, object]
 ) -> dict[str, Any]:
     """Returns the keys of a scaffold."""
-    claimed = {*found.pairs, *found.constants}
+    claimed = {*correspondence.pairs, *correspondence.constants}
     others = [name for name in variables if name not in claimed]
     if not others:
         selected = {"include": ["*"]}
-    elif {*others} == {*found.left}:
+    elif {*others} == {*correspondence.left}:
         selected = {"include": ["*"], "exclude": cover(others, claimed)}
     else:
         selected = {"include": cover(claimed, others)}
@@ -162,22 +165,24 @@ def _scaffold(
     return keys
 
 
-def with_types(found: Correspondence, spec: CheckpointSpec) -> Correspondence:
+def with_types(correspondence: Correspondence, spec: CheckpointSpec) -> Correspondence:
     """Adds the one row of token types, which BERT's kin have, where the model has no such table."""
     rows = [
         name
-        for name in found.unused
+        for name in correspondence.unused
         if "segment" in tokens(name) and spec.tensors[name].shape[:1] == (1,)
     ]
-    tables = [name for name in found.pairs if {"position", "embedding"} <= {*tokens(name)}]
+    tables = [name for name in correspondence.pairs if {"position", "embedding"} <= {*tokens(name)}]
     if len(rows) != 1 or len(tables) != 1:
-        return found
-    pair = found.pairs[tables[0]]
+        return correspondence
+    pair = correspondence.pairs[tables[0]]
     taken = replace(pair.taken, tensors=(*pair.taken.tensors, rows[0]))
     reasons = (*pair.reasons, "all tokens are of the one type that the file has")
-    pairs = {**found.pairs, tables[0]: replace(pair, taken=taken, reasons=reasons)}
+    pairs = {**correspondence.pairs, tables[0]: replace(pair, taken=taken, reasons=reasons)}
     return replace(
-        found, pairs=pairs, unused=tuple(name for name in found.unused if name != rows[0])
+        correspondence,
+        pairs=pairs,
+        unused=tuple(name for name in correspondence.unused if name != rows[0]),
     )
 
 

@@ -9,19 +9,8 @@ from dataclasses import dataclass
 
 from runner.mapping.correspondence import Correspondence, Pair
 from runner.mapping.generalisation import generalise
-from runner.restoration.torch_layouts import is_projection, recurrent_names
+from runner.restoration.torch_layouts import TORCH_LEAVES, is_projection, recurrent_names
 
-# The ends of names in Keras -> in PyTorch, as the conversion `torch` changes them.
-_TORCH = {
-    "kernel": "weight",
-    "bias": "bias",
-    "embeddings": "weight",
-    "gamma": "weight",
-    "scale": "weight",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-}
 _QUOTED = re.compile(r"[|,()\[\]= ]")
 
 
@@ -39,23 +28,23 @@ class Written:
 
 
 def write(
-    found: Correspondence, variables: Mapping[str, object], layers: Mapping[str, str]
+    correspondence: Correspondence, variables: Mapping[str, object], layers: Mapping[str, str]
 ) -> Written:
     """Writes the rules for all certain pairs of a correspondence.
 
     Args:
-      found: the pairs.
+      correspondence: the pairs.
       variables: the names of all variables of the model.
       layers: variable -> class of its Keras layer.
     """
-    certain = {name: pair for name, pair in found.pairs.items() if pair.is_certain}
+    certain = {name: pair for name, pair in correspondence.pairs.items() if pair.is_certain}
     members: dict[str, list[str]] = defaultdict(list)
     for name in variables:
         members[name[: name.rfind("/") + 1]].append(name)
     modules: dict[str, str] = {}
     single: dict[str, str] = {}
     is_torch = bool(_torch_beginnings([*certain.values()], layers))
-    unsure = {name for name in found.pairs if name not in certain}
+    unsure = {name for name in correspondence.pairs if name not in certain}
     for beginning, names in members.items():
         pairs = [certain[name] for name in names if name in certain]
         whole = _torch_beginnings(pairs, layers) if is_torch else _plain_beginnings(pairs)
@@ -66,7 +55,7 @@ def write(
             if value is None or not beginning or whole.get(pair.variable) != value:
                 single[pair.variable] = _expression(pair, is_torch)
     barred = [beginning for beginning, names in members.items() if unsure.intersection(names)]
-    rules = _constants(found.constants, variables)
+    rules = _constants(correspondence.constants, variables)
     rules |= generalise(single, single, [name for name in variables if name not in single])
     short = _shortened(modules, "." if is_torch else "/")
     rules |= generalise(short, modules, [name for name in barred if name not in modules])
@@ -119,7 +108,7 @@ def _torch_beginnings(pairs: Sequence[Pair], layers: Mapping[str, str]) -> dict[
         if taken.step.startswith(("torch_lstm", "torch_gru")):
             beginning, conversion = _recurrent(pair)
         elif len(taken.tensors) == 1:
-            end = _TORCH.get(leaf, "\0")
+            end = TORCH_LEAVES.get(leaf, "\0")
             tensor = taken.tensors[0]
             beginning = tensor.removesuffix(end) if tensor.endswith(f".{end}") else ""
             conversion = _conversion(pair, layers.get(pair.variable, ""))

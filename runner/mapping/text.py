@@ -17,7 +17,7 @@ _MOST_SHOWN = 12
 
 
 def document(
-    scaffolds: Mapping[str, Mapping[str, Any]], found: Mapping[str, Correspondence]
+    scaffolds: Mapping[str, Mapping[str, Any]], correspondences: Mapping[str, Correspondence]
 ) -> str:
     """Returns the YAML of scaffolds; comments tell reasons, and what is not decided."""
     lines = ["scaffolds:"]
@@ -27,10 +27,10 @@ def document(
             if key != "rules":
                 lines.append(f"    {_line(key, value)}")
                 if key == "convert":
-                    lines[-1] += f"  # {found[name].layout}"
+                    lines[-1] += f"  # {correspondences[name].layout}"
         if "rules" in keys:
-            lines += ["    rules:", *_rules(keys["rules"], found[name])]
-        lines += [f"    # {line}".rstrip() for line in _open_questions(found[name])]
+            lines += ["    rules:", *_rules(keys["rules"], correspondences[name])]
+        lines += [f"    # {line}".rstrip() for line in _open_questions(correspondences[name])]
     return "\n".join(lines) + "\n"
 
 
@@ -43,12 +43,12 @@ def _line(key: str, value: Any) -> str:
     return line.strip()
 
 
-def _rules(rules: Mapping[str, str], found: Correspondence) -> Iterator[str]:
-    used = by_rule(rules, [*found.pairs, *found.constants])
+def _rules(rules: Mapping[str, str], correspondence: Correspondence) -> Iterator[str]:
+    used = by_rule(rules, [*correspondence.pairs, *correspondence.constants])
     lines = [_line(key, value) for key, value in rules.items()]
     width = min(max(map(len, lines)), 80)
     for key, line in zip(rules, lines, strict=True):
-        pairs = [found.pairs[name] for name in used[key] if name in found.pairs]
+        pairs = [correspondence.pairs[name] for name in used[key] if name in correspondence.pairs]
         reasons = Counter(reason for pair in pairs for reason in pair.reasons)
         shown = ", ".join(reason for reason, _ in reasons.most_common()) or "the file has none"
         yield f"      {line:{width}}  # {plural(len(used[key]), 'variable')}: {shown}"
@@ -67,8 +67,8 @@ def by_rule(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, list[st
     return used
 
 
-def _open_questions(found: Correspondence) -> Iterator[str]:
-    unsure = [pair for pair in found.pairs.values() if not pair.is_certain]
+def _open_questions(correspondence: Correspondence) -> Iterator[str]:
+    unsure = [pair for pair in correspondence.pairs.values() if not pair.is_certain]
     if unsure:
         yield f"Not decided: {plural(len(unsure), 'variable')}, which have no rule above."
         yield "A hint, a rule of your own or a proof of a guess decides."
@@ -89,8 +89,8 @@ def _open_questions(found: Correspondence) -> Iterator[str]:
     if len(groups) > _MOST_SHOWN:
         yield f"- and {len(groups) - _MOST_SHOWN} more sets of such variables"
     for title, names in (
-        ("No tensor fits", found.left),
-        ("No variable takes", found.unused),
+        ("No tensor fits", correspondence.left),
+        ("No variable takes", correspondence.unused),
     ):
         if names:
             yield f"{title}: {_listed(names)}"

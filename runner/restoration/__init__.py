@@ -5,15 +5,13 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `variables`: specs of variables, their classes of state, and which scaffolds claim them.
 - `patterns`: globs, regular expressions and renames over names.
 - `rules`: pattern over variables -> expression over tensors; `rule_patterns`: patterns with named
-  parts and arithmetic; `expressions`: parsing; `translation`: `rename`, `convert`, `transpose` and
-  `vocabulary` as such expressions.
-- `steps`: the steps and functions of expressions by name; `named_conversions`: the ones of whole
-  layers, `torch_layouts`: of PyTorch's; `layouts`: what they are built for.
-- `conversions`, `resampling`, `vocabularies`, `combinations`: what the steps do.
+  parts and arithmetic; `expressions`: their syntax.
+- `steps`: the steps and functions of expressions by name; `named_conversions`: the steps of whole
+  layers, `torch_layouts`: of PyTorch's; `target`: the variable that steps are built for.
+- `conversions`, `resampling`, `vocabularies`: compute the steps; `combinations`: the functions.
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit;
   `source_tensors`: the way from them to the variable's value, and back.
-- `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems;
-  `suspicions`: its warnings.
+- `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
 - `inversion`: trained values as tensors of the checkpoint that they came from.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `engine`: restores the values of a plan; `reading`: reads, converts and checks them.
@@ -23,11 +21,10 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them.
 - `eager_plan`: `WarmStartPlan`, a plan as programs have it.
 - `eager`: `plan`, `warm_start` and the callback `WarmStart`, the doors for programs without a run.
-
-- `proving`: `prove`, the door for comparing a model with what the source of its weights computes:
-  `reference`: what has been recorded of it; `feeding`: gives a model the recorded inputs;
-  `source_modules`: finds the layers of the source's modules; `proof`: compares values; `findings`:
-  says what is known of a layer that differs.
+- `proving`: `prove`, the door for comparing a model with what the source of its weights computes;
+  `reference`: the recording of the source; `feeding`: gives a model the recorded inputs;
+  `source_modules`: the layers that hold a module's tensors; `proof`: the comparison and its report;
+  `findings`: why a layer differs.
 
 Planning needs no session and reads no tensor values. The room rests on `checkpoints`, for formats,
 and on `runs`, for provenance; `graph` and `session` rest on it.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Shape = tuple[int, ...]
+from runner.restoration.conversions import Shape
 
 
 class Combination(abc.ABC):

@@ -1,4 +1,4 @@
-"""The steps from a tensor to a variable's value: casts, axes, slices, scales."""
+"""The steps from a tensor to a variable's value: casts, axes, slices, gates."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.reader import is_number, parse_dtype
 
+Shape = tuple[int, ...]
+
 
 class Conversion(abc.ABC):
     """One step from a checkpoint's tensor to a variable's value; each is a frozen dataclass.
@@ -25,7 +27,7 @@ class Conversion(abc.ABC):
         """Whether `apply` must be given the variable's initial value, of which it keeps a part."""
         return False
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: Shape) -> Shape:
         """Returns the shape that a tensor of this shape has afterwards; here the same.
 
         Raises:
@@ -81,9 +83,9 @@ class Cast(Conversion):
 class Transpose(Conversion):
     """Reorders the axes as `numpy.transpose` does."""
 
-    axes: tuple[int, ...]
+    axes: Shape
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: Shape) -> Shape:
         """See `Conversion.shape`."""
         if sorted(self.axes) != list(range(len(shape))):
             raise ValueError(f"axes {list(self.axes)} do not permute the axes of {list(shape)}")
@@ -105,9 +107,9 @@ class Transpose(Conversion):
 class Reshape(Conversion):
     """Gives the elements, in row-major order, another shape."""
 
-    new: tuple[int, ...]
+    new: Shape
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: Shape) -> Shape:
         """See `Conversion.shape`."""
         if math.prod(shape) != math.prod(self.new):
             raise ValueError(f"{list(shape)} cannot be reshaped to {list(self.new)}")
@@ -129,10 +131,10 @@ class Reshape(Conversion):
 class Slice(Conversion):
     """Takes the block of `size` that begins at `offset`, for each dimension."""
 
-    offset: tuple[int, ...]
-    size: tuple[int, ...]
+    offset: Shape
+    size: Shape
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: Shape) -> Shape:
         """See `Conversion.shape`."""
         return self.size
 
@@ -162,16 +164,16 @@ class PadOrSlice(Conversion):
         zeros where it is one part of a partitioned variable.
     """
 
-    old: tuple[int, ...]
-    new: tuple[int, ...]
-    offset: tuple[int, ...]
+    old: Shape
+    new: Shape
+    offset: Shape
 
     @property
     def needs_initial(self) -> bool:
         """See `Conversion.needs_initial`."""
         return self._common() != self.new
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: Shape) -> Shape:
         """See `Conversion.shape`."""
         return self.new
 
@@ -203,11 +205,70 @@ class PadOrSlice(Conversion):
         rest = ", the rest keeps its initial value" if self.needs_initial else ""
         return f"common part {list(common)} of {wholes}{rest}"
 
-    def _common(self) -> tuple[int, ...]:
+    def _common(self) -> Shape:
         return tuple(
             max(0, min(old - offset, new))
             for old, new, offset in zip(self.old, self.new, self.offset, strict=True)
         )
+
+
+# A layer's gates are blocks of the last axis, one letter each. Of an LSTM i: input, f: forget,
+# c: candidate (PyTorch writes g, TensorFlow 1 j), o: output; of a GRU r: reset, z: update, n: new.
+KERAS, TF1 = "ifco", "icfo"
+KERAS_GRU, TORCH_GRU = "zrn", "rzn"
+
+
+def units_of(shape: Shape, gates: str) -> int:
+    """Returns the units of a layer whose gates are blocks of the last axis."""
+    if not shape or shape[-1] % len(gates):
+        raise ValueError(f"the last axis of {list(shape)} does not hold {len(gates)} gates")
+    return shape[-1] // len(gates)
+
+
+@dataclass(frozen=True)
+class GateOrder(Conversion):
+    """Reorders the gates along the last axis."""
+
+    old: str
+    new: str
+
+    def shape(self, shape: Shape) -> Shape:
+        """See `Conversion.shape`."""
+        units_of(shape, self.old)
+        return shape
+
+    def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `Conversion.apply`."""
+        gates = dict(zip(self.old, np.split(value, len(self.old), axis=-1), strict=True))
+        return np.concatenate([gates[gate] for gate in self.new], axis=-1)
+
+    def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+        """See `Conversion.invert`."""
+        return GateOrder(self.new, self.old).apply(value)
+
+    def __str__(self) -> str:
+        return f"gates {self.old} to {self.new}"
+
+
+@dataclass(frozen=True)
+class AddForgetBias(Conversion):
+    """Adds a constant to the forget gate's bias, which a TensorFlow 1 cell adds at every step."""
+
+    amount: float
+
+    def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `Conversion.apply`."""
+        result = value.copy()
+        # The split gives views of the copy.
+        np.split(result, len(KERAS), axis=-1)[KERAS.index("f")][...] += self.amount
+        return result
+
+    def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+        """See `Conversion.invert`."""
+        return AddForgetBias(-self.amount).apply(value)
+
+    def __str__(self) -> str:
+        return f"forget bias +{self.amount:g}"
 
 
 def _block(offset: Sequence[int], size: Sequence[int]) -> tuple[slice, ...]:

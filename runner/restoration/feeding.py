@@ -14,26 +14,26 @@ from runner.errors import CheckpointError, Problem
 from runner.restoration.reference import Reference
 
 
-def fed(model: Any, reference: Reference) -> Any:
-    """Returns the inputs of a reference as a model takes them: its structure, layout and dtypes.
+def model_inputs(model: Any, reference: Reference) -> Any:
+    """Returns the inputs of a reference in the structure, layout and dtypes that a model takes.
 
     Raises:
       CheckpointError: when the names or shapes are not the model's.
     """
     structure = _input_structure(model)
     if structure is None:  # A subclass of Model does not say.
-        arrays = {name: _laid_out(name, None, reference) for name in reference.inputs}
+        arrays = {name: _arranged(name, None, reference) for name in reference.inputs}
         if [*arrays] == [""]:
             return arrays[""]
         return [*arrays.values()] if all(map(str.isdecimal, arrays)) else arrays
     specs = by_name(structure)
     names = [spec.name for spec in keras.tree.flatten(structure)]
-    recorded = paired("inputs", reference, specs, names)
+    recorded = recorded_names("inputs", reference, specs, names)
     if missing := [f"inputs/{name}".rstrip("/") for name in specs if name not in recorded]:
         state = f"{reference.path} lacks {', '.join(missing)}"
         raise CheckpointError(Problem(state, "the model takes it", "record every input"))
-    laid_out = [_laid_out(recorded[name], spec, reference) for name, spec in specs.items()]
-    return keras.tree.pack_sequence_as(structure, laid_out)
+    arranged = [_arranged(recorded[name], spec, reference) for name, spec in specs.items()]
+    return keras.tree.pack_sequence_as(structure, arranged)
 
 
 def _input_structure(model: Any) -> Any:
@@ -48,12 +48,12 @@ def _input_structure(model: Any) -> Any:
 
 
 def by_name(structure: Any) -> dict[str, Any]:
-    """Returns the leaves of a structure by their keys or positions; an only one by no name."""
+    """Returns path -> leaf of a structure, `0/image`; the path of an only leaf is empty."""
     leaves = keras.tree.flatten_with_path(structure)
     return {"/".join(map(str, path)): leaf for path, leaf in leaves}
 
 
-def paired(
+def recorded_names(
     part: str, reference: Reference, values: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, str]:
     """Returns the name of an input or output in the model -> its name in the reference.
@@ -88,8 +88,8 @@ def paired(
     return {known[name]: name for name in recorded}
 
 
-def _laid_out(name: str, spec: Any, reference: Reference) -> Any:
-    """Returns an input with its channels where the model has them, and in its dtype."""
+def _arranged(name: str, spec: Any, reference: Reference) -> Any:
+    """Returns an input with its channels where the model has them, in the dtype that it takes."""
     array = reference.inputs[name]
     arrangements = [array]
     if array.ndim > 2:
@@ -111,9 +111,9 @@ def _laid_out(name: str, spec: Any, reference: Reference) -> Any:
 
 
 def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Whether an input of any number of examples has a shape."""
+    """Whether an input has the shape that the model wants, with any number of examples."""
     return len(shape) == len(wanted) and all(
-        size is None or size == given for given, size in zip(shape[1:], wanted[1:], strict=True)
+        size is None or size == actual for actual, size in zip(shape[1:], wanted[1:], strict=True)
     )
 
 

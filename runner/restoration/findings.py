@@ -1,4 +1,4 @@
-"""Differences between a Keras layer and its module in the source, as far as they can be known."""
+"""Explains why a Keras layer differs from its module in the source: settings, flatten, tensors."""
 
 from __future__ import annotations
 
@@ -69,24 +69,27 @@ def differing_settings(
         if attribute == "momentum" and "BatchNorm" in str(module.get("type", "")):
             theirs = 1 - theirs  # PyTorch's is the weight of the new batch.
         if name == "padding" and not isinstance(theirs, str):
-            if _pads_alike(layer, theirs):
+            if _may_pad_alike(layer, theirs):
                 continue
         elif _plain(ours) == _plain(theirs):
             continue
         yield f"{name}: {_plain(theirs)} in the source, {_plain(ours)} here"
 
 
-def _pads_alike(layer: Any, padding: Any) -> bool:
-    """Whether a convolution pads as a number for both sides says, or a layer before it may."""
-    sizes = getattr(layer, "kernel_size", None) or layer.pool_size
-    same = layer.padding == "same"
+def _may_pad_alike(layer: Any, padding: Any) -> bool:
+    """Whether a convolution, perhaps with a `ZeroPadding` before it, may pad as PyTorch's does.
+
+    `padding` is the number of entries on both sides, or one number for each axis.
+    """
+    sizes, strides = getattr(layer, "kernel_size", None), getattr(layer, "strides", None)
+    if layer.padding != "same" or not (isinstance(sizes, tuple) and isinstance(strides, tuple)):
+        return True
+    dilations = getattr(layer, "dilation_rate", (1,) * len(sizes))
     amounts = padding if isinstance(padding, Sequence) else [padding] * len(sizes)
-    strides, dilations = layer.strides, getattr(layer, "dilation_rate", (1,) * len(sizes))
-    centred = all(
+    return all(
         stride == 1 and 2 * amount == (size - 1) * dilation
         for size, stride, amount, dilation in zip(sizes, strides, amounts, dilations, strict=False)
     )
-    return centred if same else True
 
 
 def _plain(value: Any) -> Any:
@@ -103,10 +106,16 @@ def common_settings(lines: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     return tuple(f"{line} ({plural(count, 'layer')})" for line, count in counts.items())
 
 
-def of_variables(
+def origins_of_variables(
     assignments: Sequence[Assignment], plan: RestorationPlan, module: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields how the variables of a layer came from the tensors of its module, and what did not."""
+    """Yields where the variables of a layer came from, and tensors of its module that none takes.
+
+    Args:
+      assignments: the assignments of the layer's variables.
+      plan: the plan.
+      module: the recorded settings of the module.
+    """
     modules: dict[str, set[str]] = {}
     for assignment in assignments:
         leaf = assignment.variable.name.rpartition("/")[2]

@@ -21,9 +21,9 @@ from runner.restoration.conversions import (
     casts_freely,
 )
 from runner.restoration.expressions import Expression
-from runner.restoration.layouts import Target
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.steps import source_tensor
+from runner.restoration.target import Target
 from runner.restoration.variables import Partition, VariableSpec
 from runner.restoration.vocabularies import VocabularyRemap
 

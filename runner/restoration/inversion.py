@@ -107,7 +107,7 @@ def _is_in(
     again = piece.convert([tensors[name] for name in piece.names], value)
     if again.dtype.kind in "biu":
         return np.array_equal(again, value)
-    ours, theirs = (each.astype(np.float64) for each in (value, again))
+    ours, theirs = (array.astype(np.float64) for array in (value, again))
     return np.allclose(ours, theirs, rtol=_ROUNDING, atol=_ROUNDING * np.abs(ours).max(initial=0))
 
 

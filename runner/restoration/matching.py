@@ -13,7 +13,6 @@ from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
 from runner.restoration.expressions import names_in
 from runner.restoration.fitting import Fitter
-from runner.restoration.layouts import Target
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import (
     Miss,
@@ -22,8 +21,9 @@ from runner.restoration.problems import (
     missing_problems,
     unused_rule,
 )
+from runner.restoration.rules import Translator
 from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.translation import Translator
+from runner.restoration.target import Target
 from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 
@@ -136,6 +136,7 @@ class _Matcher:
             variable.full_shape,
             owner is not None,
             variable.layer,
+            axes=variable.axes,
             has_conv1d=self._has_conv1d,
             read=self._translator.read,
         )
@@ -234,14 +235,15 @@ class _Matcher:
             tuple(self._misses.values()),
             taken=self.taken,
             not_renamed=self._not_renamed,
-            rename=self._config.rename,
         )
         return problems + combined(self._key, self._misfits)
 
     def _is_included_by_name(self, variable: VariableSpec) -> bool:
         include = self._config.variables.include
         names = (variable.full_name, variable.address)
-        return any(compile_pattern(each).fullmatch(name) for each in include for name in names)
+        return any(
+            compile_pattern(pattern).fullmatch(name) for pattern in include for name in names
+        )
 
     def _needs_average(self, variable: VariableSpec) -> bool:
         trains = variable.trainable or variable.frozen

@@ -3,8 +3,9 @@
 `make_plan` makes it from metadata in four steps; reports show it; `engine` carries it out.
 
 1. Ownership: the scaffolds' patterns and classes of state decide which variables each claims.
-2. Matching: `rename` turns a claimed variable's name into a tensor's name in the scaffold's
-   checkpoint; `convert`, `transpose`, `vocabulary`, `shape` and `cast` make the tensor fit.
+2. Matching: `rules`, or the shorter `rename`, `convert`, `transpose` and `vocabulary`, give a
+   claimed variable an expression over tensors of the scaffold's checkpoint; `shape` and `cast` make
+   its value fit.
 3. Collision: of several claims the first or last wins, or the mean of all is taken.
 4. Expectations: `restoration.expect` is compared with what came out.
 """
@@ -12,19 +13,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Collision, Expect, StateChoice
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem, nearest
+from runner.restoration.conversions import PadOrSlice, Reshape, Transpose
 from runner.restoration.matching import Matches, match
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import bad_expression, bad_rules, some
 from runner.restoration.proof import Proof
 from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.suspicions import suspicions
 from runner.restoration.variables import (
     WARM_STARTED,
     StateClass,
@@ -32,6 +33,8 @@ from runner.restoration.variables import (
     assign_owners,
     owners_of,
 )
+
+_DIRECTION = re.compile(r"(^|/)(forward|backward)_")
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,7 @@ def make_plan(
         unused={scaffold: match.unused for scaffold, match in matches.items()},
         problems=tuple(problems),
         notes=tuple(_notes(assignments, scaffolds, located, owners=owners)),
-        warnings=tuple(
-            suspicions([(each.variable, piece) for each in assignments for piece in each.pieces])
-        ),
+        warnings=tuple(_warnings(assignments)),
         finite=frozenset(name for name, config in scaffolds.items() if config.finite),
         unusable=frozenset(located.problems),
     )
@@ -235,6 +236,35 @@ def _notes(
             )
             break
     return notes
+
+
+def _warnings(assignments: Sequence[Assignment]) -> Iterator[str]:
+    """Yields a warning for each variable whose tensors fit, but are probably not the right ones."""
+    pairs = [(assignment.variable, p) for assignment in assignments for p in assignment.pieces]
+    takers: dict[tuple[str, ...], VariableSpec] = {}
+    for variable, piece in pairs:
+        if not (piece.conversions or _DIRECTION.search(variable.full_name)):
+            continue
+        name, names = variable.address or variable.full_name, " + ".join(piece.names)
+        kinds = [type(step) for step in piece.conversions]
+        if variable.flattened and kinds.count(Transpose) == 1 and Reshape not in kinds:
+            size = "x".join(map(str, variable.flattened))
+            last = (variable.flattened[-1], *variable.flattened[:-1])
+            yield (
+                f"{name} reads a flattened map of {size}, which PyTorch flattens channels first: "
+                f"its rule should be '{names} | linear | unflatten{last}'"
+            )
+        for step in piece.conversions:
+            if isinstance(step, PadOrSlice) and step.dropped:
+                yield (
+                    f"{name} takes the first {list(step.new)} of {list(step.old)} in {names} and "
+                    f"drops the rest: a rule such as '{names} | [2:]' takes others"
+                )
+        other = takers.setdefault((piece.source, *piece.names), variable)
+        if other.full_name != variable.full_name and _DIRECTION.sub("", other.full_name) == (
+            _DIRECTION.sub("", variable.full_name)
+        ):
+            yield f"{name} and {other.full_name}, two directions, take the same {names}"
 
 
 def _unmet(

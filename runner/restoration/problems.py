@@ -50,7 +50,6 @@ def missing_problems(
     *,
     taken: Collection[str],
     not_renamed: Iterable[str],
-    rename: Mapping[str, str],
 ) -> list[Problem]:
     """Returns the problem of all that is missing, and one with its remedy if a rename finds it.
 
@@ -60,7 +59,6 @@ def missing_problems(
       misses: the variables without a tensor.
       taken: the tensors that other variables take.
       not_renamed: the variables whose tensors have their names, which a new rename may not change.
-      rename: the scaffold's.
     """
     lost = {miss.variable for miss in misses}
     misses = [miss for miss in misses if miss.owner not in lost]
@@ -73,9 +71,6 @@ def missing_problems(
     if rules is not None:
         problems.append(_with_rename(key, source, renameable, rules))
         misses = [miss for miss in misses if not miss.renameable]
-    elif not taken and (prefix := _common_prefix(misses, tensors)):
-        problems.append(_with_prefix(key, source, misses, prefix=prefix, rename=rename))
-        misses = []
     if misses:
         problems.append(_without_rename(key, source, misses, taken=taken, tensors=tensors))
     return problems
@@ -125,43 +120,6 @@ def _with_rename(
     )
 
 
-def _common_prefix(misses: Sequence[Miss], tensors: Collection[str]) -> str:
-    """Returns the prefix that all missing names lack, e.g. `module.`; empty if there is none."""
-    first = misses[0].wanted if misses else ""
-    prefixes = [name.removesuffix(first) for name in tensors if name.endswith(f".{first}")]
-    for prefix in sorted(prefixes, key=len):
-        if all(prefix + miss.wanted in tensors for miss in misses):
-            return prefix
-    return ""
-
-
-def _with_prefix(
-    key: str,
-    source: CheckpointSpec,
-    misses: Sequence[Miss],
-    *,
-    prefix: str,
-    rename: Mapping[str, str],
-) -> Problem:
-    """Returns the problem of names that lack a prefix, as `DataParallel` and Lightning add one."""
-    rules: dict[str, str] = {}
-    for miss in misses:
-        name = miss.variable
-        rule = next((rule for rule in rename if Renames({rule: ""}).find(name) is not None), None)
-        head = name[: name.find("/") + 1] or name
-        rules[rule or head] = prefix + (rename[rule] if rule else head)
-    if len(rules.keys() - rename.keys()) > _PREFIXES:
-        rules = {rule: rules[rule] for rule in rules if rule in rename}
-        rules["re:(.*)"] = rf"{prefix}\1"
-    command = override(f"{key}.rename", rules)
-    return Problem(
-        _missing(key, misses),
-        f"{source.path} holds {len(source.tensors)} tensors, whose names begin with {prefix!r}",
-        f"in YAML {yaml('rename', rules)}" + (f", or paste {command}" if command else ""),
-        tuple(prefix + miss.wanted for miss in misses[:3]),
-    )
-
-
 def _missing(key: str, misses: Sequence[Miss]) -> str:
     names = some([miss.variable for miss in misses])
     if len(misses) > 1:
@@ -185,7 +143,16 @@ def _without_rename(
     for miss in misses[:_NAMED]:
         alike = [name for name, tensor in tensors.items() if tensor.shape == miss.shape] or tensors
         near[miss.variable] = (nearest if len(misses) == 1 else similar)(miss.wanted, alike)
-    if len(misses) == 1:
+    remedy = f"map the names in {key}.rename or rules, which `runner map MODEL {source.path}` finds"
+    if not taken and (prefix := _common_prefix(misses, tensors)):
+        likely = f"whose names begin with {prefix!r}"
+        all_names = override(f"{key}.rename", {"re:(.*)": rf"{prefix}\1"})
+        remedy = (
+            f"begin the values of {key}.rename and rules with {prefix!r}, or without any rules "
+            f"paste {all_names}"
+        )
+        choices = tuple(f"{miss.variable}: {prefix}{miss.wanted}" for miss in misses[:_NAMED])
+    elif len(misses) == 1:
         likely, choices = "none of that name", near[misses[0].variable]
     elif 2 * alike_in_size > len(misses):
         likely = f"of which {alike_in_size} have the sizes of these variables, under other names"
@@ -194,16 +161,27 @@ def _without_rename(
         other = "another version of the model" if taken else "another model"
         likely = f"{len(taken)} of them used: it seems to belong to {other}"
         choices = tuple(f"{name}: {names[0]}" for name, names in near.items() if names)
-    remedy = ""
     if any(name.endswith(".weight") for name in tensors) and misses[0].wanted == misses[0].variable:
-        remedy = f"""set {key}.convert={{"*": torch}} if these are PyTorch's, """
+        remedy = f"""set {key}.convert={{"*": torch}} if these are PyTorch's, {remedy}"""
     return Problem(
         _missing(key, misses),
         f"{source.path} holds {len(source.tensors)} tensors, {likely}",
-        f"{remedy}name another checkpoint, map the names in {key}.rename or rules, exclude the "
-        f"variables, or set ++{key}.missing=init",
+        f"{remedy}, name another checkpoint, exclude the variables, or set ++{key}.missing=init",
         choices,
     )
+
+
+def _common_prefix(misses: Sequence[Miss], tensors: Collection[str]) -> str:
+    """Returns the prefix that all missing names lack, or an empty string.
+
+    `DataParallel` adds `module.`, Lightning `model.`.
+    """
+    first = misses[0].wanted
+    prefixes = [name.removesuffix(first) for name in tensors if name.endswith(f".{first}")]
+    for prefix in sorted(prefixes, key=len):
+        if all(prefix + miss.wanted in tensors for miss in misses):
+            return prefix
+    return ""
 
 
 def combined(key: str, problems: Iterable[Problem]) -> list[Problem]:

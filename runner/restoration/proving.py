@@ -15,12 +15,12 @@ import tensorflow as tf
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import Call, layers_of, recorded_calls
 from runner.restoration.eager import last_plan
-from runner.restoration.feeding import array_of, by_name, fed, paired
+from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.restoration.findings import (
     channels_first_flattened,
     common_settings,
     differing_settings,
-    of_variables,
+    origins_of_variables,
     source_config,
 )
 from runner.restoration.model_variables import keras_variables
@@ -83,7 +83,7 @@ class _Proving:
 
     def proof(self) -> Proof:
         reference = self._reference
-        inputs = fed(self._part, reference)
+        inputs = model_inputs(self._part, reference)
         with recorded_calls() as calls, _full_precision():
             outputs = self._part(inputs, training=False)
         layers = tuple(self._compared_layers(calls))
@@ -101,7 +101,7 @@ class _Proving:
         first = proof.first_difference
         if proof.agrees or not first:
             return replace(proof, findings=common_settings(settings))
-        lines = [*settings[first.layer], *self._of_flatten(first, calls), *self._of_values(first)]
+        lines = [*settings[first.layer], *self._flatten_order(first, calls), *self._origins(first)]
         return replace(proof, findings=tuple(lines))
 
     def _path(self, model: Any, layer: Any) -> str:
@@ -115,14 +115,16 @@ class _Proving:
 
     def _smallest(self, model: Any) -> Any:
         """Returns the smallest layer that holds all variables of the scaffold."""
-        held = {layer: self._held(layer) for layer in layers_of(model)}
-        whole = [layer for layer in held if self._tensors.keys() <= {*held[layer]}]
-        return min(whole, key=lambda layer: len(held[layer]))
+        around = [
+            layer for layer in layers_of(model) if self._tensors.keys() <= {*self._held(layer)}
+        ]
+        return min(around, key=lambda layer: len(self._held(layer)))
 
     def _compared_outputs(self, outputs: Any) -> Iterator[Comparison]:
         values = by_name(outputs)
         names = getattr(self._part, "output_names", ())
-        for name, recorded in paired("outputs", self._reference, values, names).items():
+        pairs = recorded_names("outputs", self._reference, values, names)
+        for name, recorded in pairs.items():
             value, expected = array_of(values[name]), self._reference.outputs[recorded]
             yield compare(recorded, name, value, expected, self._tolerance)
 
@@ -171,7 +173,7 @@ class _Proving:
         module = metadata.get("modules", {}).get(layer.module, {})
         return [*differing_settings(self._layers[layer.layer], module, config)]
 
-    def _of_flatten(self, first: Comparison, calls: Mapping[int, Call]) -> Iterator[str]:
+    def _flatten_order(self, first: Comparison, calls: Mapping[int, Call]) -> Iterator[str]:
         """Yields a line if the layer agrees once its input is flattened with the channels first."""
         layer = self._layers[first.layer]
         value = array_of(calls[id(layer)].arguments[0])
@@ -190,12 +192,12 @@ class _Proving:
                     f"{channels}x{height}x{width}, and {flatten.name} puts them last"
                 )
 
-    def _of_values(self, first: Comparison) -> Iterator[str]:
+    def _origins(self, first: Comparison) -> Iterator[str]:
         if self._plan is not None:
             names = {*self._held(self._layers[first.layer])}
             assignments = [a for a in self._plan.assignments if a.variable.name in names]
             module = self._reference.metadata.get("modules", {}).get(first.module, {})
-            yield from of_variables(assignments, self._plan, module)
+            yield from origins_of_variables(assignments, self._plan, module)
 
 
 def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[list[str]]]:

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.restoration.conversions import Conversion
-
-Shape = tuple[int, ...]
+from runner.restoration.conversions import Conversion, Shape
 
 
 def _resized(shape: Shape, axis: int, size: int) -> Shape:
@@ -18,6 +16,11 @@ def _resized(shape: Shape, axis: int, size: int) -> Shape:
         raise ValueError(f"{list(shape)} has no axis {axis}")
     at = axis % len(shape)
     return (*shape[:at], size, *shape[at + 1 :])
+
+
+def _fractional(value: NDArray[Any]) -> NDArray[Any]:
+    """Returns integers as float64, which holds the results that lie between them."""
+    return value.astype(np.float64) if value.dtype.kind in "biu" else value
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Scale(Conversion):
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
+        value = value if self.factor.is_integer() else _fractional(value)
         return np.asarray(value * np.asarray(self.factor, value.dtype))
 
     def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
@@ -52,6 +56,7 @@ class Reduce(Conversion):
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
         function = np.mean if self.mean else np.sum
+        value = _fractional(value) if self.mean else value
         return np.asarray(function(value, axis=self.axis, keepdims=True, dtype=value.dtype))
 
     def __str__(self) -> str:
@@ -96,6 +101,7 @@ class Pad(Conversion):
         """See `Conversion.apply`."""
         widths = [(0, 0)] * value.ndim
         widths[self.axis] = (self.before, self.after)
+        value = value if float(self.value).is_integer() else _fractional(value)
         return np.pad(value, widths, constant_values=self.value)
 
     def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
@@ -126,6 +132,7 @@ class Interpolate(Conversion):
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
+        value = _fractional(value)
         others, grid = np.split(value, [self.others], axis=-2)
         rows, columns = (_bicubic(*sizes) for sizes in zip(self.old, self.new, strict=True))
         grid = grid.reshape(*value.shape[:-2], *self.old, value.shape[-1])

@@ -116,8 +116,8 @@ def _compiled(key: str, numbers: set[str], letters: set[str]) -> Pattern:
 
 def holes(value: str) -> list[str]:
     r"""Returns the contents of the braces of a rule's value, also of `\1`."""
-    found = ("".join(filter(None, match.groups())) for match in _HOLE.finditer(value))
-    return [hole for hole in found if hole != _NOT_A_PART]
+    contents = ("".join(filter(None, match.groups())) for match in _HOLE.finditer(value))
+    return [hole for hole in contents if hole != _NOT_A_PART]
 
 
 def substitute(value: str, parts: Mapping[str, str]) -> str:

@@ -1,21 +1,29 @@
 """The rules of a scaffold: pattern over variables -> expression over tensors.
 
-A key that ends in `/` is a module rule: it renames the beginning of names, and may name the
-conversion of the whole module. Any other rule matches whole names. Of the rules that match, the one
-that leaves the shortest rest of the name wins, and among these the first: rules of roles,
+`rename`, `convert`, `transpose` and `vocabulary` are shorter spellings: the renamed tensor,
+`| CONVERSION`, `| transpose(...)`, `| tokens(...)`. `Translator` makes one expression of all.
+
+In `rules`, a key that ends in `/` is a module rule: it renames the beginning of names, and may name
+the conversion of the whole module. Any other key matches whole names. Of the rules that match, the
+one that leaves the shortest rest of the name wins, and among these the first: rules of roles,
 `{block/}norm/`, may stand after or before the rules of blocks, which tell what `{block/}` is in the
 checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.config.schema import ScaffoldConfig
 from runner.restoration.expressions import Expression, Function, Step, Tensor, fill, parse
-from runner.restoration.patterns import REGEX
+from runner.restoration.named_conversions import expanded
+from runner.restoration.patterns import PATTERN_MAPS, REGEX, FirstMatch, Renames
 from runner.restoration.rule_patterns import Pattern, compile_rule, substitute
 from runner.restoration.steps import check
+from runner.restoration.target import Target
+from runner.restoration.vocabularies import read_vocabulary
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ def _source(expression: Expression) -> Expression:
 
 
 class Rules:
-    """The rules of a scaffold, and the ones that variables use.
+    """The key `rules` of a scaffold, and the rules that variables use.
 
     Raises:
       ValueError: when a rule is not valid.
@@ -121,3 +129,59 @@ def _with_rest(expression: Expression, rest: str) -> Expression:
         case Tensor(name):
             return Tensor(name + rest)
     return expression
+
+
+class Translator:
+    """Translates all rules of a scaffold, and records which ones variables use.
+
+    Attributes:
+      read: reads the tokens of a vocabulary file, each file once.
+
+    Raises:
+      ValueError: when a rule is not valid.
+    """
+
+    def __init__(self, config: ScaffoldConfig) -> None:
+        self.renames = Renames(config.rename)
+        self._rules = Rules(config.rules)
+        self._maps = {part: FirstMatch(getattr(config, part)) for part in PATTERN_MAPS}
+        self.read = functools.cache(read_vocabulary)
+
+    def unused(self) -> dict[str, tuple[str, ...]]:
+        """Returns for each key of the scaffold the patterns that nothing has used so far."""
+        unused = {part: rules.unused() for part, rules in self._maps.items()}
+        return {"rename": self.renames.unused(), "rules": self._rules.unused(), **unused}
+
+    def expression(
+        self,
+        names: Sequence[str],
+        target: Target,
+        has: Callable[[str], bool],
+        exact: str | None = None,
+    ) -> tuple[Expression, bool]:
+        """Returns the expression for a variable, and whether a rule names its tensors.
+
+        Args:
+          names: the variable's name, and its address.
+          target: the variable.
+          has: tells whether the checkpoint has a tensor of a name.
+          exact: the name of the tensor, where a rule for a slot tells it.
+
+        Raises:
+          ValueError: when a rule cannot be applied to it.
+        """
+        maps = {part: rules.find(*names) for part, rules in self._maps.items()}
+        by_rule = None if exact else self._rules.find(names)
+        renamed = exact or (None if by_rule else self.renames.find(*names))
+        unchanged = next((name for name in names if has(name)), names[0])
+        expression = by_rule or Tensor(unchanged if renamed is None else renamed)
+        is_named = by_rule is not None or renamed is not None
+        if isinstance(expression, Tensor):  # An expression with steps of its own says them all.
+            if maps["convert"] is not None:
+                expression = Step(maps["convert"], expression)
+            if maps["transpose"] is not None:
+                expression = Step("transpose", expression, tuple(maps["transpose"]))
+        if (vocabulary := maps["vocabulary"]) is not None:
+            files = (vocabulary.old, vocabulary.new, vocabulary.axis)
+            expression = Step("tokens", expression, files)
+        return expanded(expression, target, has), is_named

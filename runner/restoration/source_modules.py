@@ -1,4 +1,4 @@
-"""The layers of a model that correspond to modules of the source of its weights, by the plan."""
+"""Finds the layers of a model that hold the tensors of a module of the source, by the plan."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def counterparts(
         for path, variables in layers.items()
     }
     named = _named_as_tensors([*modules], below)
-    found = {}
+    layers_of_module = {}
     for module, name in named.items():
         variables = below.get(name, set())
         whole = [path for path, some in held.items() if some and some == variables]
         parts = [path for path, some in held.items() if some and some < variables]
         if whole or (parts and name in direct):
-            found[module] = Counterpart(tuple(whole or parts), bool(whole))
-    return found
+            layers_of_module[module] = Counterpart(tuple(whole or parts), bool(whole))
+    return layers_of_module
 
 
 def _around(name: str) -> list[str]:

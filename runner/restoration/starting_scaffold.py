@@ -48,7 +48,7 @@ def scaffold_yaml(path: str, spec: CheckpointSpec, classes: Mapping[str, StateCl
     else:
         keys["variables"] = {"include": [*dict.fromkeys(map(_pattern, named))]}
         keys["rename"] = {part: part for part in map(_part, named)}
-    document = {"scaffolds": {_name(path): keys}}
+    document = {"scaffolds": {scaffold_name(path): keys}}
     comments = "".join(f"#   {name}\n" for name in unnamed)
     body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
     return _HEAD.format(path=path) + (_UNNAMED + comments if unnamed else "") + body
@@ -71,6 +71,7 @@ def _pattern(name: str) -> str:
     return f"{part}*" if part.endswith("/") else part
 
 
-def _name(path: str) -> str:
+def scaffold_name(path: str) -> str:
+    """Returns a name for the scaffold of a checkpoint, of its file or folder."""
     stem = os.path.basename(path.rstrip("/")).partition(".")[0]
     return re.sub(r"\W+", "_", stem).strip("_") or "pretrained"

@@ -82,6 +82,7 @@ class VariableSpec:
         reads; empty where there is none.
       address: its name with the names of the functional sub-models that it is in, which Keras
         leaves out of `name`: patterns and rules may use either; empty where they are the same.
+      axes: of the kernel of an `EinsumDense`, the axes of its inputs, then of its outputs.
     """
 
     tensor: TensorSpec
@@ -94,6 +95,7 @@ class VariableSpec:
     layer: str = ""
     flattened: tuple[int, ...] = ()
     address: str = ""
+    axes: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -225,8 +227,10 @@ def require_matches(
     Scaffolds that may claim other variables, such as slots, are left to the plan.
     """
     states = {name: classify(name, model=True) for name in names}
-    own = {key: value for key, value in scaffolds.items() if {*_BY_DEFAULT}.issuperset(value.state)}
-    problems = assign_owners(states, own, Collision.first, addresses=addresses).problems
+    by_default = {
+        key: value for key, value in scaffolds.items() if {*_BY_DEFAULT}.issuperset(value.state)
+    }
+    problems = assign_owners(states, by_default, Collision.first, addresses=addresses).problems
     if problems:
         raise PlanError(*problems)
 

@@ -274,7 +274,7 @@ def _assign(
                 )
             )
     taken = {name for a in assignments for piece in a.pieces for name in piece.names}
-    missing = missing_problems(key, spec, misses, taken=taken, not_renamed=(), rename={})
+    missing = missing_problems(key, spec, misses, taken=taken, not_renamed=())
     return assignments, [
         *(replace(problem, remedy=_NAME_THEM) for problem in missing),
         *combined(key, misfits),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,22 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def require_absent(path: Path, remedy: str = "move it away to write it again") -> None:
+    """Raises a RunDirectoryError if a file or folder exists, because nothing is overwritten."""
+    if path.exists():
+        raise RunDirectoryError(Problem(f"{path} exists", "nothing is overwritten", remedy))
+
+
+@contextmanager
+def unfinished(target: Path) -> Iterator[Path]:
+    """Provides a path for a file or folder that appears as `target` when the block is complete."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unfinished-") as folder:
+        path = Path(folder) / target.name
+        yield path
+        path.rename(target)
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class CurrentRun:
         self._step = 0
         self._waiting: list[Callable[[], None]] = []
         self._folder: Path
-        self._is_new = False
+        self._is_new = self._has_begun = False
 
     def log_metric(self, name: str, value: float, step: int | None = None) -> None:
         """Records a value of a metric."""
@@ -147,7 +147,7 @@ class CurrentRun:
                 yield
             finally:
                 _active.remove(self)
-                self._tracker = None
+                self.detach()
 
     def attach(self, tracker: Tracker, directory: Path, *, is_new: bool) -> None:
         """Gives the tracker and the directory of the run, and whether it starts from scratch."""
@@ -157,8 +157,9 @@ class CurrentRun:
         """Takes the last step that is done; the first time, records what has waited."""
         self._step = step
         waiting, self._waiting = self._waiting, []
-        if self._tracker is not None and self._folder != self._directory / "logged":
+        if self._tracker is not None and not self._has_begun:
             staged, self._folder = self._folder, self._directory / "logged"
+            self._has_begun = True
             if self._is_new:
                 if any(staged.iterdir()):
                     shutil.copytree(staged, self._folder, dirs_exist_ok=True)
@@ -176,10 +177,10 @@ class CurrentRun:
             if self._tracker is not None:
                 record(self._tracker, at)
 
-        if self._tracker is None or self._folder != self._directory / "logged":
-            self._waiting.append(call)
-        else:
+        if self._has_begun:
             call()
+        else:
+            self._waiting.append(call)
 
     def _log_file(self, file: str, step: int | None, write: Callable[[Path], object]) -> None:
         name = PurePosixPath(file)

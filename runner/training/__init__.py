@@ -11,7 +11,6 @@
 - `recording`: records a run at its start and its end, and prints its last lines.
 - `proving`: proves a plan before a run begins; `first_values`: derives the values that a run has
   started from again.
-- `eager_model`: the Keras model of a run outside any graph, with the values of a checkpoint.
 - `evaluation`, `prediction`, `export`: `mode=evaluate`, `predict` and `export`, of a run's
   checkpoint or of the values that training would start from; `prediction_files`: the files of
   predictions; `export_names`: exports under the names of a scaffold's checkpoint.

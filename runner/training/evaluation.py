@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +47,21 @@ class Weights:
 
     def __str__(self) -> str:
         return self.prefix if self.directory else "the start from the scaffolds"
+
+    def output(self, kind: str, container: Path) -> Path:
+        """Returns the path for what is made of the weights, such as `RUN/export-STEP`.
+
+        Without a run it is `export-scaffolds` in the container of runs.
+        """
+        if self.directory is None:
+            return container / f"{kind}-{SCAFFOLDS}"
+        return self.directory.path / f"{kind}-{self.step}"
+
+    def copy_provenance(self, folder: Path) -> None:
+        """Copies the provenance that is beside the checkpoint, if there is one."""
+        provenance = Path(self.prefix).parent / PROVENANCE
+        if provenance.is_file():
+            shutil.copyfile(provenance, folder / PROVENANCE)
 
 
 @contextmanager

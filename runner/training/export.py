@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,23 +10,26 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
-from runner.config.choices import SCAFFOLDS, ExportFormat
+from runner.config.choices import ExportFormat
 from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError, ranked
 from runner.graph.build import graph_maker
 from runner.graph.built_graph import ServingGraph
+from runner.graph.eager_model import trained_model
+from runner.graph.keras_serving import save_nested
 from runner.graph.serving import SIGNATURE, numbered
-from runner.runs.run_directory import PROVENANCE, RunDirectory
+from runner.runs.run_directory import RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
+from runner.system.atomic_files import require_absent, unfinished
 from runner.system.signals import Interruption
 from runner.system.user_code import calling
 from runner.tracking.tracker import ExportedModel, Field
-from runner.training.eager_model import eager_model, save_nested
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.export_names import FILE, export_names
 from runner.training.run import Experiment
 
 # Where SavedModels keep what is not TensorFlow's.
 _STEP = Path("assets.extra") / "step"
+_KERAS_SUFFIXES = {ExportFormat.keras: ".keras", ExportFormat.weights: ".weights.h5"}
 
 
 def export_run(experiment: Experiment) -> None:
@@ -65,7 +66,6 @@ def export_run(experiment: Experiment) -> None:
             _require_same(folder, weights)
             experiment.screen.line(f"{weights}: is exported already, to {folder}")
         else:
-            folder.parent.mkdir(parents=True, exist_ok=True)
             _export(weights, folder)
             experiment.screen.line(f"{weights}: exported to {folder}")
     if weights.directory is not None:
@@ -85,11 +85,8 @@ def _require_scaffold(experiment: Experiment, names: str) -> None:
 
 
 def _export_names(experiment: Experiment, weights: Weights, names: str, folder: Path) -> None:
-    if folder.exists():
-        remedy = "move it away to export again"
-        raise RunDirectoryError(Problem(f"{folder} exists", "nothing is overwritten", remedy))
+    require_absent(folder)
     plan = experiment.make_sound_plan()
-    folder.parent.mkdir(parents=True, exist_ok=True)
     lost = export_names(weights, plan, names, sources=experiment.sources, folder=folder)
     experiment.screen.line(f"{weights}: exported under the names of {names} to {folder / FILE}")
     if lost:
@@ -98,29 +95,19 @@ def _export_names(experiment: Experiment, weights: Weights, names: str, folder: 
 
 def _export_keras(experiment: Experiment, weights: Weights, kind: ExportFormat) -> None:
     """Writes a file of Keras, whose name has the step."""
-    name, parent = f"export-{SCAFFOLDS}", experiment.container
-    if weights.directory is not None:
-        name, parent = f"export-{weights.step}", weights.directory.path
-    file = parent / f"{name}.{'keras' if kind is ExportFormat.keras else 'weights.h5'}"
-    if file.exists():
-        remedy = "move it away to export again"
-        raise RunDirectoryError(Problem(f"{file} exists", "nothing is overwritten", remedy))
-    model = eager_model(weights.config, weights.prefix)
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix="export-") as folder:
-        unfinished = Path(folder) / file.name
-        with calling("model", f"it was saved as {file.name}"):
-            (model.save if kind is ExportFormat.keras else model.save_weights)(unfinished)
-        unfinished.rename(file)
+    path, suffix = weights.output("export", experiment.container), _KERAS_SUFFIXES[kind]
+    file = path.with_name(path.name + suffix)
+    require_absent(file)
+    model = trained_model(weights.config, weights.prefix)
+    with unfinished(file) as temporary, calling("model", f"it was saved as {file.name}"):
+        (model.save if kind is ExportFormat.keras else model.save_weights)(temporary)
     experiment.screen.line(f"{weights}: exported to {file}")
 
 
 def _folder(experiment: Experiment, weights: Weights) -> Path:
-    if weights.directory is None:
-        return experiment.container / "export-scaffolds"
-    if experiment.config.export.which == BEST_OF_RUN:
+    if weights.directory is not None and experiment.config.export.which == BEST_OF_RUN:
         return weights.directory.export
-    return weights.directory.path / f"export-{weights.step}"
+    return weights.output("export", experiment.container)
 
 
 def _require_same(folder: Path, weights: Weights) -> None:
@@ -153,24 +140,20 @@ def _keep(experiment: Experiment, directory: RunDirectory, folder: Path, step: i
 
 
 def _export(weights: Weights, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="export-") as folder:
-        unfinished = Path(folder) / "model"
+    with unfinished(target) as folder:
         serving = graph_maker(weights.config).serving(weights.prefix)
         if serving.nested is not None:
-            save_nested(eager_model(weights.config, weights.prefix), serving.nested, unfinished)
+            save_nested(trained_model(weights.config, weights.prefix), serving.nested, folder)
         else:
             with (
                 serving.graph.as_default(),
                 tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
             ):
-                save_model(session, unfinished, weights.prefix, serving=serving)
-        provenance = Path(weights.prefix).parent / PROVENANCE
-        if provenance.is_file():
-            shutil.copyfile(provenance, unfinished / PROVENANCE)
-        (unfinished / _STEP).parent.mkdir(exist_ok=True)
-        (unfinished / _STEP).write_text(f"{weights.step}\n")
+                save_model(session, folder, weights.prefix, serving=serving)
+        weights.copy_provenance(folder)
+        (folder / _STEP).parent.mkdir(exist_ok=True)
+        (folder / _STEP).write_text(f"{weights.step}\n")
         Interruption.check_swallowed()
-        unfinished.rename(target)
 
 
 def save_model(

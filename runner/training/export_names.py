@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from runner.checkpoints.open import open_checkpoint
 from runner.restoration.inversion import invert
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import EMA_SUFFIX
-from runner.runs.run_directory import PROVENANCE
+from runner.system.atomic_files import unfinished
 from runner.system.signals import Interruption
 from runner.training.evaluation import Weights
 from runner.training.sources import Sources
@@ -47,16 +45,12 @@ def export_names(
         plan, scaffold, _values(plan, weights), open_reader=lambda: sources.open(scaffold)
     )
     tensors = dict(inverse.tensors)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="export-") as temporary:
-        unfinished = Path(temporary) / folder.name
-        unfinished.mkdir()
+    with unfinished(folder) as temporary:
+        temporary.mkdir()
         # Transformers reads a file only if it says so.
-        safetensors.numpy.save_file(tensors, unfinished / FILE, metadata={"format": "pt"})
-        provenance = Path(weights.prefix).parent / PROVENANCE
-        if provenance.is_file():
-            shutil.copyfile(provenance, unfinished / PROVENANCE)
+        safetensors.numpy.save_file(tensors, temporary / FILE, metadata={"format": "pt"})
+        weights.copy_provenance(temporary)
         Interruption.check_swallowed()
-        unfinished.rename(folder)
     return inverse.lost_notice
 
 

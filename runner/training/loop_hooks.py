@@ -15,9 +15,8 @@ from runner.config.instantiation import References
 from runner.config.training_schema import EVALUATE_EVERY
 from runner.errors import NonFiniteLossError, RunnerError
 from runner.graph.configured_hooks import (
-    CALLBACK_NAMES,
-    build_callback,
-    build_hook,
+    CALLBACKS,
+    HOOKS,
     graph_names,
     graph_references,
 )
@@ -137,7 +136,7 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
         evaluation = _evaluation(run, best, callbacks)
         references = _references(run, evaluation)
         named = [
-            _NamedHook(f"hooks.{name}", build_hook(name, node, references))
+            _NamedHook(f"hooks.{name}", HOOKS.build(name, node, references))
             for name, node in run.config.hooks.items()
         ]
     return ConfiguredHooks(named, evaluation, best, saves, callbacks)
@@ -284,11 +283,11 @@ def _callbacks(run: OpenedRun) -> CallbacksHook | None:
     built, training, length = run.built, run.training, run.training.epoch_length
     if not run.config.callbacks or built.eager is None or training.epoch is None or length is None:
         return None
-    names = {key: value for key, value in _run_names(run).items() if key in CALLBACK_NAMES}
+    names = {key: value for key, value in _run_names(run).items() if key in CALLBACKS.run_names}
     references = graph_references(built.graph, built.variables, training).also("run", names)
     named = []
     for name, node in run.config.callbacks.items():
-        callback = NamedCallback(f"callbacks.{name}", build_callback(name, node, references))
+        callback = NamedCallback(f"callbacks.{name}", CALLBACKS.build(name, node, references))
         if isinstance(callback.callback, keras.callbacks.BackupAndRestore):
             run.screen.line(
                 f"{callback.key}: not called, because a run saves and resumes by itself, exactly "

@@ -9,13 +9,13 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.errors import Problem, RunDirectoryError
 from runner.graph.build import graph_maker
 from runner.graph.built_graph import Features, PredictionGraph
 from runner.graph.evaluation import require_end
 from runner.graph.splits import data_to_predict
 from runner.inputs.feature_files import features_of_file
 from runner.session.session_manager import PLACED_SOFTLY
+from runner.system.atomic_files import require_absent
 from runner.system.signals import Interruption
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.prediction_files import writer_of
@@ -34,12 +34,9 @@ def predict_run(experiment: Experiment) -> None:
     settings = experiment.config.predict
     with chosen_weights(experiment, settings.which) as weights:
         target = _target(experiment, weights)
-        if target.exists():
-            remedy = f"predict.to=OTHER{target.suffix}, or move it away"
-            raise RunDirectoryError(Problem(f"{target} exists", "nothing is overwritten", remedy))
+        require_absent(target, f"predict.to=OTHER{target.suffix}, or move it away")
         maker = graph_maker(weights.config)
         graph = maker.predicting(_features(experiment), weights.prefix)
-        target.parent.mkdir(parents=True, exist_ok=True)
         with writer_of(target) as writer:
             for batch in _batches(graph, weights.prefix, _place(experiment)):
                 writer.write(batch)
@@ -58,10 +55,8 @@ def _place(experiment: Experiment) -> str:
 def _target(experiment: Experiment, weights: Weights) -> Path:
     if experiment.config.predict.to is not None:
         return Path(experiment.config.predict.to)
-    name = _place(experiment)
-    if weights.directory is None:
-        return experiment.container / f"predictions-scaffolds-{name}.npz"
-    return weights.directory.path / f"predictions-{weights.step}-{name}.npz"
+    path = weights.output("predictions", experiment.container)
+    return path.with_name(f"{path.name}-{_place(experiment)}.npz")
 
 
 def _features(experiment: Experiment) -> Features:

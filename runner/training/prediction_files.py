@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import ConfigError, Problem
+from runner.system.atomic_files import unfinished
 
 Batch = Mapping[str, NDArray[Any]]
 
@@ -153,16 +152,14 @@ def writer_of(path: Path) -> Iterator[Writer]:
     Raises:
       ConfigError: when nothing was written.
     """
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".predictions-") as folder:
-        unfinished = Path(folder) / path.name
-        writer = _WRITERS[path.suffix](unfinished)
+    with unfinished(path) as temporary:
+        writer = _WRITERS[path.suffix](temporary)
         try:
             yield writer
         finally:
             writer.close()
         if not writer.count:
             raise ConfigError(Problem("predict: there is no example to predict for"))
-        os.replace(unfinished, path)
 
 
 def _plain(value: Any) -> Any:

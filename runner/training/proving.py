@@ -6,17 +6,16 @@ Also the command `runner prove RUN REFERENCE`, for a run that has been trained w
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import keras
-import numpy as np
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, PlanError, Problem
+from runner.graph.eager_model import build_eager_model
 from runner.internals.keras import restored_names
 from runner.restoration.eager import restore_model
 from runner.restoration.plan import RestorationPlan
@@ -24,7 +23,6 @@ from runner.restoration.proof import Proof
 from runner.restoration.proving import prove
 from runner.restoration.reference import Reference, read_reference
 from runner.system.user_code import calling
-from runner.training.eager_model import build_eager_model
 from runner.training.first_values import start_of
 from runner.training.sources import Sources
 
@@ -82,16 +80,10 @@ def first_model(
 
     Afterwards random numbers go on as if there had been no such model.
     """
-    states = random.getstate(), np.random.get_state()
-    try:
-        with restored_names():
-            keras.utils.clear_session()  # The layers are numbered as they are in the run's graph.
-            model = build_eager_model(config, "a proof compares Keras layers: delete `proof`")
-            restore_model(model, plan, readers)
-            yield model
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
+    with restored_names():
+        model = build_eager_model(config)
+        restore_model(model, plan, readers)
+        yield model
 
 
 def main(arguments: Sequence[str]) -> None:

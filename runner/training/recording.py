@@ -19,6 +19,7 @@ from runner.checkpoints import contents
 from runner.config.keys import flatten
 from runner.config.spelling import on_run, program, resuming
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
+from runner.graph.build import graph_maker
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text, provenance_document
 from runner.restoration.plan import RestorationPlan
@@ -116,8 +117,7 @@ def _record_start(run: OpenedRun) -> None:
     overrides = experiment.mask.overrides(experiment.context.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(overrides)), lasting=False)
     tracker.log_parameters(flatten(plain))
-    # A user's graph has its data in input_fns, or in itself.
-    node = plain["data"] or plain["input_fns"] or plain["graph"]
+    node = plain[graph_maker(experiment.config).data_key]
     data = json.dumps(node, sort_keys=True, default=str)
     name = str(node.get("train", node)["_target_"])
     digest = hashlib.sha256(data.encode()).hexdigest()[:16]

@@ -290,6 +290,8 @@ class MaskedAutoencoder(keras.Model):
         super().__init__()
         self.encoder = layers.Dense(8, "gelu", name="encoder")
         self.decoder = keras.Sequential([layers.Dense(8, "tanh"), layers.Dense(2)], name="decoder")
+        self.encoder.build((None, 6, 2))
+        self.decoder.build((None, 3, 8))
         self.token = self.add_weight(name="token", shape=(8,), initializer="random_normal")
         self.seed = keras.random.SeedGenerator(6)
 

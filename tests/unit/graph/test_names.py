@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.instantiation import References
 from runner.errors import ConfigError
-from runner.graph.configured_hooks import check_hooks, graph_references
+from runner.graph.configured_hooks import HOOKS, graph_references
 from runner.graph.variables import name_variables
 from runner.restoration.model_variables import model_variables
 from tests.tiny.experiment import Net
@@ -80,7 +80,7 @@ def test_hooks_over_the_graph_and_over_the_run_are_checked() -> None:
         "graph": {"_target_": NAN, "loss_tensor": "${graph:loss}"},
         "run": {"_target_": STOP, "evaluation": "${run:evaluation}"},
     }
-    check_hooks(hooks, GRAPH)
+    HOOKS.check(hooks, GRAPH)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_hooks_over_the_graph_and_over_the_run_are_checked() -> None:
 )
 def test_a_mistake_is_found_before_there_is_a_run(node: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_hooks({"mine": node}, GRAPH)
+        HOOKS.check({"mine": node}, GRAPH)

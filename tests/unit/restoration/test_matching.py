@@ -246,7 +246,9 @@ def test_all_that_is_missing_is_one_problem_with_its_likely_reason(
     assert problem.state.startswith(f"scaffolds.net: no tensors for {missing} variables, cnn/x0/")
     assert problem.state.endswith(f" and {missing - 3} more")
     assert problem.cause == f"ckpt/model holds {cause}"
-    assert problem.remedy.startswith("name another checkpoint, map the names in scaffolds.net.ren")
+    assert problem.remedy.startswith(
+        "map the names in scaffolds.net.rename or rules, which `runner"
+    )
     assert problem.choices[:2] == choices
 
 
@@ -321,33 +323,27 @@ CONVERT = {"*/lstm/*": "torch_lstm", "*": "torch"}
 
 
 @pytest.mark.parametrize(
-    ("prefix", "rename", "proposed"),
+    ("prefix", "rename", "corrected"),
     [
         ("module.", {"cnn/": ""}, {"cnn/": "module."}),
         ("model.", {"re:cnn/(.*)": r"\1"}, {"re:cnn/(.*)": r"model.\1"}),
-        ("module.cnn.", {}, {"cnn/": "module.cnn/"}),
-        (
-            "model.net.",
-            {"cnn/conv/": "conv/", "cnn/": ""},
-            {"cnn/conv/": "model.net.conv/", "cnn/": "model.net."},
-        ),
+        ("module.cnn.", {}, {"re:(.*)": r"module.\1"}),
     ],
 )
-def test_a_prefix_of_all_names_in_a_pytorch_file_is_proposed(
-    prefix: str, rename: dict[str, str], proposed: dict[str, str]
+def test_a_prefix_of_all_names_in_a_pytorch_file_is_named(
+    prefix: str, rename: dict[str, str], corrected: dict[str, str]
 ) -> None:
     shapes = {prefix + name: shape for name, shape in TORCH_SHAPES.items()}
     stored = checkpoint(shapes={**shapes, "other": (1,)})
-    config = scaffold(rename=rename, convert=CONVERT)
-    problem = only(one(MODULE, config, stored))
-    assert f"whose names begin with {prefix.removesuffix('cnn.')!r}" in problem.cause
-    assert problem.choices[0] == f"{prefix}conv.weight"
-    pasted = problem.remedy.partition(", or paste ")[2]
-    (word,) = shlex.split(pasted)
+    problem = only(one(MODULE, scaffold(rename=rename, convert=CONVERT), stored))
+    begin = prefix.removesuffix("cnn.")
+    assert f"whose names begin with {begin!r}" in problem.cause
+    assert f"begin the values of scaffolds.net.rename and rules with {begin!r}" in problem.remedy
+    assert problem.choices[0] == f"cnn/conv/kernel: {prefix}conv.weight"
+    assert not one(MODULE, scaffold(rename=corrected, convert=CONVERT), stored).problems
+    (word,) = shlex.split(problem.remedy.partition("rules paste ")[2].partition(", name")[0])
     rules = OverridesParser.create().parse_override(word).value()
-    assert rules == proposed
-    followed = one(MODULE, scaffold(rename={**rename, **proposed}, convert=CONVERT), stored)
-    assert not followed.problems
+    assert rules == {"re:(.*)": rf"{begin}\1"}
 
 
 def test_layouts_of_pytorch_are_proposed() -> None:
@@ -355,15 +351,6 @@ def test_layouts_of_pytorch_are_proposed() -> None:
     problem = only(one([variable("a/kernel")], scaffold(), stored))
     assert problem.remedy.startswith('set scaffolds.net.convert={"*": torch} if')
     assert not one([variable("a/kernel")], scaffold(convert={"*": "torch"}), stored).problems
-
-
-def test_a_prefix_of_many_parts_is_one_rule() -> None:
-    variables = [variable(f"part{number}/kernel") for number in range(6)]
-    stored = checkpoint(shapes={f"module.part{number}.weight": (3, 2) for number in range(6)})
-    problem = only(one(variables, scaffold(convert={"*": "torch"}), stored))
-    assert problem.remedy.startswith(r"""in YAML rename: {"re:(.*)": 'module.\1'}""")
-    rules = {"re:(.*)": r"module.\1"}
-    assert not one(variables, scaffold(rename=rules, convert={"*": "torch"}), stored).problems
 
 
 def test_rules_that_match_already_come_after_the_new_one() -> None:

@@ -18,7 +18,11 @@ from tests.tiny.experiment import Net
 from tests.tiny.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-FILES = ("net.npz", "net.weights.h5", "net.ckpt")
+FILES = (
+    "net.weights.h5",
+    pytest.param("net.npz", marks=pytest.mark.soak),
+    pytest.param("net.ckpt", marks=pytest.mark.soak),
+)
 
 
 @pytest.fixture(scope="module")
