@@ -67,6 +67,13 @@ class Exchanges:
         theirs = _sign(first[1], second[1], is_ordered=self._assignment.ordered)
         if not mine or not theirs:
             return 0
+        places = (first[0].position - second[0].position) * mine
+        others = (first[1].position - second[1].position) * theirs
+        if not self._assignment.ordered:
+            others = abs(others)
+        if places * others < 0:
+            # Decoders are often numbered against their order: `up_3` may come first.
+            return 0
         pairs = (first, (second[0], second[1]))
         if any(map(_is_relative, pairs)) and not all(map(_differ_by_number, *pairs)):
             # `input_norm` and `post_attention_norm`: the file's order has to say the same.
