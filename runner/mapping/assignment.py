@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 
-from runner.mapping.fitting import Fitter, Fitting
+from runner.mapping.fitting import Fitter, Fitting, Matrix
 from runner.mapping.modules import Module
 from runner.mapping.names import Token
-
-Matrix: TypeAlias = NDArray[Any]
 
 # Each module that is assigned outweighs all other evidence.
 _ASSIGNED = 1000.0
@@ -35,7 +31,9 @@ class Assignment:
     Attributes:
       variables: the model's modules.
       tensors: the file's modules.
-      fittings: (variable module, tensor module), by index -> how they fit.
+      fitter: tells how a module of tensors fits one of variables.
+      alone: variable module x tensor module -> how many of their leaves stay alone; infinite
+        where they do not fit.
       pairs: variable module -> tensor module, by index.
       trusted: the words that both sides use of the same modules.
       ordered: whether the file's order is that of its model's definition.
@@ -43,20 +41,23 @@ class Assignment:
 
     variables: Sequence[Module]
     tensors: Sequence[Module]
-    fittings: dict[tuple[int, int], Fitting]
+    fitter: Fitter
+    alone: Matrix
     pairs: dict[int, int]
     trusted: frozenset[str]
     ordered: bool
+
+    def fitting(self, row: int, column: int) -> Fitting:
+        """Returns how a module of tensors fits a module of variables; empty if it does not."""
+        return self.fitter.fit(self.variables[row], self.tensors[column]) or Fitting({})
 
 
 def assign(
     variables: Sequence[Module], tensors: Sequence[Module], fitter: Fitter, *, ordered: bool
 ) -> Assignment:
     """Assigns modules by words and order, then by structure too until nothing changes."""
-    fittings = _fittings(variables, tensors, fitter)
-    score = np.zeros((len(variables), len(tensors)))
-    for (row, column), fitting in fittings.items():
-        score[row, column] = _ASSIGNED - _ALONE * (len(fitting.lacking) + fitting.extra)
+    alone = fitter.alone(variables, tensors)
+    score = np.where(np.isfinite(alone), _ASSIGNED - _ALONE * alone, 0.0)
     fixed = score + _ORDER * _order(variables, tensors)
     words, structure = _Words(variables, tensors), _Structure(variables, tensors)
     total = fixed + _WORDS * words.agreement({})
@@ -74,23 +75,7 @@ def assign(
         if pairs == before:
             break
         total = fixed + _WORDS * words.agreement(pairs) + _STRUCTURE * structure.support(pairs)
-    return Assignment(variables, tensors, fittings, pairs, words.trusted(pairs), ordered)
-
-
-def _fittings(
-    variables: Sequence[Module], tensors: Sequence[Module], fitter: Fitter
-) -> dict[tuple[int, int], Fitting]:
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for column, tensor in enumerate(tensors):
-        by_size[tensor.sizes[-1]].append(column)
-    fittings = {}
-    # Modules with equal shapes and roles fit alike, but for the names.
-    for row, variable in enumerate(variables):
-        for column in by_size[variable.sizes[-1]]:
-            fitting = fitter.fit(variable, tensors[column])
-            if fitting is not None:
-                fittings[row, column] = fitting
-    return fittings
+    return Assignment(variables, tensors, fitter, alone, pairs, words.trusted(pairs), ordered)
 
 
 class _Words:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from runner.mapping.assignment import Assignment
 from runner.mapping.evidence import NUMBERS, Exchanges, Ties
@@ -34,27 +36,19 @@ def judge(assignment: Assignment) -> tuple[Assignment, dict[int, Judgement]]:
     Exchanges that only evidence speaks for are made first.
     """
     orders: Orders | None = None
+    verdicts = [*_verdicts(assignment)]
     for _ in range(_MOST_ROUNDS):
-        verdicts = [*_verdicts(assignment, orders)]
-        pairs, moved = dict(assignment.pairs), set[int]()
-        for verdict in verdicts:
-            rows = {verdict.row, verdict.taker}
-            if verdict.opposed and not verdict.support and not rows & moved:
-                if verdict.is_claim:
-                    pairs[verdict.taker or 0] = pairs.pop(verdict.row)
-                    moved |= {verdict.row, verdict.taker or 0}
-                    continue
-                if verdict.taker is not None:
-                    pairs[verdict.taker] = pairs[verdict.row]
-                    moved.add(verdict.taker)
-                pairs[verdict.row] = verdict.other
-                moved.add(verdict.row)
-        if not moved and orders is not None:
-            break
-        if not moved:
+        pairs = _exchanged(assignment.pairs, verdicts)
+        if pairs != assignment.pairs:
+            assignment = replace(assignment, pairs=pairs)
+            verdicts = [*_verdicts(assignment)]
+        elif orders is None:
             doubtful = {*_doubts(verdicts)}
             orders = Orders(assignment, [row for row in pairs if row not in doubtful])
-        assignment = replace(assignment, pairs=pairs)
+        else:
+            break
+        if orders is not None:
+            verdicts = [_with_order(verdict, assignment, orders) for verdict in verdicts]
     return assignment, _judgements(assignment, verdicts)
 
 
@@ -82,39 +76,59 @@ class _Verdict:
     is_claim: bool = False
 
 
-def _verdicts(assignment: Assignment, orders: Orders | None) -> Iterator[_Verdict]:
-    """Yields the verdict on every exchange that shapes allow."""
-    exchanges = Exchanges(assignment)
-    takers = {column: row for row, column in assignment.pairs.items()}
-    for row, other in assignment.fittings:
-        column, taker = assignment.pairs.get(row), takers.get(other)
-        if column is None and taker is not None:
-            # A variable that has no tensor may be the one whose tensor another took.
-            if _cost(assignment, row, other) <= _cost(assignment, taker, other):
-                yield _Verdict(
-                    taker, row, other, *exchanges.claims(taker, row, other), is_claim=True
-                )
+def _exchanged(pairs: Mapping[int, int], verdicts: Sequence[_Verdict]) -> dict[int, int]:
+    """Returns the pairs after the exchanges that only evidence speaks for, one for each module."""
+    result, moved = dict(pairs), set[int | None]()
+    for verdict in verdicts:
+        row, taker = verdict.row, verdict.taker
+        if verdict.support or not verdict.opposed or not moved.isdisjoint((row, taker)):
             continue
-        if column is None or other == column:
-            continue
-        mine, cost = _cost(assignment, row, column), _cost(assignment, row, other)
+        column = result.pop(row)
         if taker is not None:
-            if taker < row or (taker, column) not in assignment.fittings:
-                continue
-            mine += _cost(assignment, taker, other)
-            cost += _cost(assignment, taker, column)
-        if cost > mine:
-            continue
-        support, opposed = exchanges.evidence(row, taker, column, other)
-        if orders is not None:
-            order = (
-                orders.place(row, column, other)
-                if taker is None
-                else orders.verdict((row, column), (taker, other))
-            )
-            if order:
-                (support if order > 0 else opposed).append(ORDER)
-        yield _Verdict(row, taker, other, support, opposed)
+            result[taker] = column
+        if not verdict.is_claim:
+            result[row] = verdict.other
+        moved |= {row, taker} - {None}
+    return result
+
+
+def _verdicts(assignment: Assignment) -> Iterator[_Verdict]:
+    """Yields the verdict on every exchange that shapes allow and that leaves no more alone."""
+    exchanges, alone = Exchanges(assignment), assignment.alone
+    columns_of = np.full(len(assignment.variables), -1)
+    takers_of = np.full(len(assignment.tensors), -1)
+    for row, column in assignment.pairs.items():
+        columns_of[row], takers_of[column] = column, row
+    rows, others = np.nonzero(np.isfinite(alone))
+    columns, takers = columns_of[rows], takers_of[others]
+    is_taken = takers >= 0
+    now = alone[rows, columns] + np.where(is_taken, alone[takers, others], 0)
+    then = alone[rows, others] + np.where(is_taken, alone[takers, columns], 0)
+    # A variable that has no tensor may be the one whose tensor another took.
+    claims = (columns < 0) & is_taken & (alone[rows, others] <= alone[takers, others])
+    allowed = (columns >= 0) & (columns != others) & (then <= now) & ~(is_taken & (takers < rows))
+    at = np.flatnonzero(claims | allowed)
+    for row, taker, column, other in np.stack([rows, takers, columns, others], 1)[at].tolist():
+        if column < 0:
+            claim = exchanges.claims(taker, row, other)
+            yield _Verdict(taker, row, other, *claim, is_claim=True)
+        else:
+            rival = None if taker < 0 else taker
+            yield _Verdict(row, rival, other, *exchanges.evidence(row, rival, column, other))
+
+
+def _with_order(verdict: _Verdict, assignment: Assignment, orders: Orders) -> _Verdict:
+    """Adds what the orders of definition say of an exchange."""
+    if verdict.is_claim:
+        return verdict
+    row, column = verdict.row, assignment.pairs[verdict.row]
+    if verdict.taker is None:
+        order = orders.place(row, column, verdict.other)
+    else:
+        order = orders.verdict((row, column), (verdict.taker, verdict.other))
+    if order > 0:
+        return replace(verdict, support=[*verdict.support, ORDER])
+    return replace(verdict, opposed=[*verdict.opposed, ORDER]) if order else verdict
 
 
 def _doubts(verdicts: Sequence[_Verdict]) -> dict[int, set[int]]:
@@ -151,11 +165,6 @@ def _judgements(assignment: Assignment, verdicts: Sequence[_Verdict]) -> dict[in
     }
 
 
-def _cost(assignment: Assignment, row: int, column: int) -> int:
-    fitting = assignment.fittings[row, column]
-    return len(fitting.lacking) + fitting.extra
-
-
 def _sets(assignment: Assignment, doubts: dict[int, set[int]]) -> dict[int, tuple[int, ...]]:
     """Joins the doubtful exchanges into sets; each member may be each tensor of its set."""
     candidates: dict[int, tuple[int, ...]] = {}
@@ -171,7 +180,6 @@ def _sets(assignment: Assignment, doubts: dict[int, set[int]]) -> dict[int, tupl
         pending -= members
         columns = sorted(free | {assignment.pairs[row] for row in members})
         for row in members:
-            candidates[row] = tuple(
-                column for column in columns if (row, column) in assignment.fittings
-            )
+            fits = np.isfinite(assignment.alone[row, columns])
+            candidates[row] = tuple(np.array(columns)[fits].tolist())
     return candidates

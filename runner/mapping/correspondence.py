@@ -85,7 +85,7 @@ def correspond(
     assignment, judgements = judge(assign(mine, theirs, fitter, ordered=ordered))
     pairs: dict[str, Pair] = {}
     for row, column in assignment.pairs.items():
-        for variable in assignment.fittings[row, column].by_variable:
+        for variable in assignment.fitting(row, column).by_variable:
             pairs[variable] = _pair(assignment, judgements[row], row, variable)
     pairs |= _positions(variables, tensors, pairs)
     for variable, axes in (flattened or {}).items():
@@ -98,7 +98,7 @@ def correspond(
         variable: "ones()" if role == WEIGHT else "zeros()"
         for row, column in assignment.pairs.items()
         if row in judgements and not judgements[row].candidates
-        for role, variable in _lacking(mine[row], assignment.fittings[row, column])
+        for role, variable in _lacking(mine[row], assignment.fitting(row, column))
     }
     used = {name for pair in pairs.values() for name in pair.taken.tensors}
     return Correspondence(
@@ -152,11 +152,11 @@ def _natural(name: str) -> tuple[tuple[bool, str, int], ...]:
 
 
 def _pair(assignment: Assignment, judgement: Judgement, row: int, variable: str) -> Pair:
-    taken = assignment.fittings[row, assignment.pairs[row]].by_variable[variable]
+    taken = assignment.fitting(row, assignment.pairs[row]).by_variable[variable]
     columns = judgement.candidates or (assignment.pairs[row],)
     candidates: dict[tuple[object, ...], Taken] = {}
     for column in columns:
-        option = assignment.fittings[row, column].by_variable.get(variable)
+        option = assignment.fitting(row, column).by_variable.get(variable)
         if option is not None:
             for name in option.others or option.tensors:
                 names = (name,) if option.others else option.tensors

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from runner.mapping.layouts import Layout, Shape, decide, fits, outputs_first
 from runner.mapping.modules import BIAS, BIAS_2, RECURRENT, ROLES, WEIGHT, Leaf, Module
+
+Matrix: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,18 @@ class Fitter:
         self.layout, self.reason = decide(kernels, matrices, votes)
         self._shapes = {*matrices}
         self._fitting_layouts: dict[Shape, set[Layout | None]] = {}
+
+    def alone(self, variables: Sequence[Module], tensors: Sequence[Module]) -> Matrix:
+        """Returns how many variables and tensors stay alone; infinite where modules do not fit."""
+        matrix = np.full((len(variables), len(tensors)), np.inf)
+        theirs = _kinds(tensors)
+        for rows in _kinds(variables):
+            for columns in theirs:
+                one, two = variables[rows[0]], tensors[columns[0]]
+                fitting = self.fit(one, two) if one.sizes[-1] == two.sizes[-1] else None
+                if fitting is not None:
+                    matrix[np.ix_(rows, columns)] = len(fitting.lacking) + fitting.extra
+        return matrix
 
     def fit(self, variables: Module, tensors: Module) -> Fitting | None:
         """Returns how a module of tensors fits a module of variables, None if it does not."""
@@ -137,6 +156,16 @@ class Fitter:
 def is_embedding(leaf: Leaf) -> bool:
     """Returns whether a variable is a table of rows, which no framework transposes."""
     return "embedding" in leaf.word or leaf.layer.endswith("Embedding")
+
+
+def _kinds(modules: Sequence[Module]) -> list[list[int]]:
+    """Returns the indices of the modules that fit alike, but for their names."""
+    kinds: dict[object, list[int]] = defaultdict(list)
+    for index, module in enumerate(modules):
+        leaves = module.leaves.items()
+        kind = [(role, x.shape, x.word.isdigit(), is_embedding(x)) for role, x in leaves]
+        kinds[tuple(kind)].append(index)
+    return [*kinds.values()]
 
 
 def _kernels(module: Module) -> list[Leaf]:

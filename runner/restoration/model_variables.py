@@ -31,7 +31,7 @@ def model_variables(model: Any) -> dict[str, tf.Variable]:
 
 
 def keras_variables(model: Any) -> dict[str, Any]:
-    """Returns what `model_variables` does, with Keras's own variables.
+    """Returns name -> `keras.Variable` of a Keras model, with the names of `model_variables`.
 
     Raises:
       ConfigError: when two variables have one path.
@@ -118,12 +118,12 @@ def initializers(model: Any) -> dict[str, str]:
     return classes
 
 
-# The last part of the path of a variable that `add_weight` was given no name for.
+# The path of a variable that `add_weight` makes without a name.
 _UNNAMED = re.compile(r"(.*/)?variable(?:_(\d+))?")
 
 
 def _renumbered(names: Sequence[str]) -> list[str]:
-    """Returns names in which unnamed variables count from the model's first, not the process's."""
+    """Numbers unnamed variables within the model; Keras numbers them within the process."""
     numbers = {
         name: int(match[2] or 0)
         for name in names
@@ -167,8 +167,8 @@ def addresses(model: Any) -> dict[str, str]:
 def layer_facts(model: Any) -> dict[str, dict[str, Any]]:
     """Returns name -> the facts of a `VariableSpec` about a Keras model's layers and sub-models.
 
-    They are `layer`, where a class derived from one of Keras's counts as Keras's, `flattened` and
-    `address`.
+    They are `layer`, where a class derived from one of Keras's counts as Keras's, `flattened`,
+    `address` and `axes`.
     """
     if not isinstance(model, keras.Layer):
         return {}
@@ -181,8 +181,18 @@ def layer_facts(model: Any) -> dict[str, dict[str, Any]]:
             "layer": "" if layer is None else _class_name(type(layer)),
             "flattened": flattened_map(layer) if is_kernel else (),
             "address": named.get(name, ""),
+            "axes": _einsum_axes(layer) if variable.name == "kernel" else (),
         }
     return facts
+
+
+def _einsum_axes(layer: Any) -> tuple[int, ...]:
+    """Returns the axes of the kernel of an `EinsumDense`: the inputs', then the outputs'."""
+    if not isinstance(layer, keras.layers.EinsumDense):
+        return ()
+    operands, outputs = layer.equation.split("->")
+    kernel = operands.split(",")[1].strip()
+    return tuple(sorted(range(len(kernel)), key=lambda axis: kernel[axis] in outputs))
 
 
 def _class_name(kind: type) -> str:

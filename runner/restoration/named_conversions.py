@@ -6,7 +6,7 @@ does: the parts are joined by dots, and `kernel` is `weight`. Other names are ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from runner.restoration import torch_layouts as torch
@@ -42,20 +42,20 @@ class NamedConversion:
     combination: tuple[str, int] | None = None
 
 
-def _unchanged(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def _unchanged(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     return ()
 
 
 def _tf1_lstm(forget_bias: float) -> Build:
-    def build(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+    def build(target: Target, shape: Shape) -> tuple[Conversion, ...]:
         order = GateOrder(TF1, KERAS)
         leaf = last_parts(target, torch.RECURRENT)
         if leaf == "bias":
             plain = target.linear or not forget_bias
             return (order,) if plain else (order, AddForgetBias(forget_bias))
-        if len(shapes[0]) != 2 or len(target.shape) != 2 or shapes[0][0] <= shapes[0][1] // 4:
-            raise ValueError(f"{list(shapes[0])} is not a kernel (inputs + units, 4 * units)")
-        rows, columns = shapes[0]
+        if len(shape) != 2 or len(target.shape) != 2 or shape[0] <= shape[1] // 4:
+            raise ValueError(f"{list(shape)} is not a kernel (inputs + units, 4 * units)")
+        rows, columns = shape
         inputs = rows - columns // 4
         offset, size = (0, inputs) if leaf == "kernel" else (inputs, rows - inputs)
         return Slice((offset, 0), (size, columns)), order
@@ -73,8 +73,8 @@ def _join_names(variable: str, name: str) -> tuple[str, ...]:
 
 
 def _take_gate(gate: str) -> Build:
-    def build(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-        units, others = units_of(shapes[0], KERAS), shapes[0][:-1]
+    def build(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+        units, others = units_of(shape, KERAS), shape[:-1]
         offset = (*(0 for _ in others), units * KERAS.index(gate))
         return (Slice(offset, (*others, units)),)
 

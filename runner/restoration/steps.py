@@ -1,7 +1,8 @@
 """The steps and functions of expressions by name, and the expressions with their tensors known.
 
 A step is a function of the variable, the tensor's shape and the arguments in the expression; it
-returns conversions. To add a step, add an entry to `STEPS`.
+returns conversions. To add a step, add an entry to `STEPS`; to add the layout of a kind of layer,
+to `NAMED_CONVERSIONS`, whose steps may also tell the names of tensors.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import nearest
@@ -18,7 +20,7 @@ from runner.restoration.expressions import Expression, Function, Step, Tensor
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.resampling import Interpolate, Pad, Reduce, Repeat, Scale
 from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.target import Target
+from runner.restoration.target import Build, Target
 from runner.restoration.vocabularies import remap
 
 _Steps = tuple[Conversion, ...]
@@ -69,7 +71,7 @@ def _range(text: str, size: int) -> tuple[int, int]:
 
 
 def _split(target: Target, shape: Shape, parts: int, part: int, axis: int = 0) -> _Steps:
-    if not -len(shape) <= axis < len(shape) or shape[axis] % parts or not 0 <= part < parts:
+    if not -len(shape) <= axis < len(shape) or not 0 <= part < parts or shape[axis] % parts:
         raise ValueError(f"{list(shape)} has no part {part} of {parts} along axis {axis}")
     size = shape[axis] // parts
     offset = [0] * len(shape)
@@ -88,28 +90,6 @@ def _unflatten(target: Target, shape: Shape, *sizes: int) -> _Steps:
     spread = (*shape[:at], *sizes, *shape[at + 1 :])
     order = [*range(at), *range(at + 1, at + rank), at, *range(at + rank, len(spread))]
     return Reshape(spread), Transpose(tuple(order)), Reshape(shape)
-
-
-def _scale(target: Target, shape: Shape, factor: float) -> _Steps:
-    return (Scale(factor * 1.0),)
-
-
-def _mean(target: Target, shape: Shape, axis: int) -> _Steps:
-    return (Reduce(axis, mean=True),)
-
-
-def _sum(target: Target, shape: Shape, axis: int) -> _Steps:
-    return (Reduce(axis, mean=False),)
-
-
-def _repeat(target: Target, shape: Shape, count: int, axis: int) -> _Steps:
-    return (Repeat(count, axis),)
-
-
-def _pad(
-    target: Target, shape: Shape, before: int, after: int, *, axis: int = 0, value: float = 0.0
-) -> _Steps:
-    return (Pad(before, after, axis, value),)
 
 
 def _interpolate(target: Target, shape: Shape, *grid: int, old: str = "") -> _Steps:
@@ -136,17 +116,19 @@ def _tokens(target: Target, shape: Shape, old: str, new: str, axis: int = 0) -> 
     return (remap(old_tokens, new_tokens, axis, **sizes),)
 
 
-STEPS: Mapping[str, Callable[..., _Steps]] = {
+STEPS: Mapping[str, Build] = {
     "transpose": _transpose,
     "reshape": _reshape,
     "slice": _slice,
     "split": _split,
     "unflatten": _unflatten,
-    "scale": _scale,
-    "mean": _mean,
-    "sum": _sum,
-    "repeat": _repeat,
-    "pad": _pad,
+    "scale": lambda target, shape, factor: (Scale(factor * 1.0),),
+    "mean": lambda target, shape, axis: (Reduce(axis, mean=True),),
+    "sum": lambda target, shape, axis: (Reduce(axis, mean=False),),
+    "repeat": lambda target, shape, count, axis: (Repeat(count, axis),),
+    "pad": lambda target, shape, before, after, *, axis=0, value=0.0: (
+        Pad(before, after, axis, value),
+    ),
     "interpolate": _interpolate,
     "tokens": _tokens,
 }
@@ -158,6 +140,7 @@ FUNCTIONS: Mapping[str, Callable[..., Combination]] = {
     "zeros": lambda target: Fill(0.0, target.shape),
     "ones": lambda target: Fill(1.0, target.shape),
 }
+_CONSTANTS = ("zeros", "ones")
 
 
 def check(expression: Expression) -> None:
@@ -171,6 +154,8 @@ def check(expression: Expression) -> None:
             if name not in FUNCTIONS:
                 raise ValueError(f"{name!r} is not a function, but {', '.join(FUNCTIONS)} are")
             _bind(FUNCTIONS[name], name, 1, (), keywords)
+            if bool(operands) == (name in _CONSTANTS):
+                raise ValueError(f"{name} takes {'no tensors' if operands else 'tensors'}")
             for operand in operands:
                 check(operand)
         case Step(name, operand, arguments, keywords):
@@ -212,21 +197,17 @@ def source_tensor(
             if target.linear and name not in ("stack", "concat"):
                 raise ValueError(f"slots and averages have no {name}")
             inner = tuple(source_tensor(operand, source, target, tensors) for operand in operands)
+            if wrong := [value for value in keywords.values() if not isinstance(value, int)]:
+                raise ValueError(f"{name} does not take {', '.join(map(str, wrong))}")
             return SourceTensor(source, None, (), inner, FUNCTIONS[name](target, **keywords))
         case Step(name, operand, arguments, keywords):
             value = source_tensor(operand, source, target, tensors)
             if name in NAMED_CONVERSIONS:
-                steps = NAMED_CONVERSIONS[name].build(target, [value.shape])
+                steps = NAMED_CONVERSIONS[name].build(target, value.shape)
             else:
                 try:
                     steps = STEPS[name](target, value.shape, *arguments, **keywords)
                 except TypeError as error:
                     shown = ", ".join(map(str, (*arguments, *keywords.values())))
                     raise ValueError(f"{name} does not take {shown}") from error
-            return SourceTensor(
-                source,
-                value.tensor,
-                (*value.conversions, *steps),
-                value.operands,
-                value.combination,
-            )
+            return replace(value, conversions=(*value.conversions, *steps))

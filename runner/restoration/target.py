@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from runner.restoration.conversions import Conversion, Shape
@@ -18,6 +18,7 @@ class Target:
       shape: its whole shape.
       linear: whether constants must not be added, as for optimizer slots.
       layer: the class of its Keras layer, e.g. `DepthwiseConv2D`; empty where it is not known.
+      axes: of the kernel of an `EinsumDense`, the axes of its inputs, then of its outputs.
       has_conv1d: whether the checkpoint holds untransposed linear layers, as GPT2's, so that the
         shape of a square kernel does not tell.
       read: returns the tokens of a vocabulary file.
@@ -27,12 +28,13 @@ class Target:
     shape: Shape
     linear: bool = False
     layer: str = ""
+    axes: tuple[int, ...] = ()
     has_conv1d: bool = False
     read: Callable[[str], tuple[str, ...]] = read_vocabulary
 
 
-# Takes the variable and the shapes of its tensors.
-Build = Callable[[Target, Sequence[Shape]], tuple[Conversion, ...]]
+# Takes the variable and the shape of the tensor; arguments of a step follow.
+Build = Callable[..., tuple[Conversion, ...]]
 
 
 def last_parts(target: Target, ends: Mapping[str, str], parts: int = 1) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from runner.restoration.conversions import (
     KERAS_GRU,
@@ -118,27 +118,27 @@ def recurrent_names(variable: str, name: str, layer: int = 0) -> tuple[str, ...]
     return (torch_name, torch_name.replace("bias_ih", "bias_hh"))
 
 
-def transposed(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def transposed(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Reverses a matrix."""
     return (Transpose((1, 0)),)
 
 
-def reordered(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def reordered(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Reverses a kernel, and takes a bias as it is."""
-    return conv(target, shapes) if len(shapes[0]) > 1 else ()
+    return conv(target, shape) if len(shape) > 1 else ()
 
 
-def conv(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def conv(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Moves (out, in, spatial...) to (spatial..., in, out); transposed convolutions likewise."""
-    return (Transpose((*range(2, len(shapes[0])), 1, 0)),)
+    return (Transpose((*range(2, len(shape)), 1, 0)),)
 
 
-def depthwise_kernel(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def depthwise_kernel(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Moves (channels * multiplier, 1, spatial...) to (spatial..., channels, multiplier)."""
     # PyTorch counts the outputs channel by channel: index = channel * multiplier + m.
-    out, one, *window = shapes[0] if len(shapes[0]) > 2 else (0, 0)
-    if one != 1 or len(shapes[0]) != len(target.shape):
-        raise ValueError(f"{list(shapes[0])} is not a depthwise kernel (out, 1, height, width)")
+    out, one, *window = shape if len(shape) > 2 else (0, 0)
+    if one != 1 or len(shape) != len(target.shape):
+        raise ValueError(f"{list(shape)} is not a depthwise kernel (out, 1, height, width)")
     channels = target.shape[-2]
     if not channels or out % channels:
         raise ValueError(f"{out} outputs are not a multiple of the {channels} channels")
@@ -146,22 +146,22 @@ def depthwise_kernel(target: Target, shapes: Sequence[Shape]) -> tuple[Conversio
     return split, Transpose((*range(2, 2 + len(window)), 0, 1))
 
 
-def depthwise(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def depthwise(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Changes a depthwise kernel, and takes a bias as it is."""
-    return depthwise_kernel(target, shapes) if len(shapes[0]) > 1 else ()
+    return depthwise_kernel(target, shape) if len(shape) > 1 else ()
 
 
-def lstm(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def lstm(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Transposes the weights of an LSTM."""
     # The gates are i, f, g, o, which is Keras' order.
     if last_parts(target, RECURRENT) != "bias":
-        return transposed(target, shapes)
+        return transposed(target, shape)
     if target.linear:
         raise ValueError("slots and averages of two biases do not add up to the sum's")
     return ()
 
 
-def gru(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def gru(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Transposes the weights of a GRU, and reorders its gates."""
     order = GateOrder(TORCH_GRU, KERAS_GRU)
     if last_parts(target, RECURRENT) != "bias":
@@ -171,38 +171,42 @@ def gru(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
     return (order,)
 
 
-def any_layer(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def any_layer(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Changes a layer's variable by its name and shape."""
     leaf = target.name.rpartition("/")[2]
     if leaf in TORCH_LEAVES or (target.layer and not leaf.endswith("kernel")):
         if leaf == "kernel":
-            if target.has_conv1d and len(shapes[0]) == 2 and len({*shapes[0]}) == 1:
-                raise ValueError(AMBIGUOUS.format(list(shapes[0]), "linear"))
-            return conv(target, shapes)
+            if target.has_conv1d and len(shape) == 2 and len({*shape}) == 1:
+                raise ValueError(AMBIGUOUS.format(list(shape), "linear"))
+            return conv(target, shape)
         # A layer's scale may have axes of size 1 there, PReLU's slopes here.
-        thin = [tuple(n for n in shape if n != 1) for shape in (shapes[0], target.shape)]
-        return (Reshape(target.shape),) * (shapes[0] != target.shape and thin[0] == thin[1])
+        thin = [tuple(n for n in sizes if n != 1) for sizes in (shape, target.shape)]
+        return (Reshape(target.shape),) * (shape != target.shape and thin[0] == thin[1])
     last_parts(target, _PLAIN)
     return ()
 
 
-def einsum_dense(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
-    """Splits the axis that PyTorch has for all heads."""
-    return *reordered(target, shapes), Reshape(target.shape)
+def einsum_dense(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+    """Splits the axis that PyTorch has for all heads, and orders axes as the layer's equation."""
+    axes = target.axes or (*range(len(target.shape)),)
+    if [*axes] == sorted(axes) or len(shape) < 2:
+        return *reordered(target, shape), Reshape(target.shape)
+    split = Reshape(tuple(target.shape[axis] for axis in axes))
+    return *conv(target, shape), split, Transpose(tuple(map(axes.index, sorted(axes))))
 
 
-def conv1d_gpt2(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def conv1d_gpt2(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Takes the kernel as it is, with axes for the heads where the variable has them."""
-    return (Reshape(target.shape),) * (shapes[0] != target.shape)
+    return (Reshape(target.shape),) * (shape != target.shape)
 
 
-def attention(target: Target, shapes: Sequence[Shape]) -> tuple[Conversion, ...]:
+def attention(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     """Takes a projection, also out of a tensor of all three."""
     part, leaf = last_parts(target, _ATTENTION, parts=2).split("/")
     steps: tuple[Conversion, ...] = ()
     rows = math.prod(target.shape[1:] if leaf == "kernel" else target.shape)
-    if part in _PROJECTIONS and shapes[0][:1] == (3 * rows,):
+    if part in _PROJECTIONS and shape[:1] == (3 * rows,):
         # Query, key and value are in one tensor, one after the other.
-        offset, others = rows * _PROJECTIONS.index(part), shapes[0][1:]
+        offset, others = rows * _PROJECTIONS.index(part), shape[1:]
         steps = (Slice((offset, *(0 for _ in others)), (rows, *others)),)
-    return *steps, *einsum_dense(target, shapes)
+    return *steps, *einsum_dense(target, shape)

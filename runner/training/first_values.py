@@ -124,7 +124,7 @@ def verify(run: str) -> list[str]:
     """
     start = start_of(run)
     restored = [a for a in start.plan.assignments if a.pieces]
-    problems = [*start.plan.problems, *_of_other_tensors(start)]
+    problems = [*start.plan.problems, *_changed_tensors(start)]
     whole = [a for a in restored if not a.needs_initial]
     lacking = []
     for assignment, value in [] if problems else converted_values(whole, start.readers, {}):
@@ -147,15 +147,15 @@ def verify(run: str) -> list[str]:
     lines = [f"{run}: {plural(len(whole), 'variable')} derived again, bit for bit as at its start"]
     specs = start.plan.sources.items()
     lines += [f"  {name}: {spec.path} {spec.digest}" for name, spec in specs if spec]
-    kept = len(start.plan.assignments) - len(restored)
-    lines.append(f"  {plural(kept, 'variable')} from initializers, which are not derived")
+    initialised = len(start.plan.assignments) - len(restored)
+    lines.append(f"  {plural(initialised, 'variable')} from initializers, which are not derived")
     if len(whole) < len(restored):
         parts = ", ".join(a.variable.name for a in restored if a.needs_initial)
         lines.append(f"  not compared, as they keep a part of their initial value: {parts}")
     return lines
 
 
-def _of_other_tensors(start: Start) -> Iterator[Problem]:
+def _changed_tensors(start: Start) -> Iterator[Problem]:
     """Yields a problem for each variable that the plan takes from other tensors than the run."""
     for assignment in start.plan.assignments:
         name = assignment.variable.name

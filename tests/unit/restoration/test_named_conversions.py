@@ -279,14 +279,13 @@ def convert(
     before = [each.copy() for each in values]
     shapes = [each.shape for each in values]
     conversion = NAMED_CONVERSIONS[name]
-    steps = conversion.build(Target(leaf, shape, linear), shapes)
     value, foretold = values[0], shapes[0]
     if len(values) > 1:
         assert conversion.combination is not None
         function, axis = conversion.combination
         combination = FUNCTIONS[function](None, **({} if function == "sum" else {"axis": axis}))
         value, foretold = combination.apply(values), combination.shape(shapes)
-    for step in steps:
+    for step in conversion.build(Target(leaf, shape, linear), foretold):
         value, foretold = step.apply(value), step.shape(foretold)
     assert value.shape == foretold == shape
     for each, unchanged in zip(values, before, strict=True):
@@ -410,7 +409,7 @@ def test_what_a_conversion_refuses(
     name: str, target: Target, tensor: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        NAMED_CONVERSIONS[name].build(target, [tensor])
+        NAMED_CONVERSIONS[name].build(target, tensor)
 
 
 @pytest.mark.parametrize(
