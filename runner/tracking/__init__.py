@@ -4,9 +4,9 @@ While it trains, a run only appends to a journal on disk and never waits for a s
 process follows the journal and delivers each record once; at its end the run waits for it, for a
 limited time. Finding runs and models asks MLflow directly.
 
-- `tracker`: the `Tracker` of one run, which appends records, with secrets masked, to its journal
-- `run_store`: `RunStore`, which opens trackers and finds runs
-- `journal`: the lines of a journal; `tracking_directory`: its files
+- `tracker`: `Tracker`, the interface that records one run, and the types of runs and models
+- `run_store`: `RunStore`, which opens trackers and finds runs; its trackers append records, with
+  secrets masked, to the journal. `journal`: the lines of a journal; `tracking_directory`: its files
 - `current_run`: what one's own code records to the run that is being trained
 - `backends`: the table of stores; `destination`: the interface of a backend; `event_files`:
   TensorBoard's

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,19 +20,131 @@ from runner.system.status import Status
 from runner.tracking.address import Address, resolve
 from runner.tracking.backends import backend_of, configured_uris, mlflow_uri
 from runner.tracking.follower_process import FollowerProcess, start_follower
-from runner.tracking.tracker import (
-    ExportedModel,
-    TrackedRun,
-    Tracker,
-    masked_tags,
-    now,
+from runner.tracking.journal import (
+    Artifact,
+    Dataset,
+    End,
+    Journal,
+    Metrics,
+    Parameters,
+    Tags,
+    Text,
+    read_lines,
+    segments,
 )
+from runner.tracking.tracker import COMMAND_TAG, ExportedModel, TrackedRun, Tracker
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_store import MlflowStore
 
 logger = logging.getLogger(__name__)
+
+
+def now() -> int:
+    """Returns the present time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class JournalTracker(Tracker):
+    """Appends the records of one run to its journal.
+
+    Args:
+      store: the run's stores.
+      directory: the folder of the journal, claimed.
+      follower: follows the journal; None where no store is configured.
+      adds: whether the run has ended before and is only added to, so that its end time stays.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        directory: TrackingDirectory,
+        follower: FollowerProcess | None,
+        *,
+        adds: bool = False,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._journal = Journal(directory.journal)
+        self._follower = follower
+        self._mask = store.mask
+        self._adds = adds
+        self._closed = False
+
+    def log_parameters(self, parameters: Mapping[str, object]) -> None:
+        """Appends parameters, with secrets masked."""
+        masked = {name: str(self._mask.value(name, value)) for name, value in parameters.items()}
+        self._journal.append(Parameters(masked))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Appends metrics with the present time; to a run that has ended, only new values."""
+        if self._adds:
+            known = self._recorded(step)
+            metrics = {name: value for name, value in metrics.items() if known.get(name) != value}
+        if metrics:
+            self._journal.append(Metrics(metrics, step, now()))
+
+    def _recorded(self, step: int) -> dict[str, float]:
+        """Returns the last metrics in the journal of a step, such as a killed evaluation's."""
+        return {
+            name: value
+            for segment in segments(self._directory.journal)
+            for record, _ in read_lines(segment.path)
+            if isinstance(record, Metrics) and record.step == step
+            for name, value in record.values.items()
+        }
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Appends tags, with secrets masked."""
+        self._journal.append(Tags(_masked(tags, self._mask)))
+
+    def log_artifact(self, path: Path, folder: str = "", step: int | None = None) -> None:
+        """Appends the path; one in the run directory stays valid when the directory is moved."""
+        path, root = path.absolute(), self._directory.run_directory.absolute()
+        inside = path.is_relative_to(root)
+        place = path.relative_to(root) if inside else path
+        self._journal.append(Artifact(place, folder, step, None if step is None else now()))
+
+    def log_text(self, text: str, file: str) -> None:
+        """Appends text, with secrets masked."""
+        self._journal.append(Text(self._mask.text(text), file))
+
+    def log_dataset(self, dataset: Dataset) -> None:
+        """Appends a data set, with secrets masked."""
+        self._journal.append(replace(dataset, source=self._mask.text(dataset.source)))
+
+    def rewind(self, step: int) -> None:
+        """Begins another segment of the journal if the run had got beyond `step`."""
+        self._journal.rewind(step)
+
+    def close(self, status: Status, remaining: Callable[[], float | None] = lambda: None) -> None:
+        """Appends the status, and waits for the follower; see `FollowerProcess.finish`."""
+        if self._closed:
+            return
+        self._closed = True
+        end_time = None if self._adds else now()
+        self._journal.append(End(status, self._journal.lost, end_time))
+        self._journal.close()
+        self._directory.release()
+        if self._follower is None:
+            return
+        run_directory, timeout = self._directory.run_directory, self._store.config.close_seconds
+        for path in self._follower.finish(run_directory, timeout, remaining=remaining):
+            undelivered = TrackingDirectory(path)
+            state = "continues for a time and logs" if self._follower.is_alive else "has logged"
+            logger.warning(
+                "Not all that the run recorded is delivered yet. It is kept in %s; a process"
+                " %s to %s. When the store is back: python -m runner.sync %s",
+                undelivered.journal,
+                state,
+                undelivered.log,
+                shlex.quote(str(path)),
+            )
+
+    def location(self) -> str:
+        """Returns the run's page or its id and store, and the folder of event files."""
+        return self._store.location(self._directory.run_directory)
 
 
 class RunStore:
@@ -97,7 +210,7 @@ class RunStore:
                     "wait for it, or end it",
                 )
             ) from error
-        first_tags = masked_tags(tags, self.mask)
+        first_tags = _masked(tags, self.mask)
         opening = files.opening() or Opening(
             uuid.uuid4().hex, experiment, run_name, first_tags, parent, start_time=now()
         )
@@ -113,7 +226,7 @@ class RunStore:
         follower = self._follower() if self._uris else None
         if follower is not None:
             follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
-        return Tracker(self, files, follower, adds=ended is not None)
+        return JournalTracker(self, files, follower, adds=ended is not None)
 
     def recorded(self, directory: Path) -> bool:
         """Returns whether the run of a run directory is recorded, and can be recorded further."""
@@ -247,3 +360,10 @@ class RunStore:
 
             self._mlflow_store = MlflowStore(self._address.uri)
         return self._mlflow_store
+
+
+def _masked(tags: Mapping[str, str], mask: Mask) -> dict[str, str]:
+    return {
+        name: mask.command(value) if name == COMMAND_TAG else mask.text(str(value))
+        for name, value in tags.items()
+    }

@@ -97,8 +97,7 @@ def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [1000]
-    for module in ("run_store", "tracker"):
-        monkeypatch.setattr(f"runner.tracking.{module}.now", lambda: clock[0])
+    monkeypatch.setattr("runner.tracking.run_store.now", lambda: clock[0])
 
     def open_run(ended: Status | None = None) -> Tracker:
         return make_store().open(tmp_path, "digits", "one", tags={}, ended=ended)
