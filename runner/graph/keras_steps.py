@@ -7,7 +7,8 @@ graph: the model differentiates, and its optimizers apply. What they return are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -16,7 +17,7 @@ import tensorflow as tf
 from runner.config.cluster_spec import is_cluster
 from runner.config.composition import default_optimizer
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, Problem, UserCodeError
 from runner.graph.built_graph import Training
 from runner.graph.epochs import epoch_metrics
 from runner.graph.evaluation import (
@@ -31,9 +32,12 @@ from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import named_state, optimizers_of
 from runner.graph.objective import ignored_settings
 from runner.graph.training_step import rollback_count
-from runner.internals.keras import layers_of, metrics_of
+from runner.internals.keras import layers_of, metrics_of, slots_of
 from runner.restoration.model_variables import tensorflow_variable
 from runner.system.user_code import calling
+
+# In the messages of `tensor.numpy()`, `float(tensor)`, `if tensor:`, and the same of variables.
+_READS_A_VALUE = ("symbolic", "SymbolicTensor", "ResourceVariable", "eager execution is enabled")
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ class ModelSteps:
             input_seconds=waited,
             input_name="data.train()",
             saved_input=source.state if self._config.train.save_input else None,
+            shared_state=dict(self._counters()),
             state_names=dict(self._state_names()),
         )
 
@@ -224,7 +229,7 @@ class ModelSteps:
         named = self._named(method)
 
         def step(data: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-            with calling("model", f"{named} was called"):
+            with _values_are_unknown(), calling("model", f"{named} was called"):
                 logs = getattr(self._model, method)(data)
             return dict(_scalars(logs, named)), tf.constant(True)
 
@@ -243,6 +248,32 @@ class ModelSteps:
         for attribute, optimizer in optimizers_of(self._model):
             for variable, name in named_state(optimizer, attribute, _operation_name):
                 yield variable.value.op.name, name
+
+    def _counters(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yields the operation of an optimizer's counter, and those of the variables it trains."""
+        for _, optimizer in optimizers_of(self._model):
+            if optimizer.built:
+                trained = dict.fromkeys(
+                    _operation_name(slot.trained) for slot in slots_of(optimizer)
+                )
+                yield optimizer.iterations.value.op.name, tuple(trained)
+
+
+@contextmanager
+def _values_are_unknown() -> Iterator[None]:
+    """Adds cause and way out to the error of a step that reads a value of its graph."""
+    try:
+        yield
+    except UserCodeError as error:
+        if not any(sign in str(error) for sign in _READS_A_VALUE):
+            raise
+        problem = replace(
+            error.problems[0],
+            cause="the step is traced once into a graph, which has no values yet to read in Python",
+            remedy="compute it with operations of keras.ops or TensorFlow; or, for a loop of your "
+            "own that runs eagerly, start the model by runner.warm_start(model, scaffolds)",
+        )
+        raise UserCodeError(problem, error.details) from error.__cause__
 
 
 def _operation_name(variable: Any) -> str:

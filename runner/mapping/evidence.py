@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -11,6 +12,8 @@ from runner.mapping.modules import Module
 from runner.mapping.names import KINDS, RELATIVE, STAGES, Token
 
 Cut = tuple[Token, ...]
+# The end of a name that Keras counted up, also in its files.
+COUNTED = re.compile(r"_\d+[/.]?(vars/)?$")
 NUMBERS, WORDS, PLACES = "numbers", "words", "structure"
 
 
@@ -56,7 +59,12 @@ class Exchanges:
         """Compares the order of two modules, as numbers and words tell it."""
         if second[0] is None:
             return 0
-        mine, theirs = _sign(first[0], second[0]), _sign(first[1], second[1])
+        difference = _difference(first[0], second[0])
+        is_numbered = not any(isinstance(token, str) for token in difference)
+        if is_numbered and difference == _difference(first[1], second[1]):
+            return 1
+        mine = _sign(first[0], second[0], is_ordered=True)
+        theirs = _sign(first[1], second[1], is_ordered=self._assignment.ordered)
         if not mine or not theirs:
             return 0
         pairs = (first, (second[0], second[1]))
@@ -223,16 +231,23 @@ def _differ_by_number(one: Module, two: Module) -> bool:
     return all(isinstance(token, int) for token in _difference(one, two))
 
 
-def _sign(one: Module, two: Module) -> int:
-    """Returns -1 if a module comes first by the first word or number that differs, 1 if second."""
+def _sign(one: Module, two: Module, *, is_ordered: bool) -> int:
+    """Returns -1 if a module comes first by the first word or number that differs, 1 if second.
+
+    Words decide only what the order of definition, if `is_ordered` says so, does not contradict.
+    """
     first, second = _difference(one, two)
     if not isinstance(first, str) and not isinstance(second, str):
-        # Keras numbers the second of a name: `norm`, `norm_1`.
+        # Keras numbers the second of a name: `norm`, `norm_1`. Without `_`, as in `fc` and `fc1`,
+        # the one without a number may be the last as well.
+        if None in (first, second) and not (COUNTED.search(one.name) or COUNTED.search(two.name)):
+            return 0
         return -1 if (-1 if first is None else first) < (-1 if second is None else second) else 1
     one_rank, two_rank = STAGES.get(str(first), -1), STAGES.get(str(second), -1)
     if -1 in (one_rank, two_rank) or one_rank == two_rank:
         return 0
-    return -1 if one_rank < two_rank else 1
+    sign = -1 if one_rank < two_rank else 1
+    return 0 if is_ordered and sign * (one.position - two.position) < 0 else sign
 
 
 def _is_relative(pair: Iterable[Module]) -> bool:

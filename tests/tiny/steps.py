@@ -236,12 +236,26 @@ def tested() -> keras.Model:
 class EagerOnly(VAE):
     """A step that reads a value, which no graph can."""
 
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+
     def train_step(self, data: Any) -> Mapping[str, Any]:
-        return {"loss": float(tf.reduce_mean(data).numpy())}
+        loss = tf.reduce_mean(data)
+        ways: Mapping[str, Callable[[], Any]] = {
+            "numpy": lambda: loss.numpy(),
+            "float": lambda: float(loss),
+            "if": lambda: 1.0 if loss > 0 else 2.0,
+            "loop": lambda: list(data),
+            "array": lambda: np.asarray(loss),
+            "rate": lambda: float(self.optimizer.learning_rate),
+            "variable": lambda: self.trainable_variables[0].numpy(),
+        }
+        return {"loss": ways[self.way]()}
 
 
-def eager_only() -> keras.Model:
-    model = EagerOnly()
+def eager_only(way: str) -> keras.Model:
+    model = EagerOnly(way)
     model.compile(optimizer=keras.optimizers.Adam(1e-2))
     return model
 

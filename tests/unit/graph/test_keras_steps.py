@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 import tensorflow as tf
 from omegaconf import OmegaConf
 
-from runner.config.choices import Mode
+from runner.config.choices import Mode, PlanFormat, StateChoice
 from runner.config.composition import default_optimizer
 from runner.config.schema import (
     ClipConfig,
     EvaluateConfig,
+    PlanConfig,
     RunConfig,
     ScaffoldConfig,
     VariablesConfig,
@@ -27,7 +29,7 @@ from runner.graph.built_graph import BuiltGraph
 from runner.restoration.variables import StateClass
 from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs, disturbed, short
-from tests.tiny.steps import PROGRAMS, Numbers, compiled_parts, eager_only, gan, vae
+from tests.tiny.steps import PROGRAMS, Numbers, compiled_parts, gan, vae
 
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 SEED, STEPS = 3, 20
@@ -159,9 +161,39 @@ def test_what_the_models_step_leaves_without_effect_is_an_error(
         build_graph(config(vae, **changes), "validation", train=True)
 
 
-def test_an_error_in_a_step_names_the_model() -> None:
-    with pytest.raises(UserCodeError, match=r"tests.tiny.steps.eager_only.train_step was called"):
-        build_graph(config(eager_only), "validation", train=True)
+@pytest.mark.parametrize("way", ["numpy", "float", "if", "loop", "array", "rate", "variable"])
+def test_a_step_that_reads_a_value_is_an_error_with_its_line_and_the_way_out(way: str) -> None:
+    model = {"_target_": "tests.tiny.steps.eager_only", "way": way}
+    with pytest.raises(UserCodeError) as caught:
+        build_graph(config(vae, model=model), "validation", train=True)
+    (problem,) = caught.value.problems
+    assert "tests.tiny.steps.eager_only.train_step was called" in problem.state
+    assert "traced once into a graph" in problem.cause
+    assert "runner.warm_start" in problem.remedy
+    assert f'"{way}": lambda: ' in caught.value.details
+
+
+def test_slots_of_several_optimizers_start_from_a_run(tmp_path: Path) -> None:
+    source, runs = Runs(tmp_path / "source"), Runs(tmp_path / "runs")
+    source.start(config(gan, run_dir=str(source.folder), train=short()))
+    scaffold = ScaffoldConfig(
+        VariablesConfig(["discriminator/*"]),
+        str(source.folder / "001"),
+        state=[StateChoice.weights, StateChoice.optimizer_slots],
+    )
+    settings: dict[str, Any] = {"run_dir": str(runs.folder), "scaffolds": {"critic": scaffold}}
+    runs.start(config(gan, mode=Mode.plan, plan=PlanConfig(PlanFormat.json), **settings))
+    plan = json.loads("\n".join(runs.lines()))
+    origins = {variable["name"]: variable["origin"] for variable in plan["variables"]}
+    slots = {name for name in origins if "_optimizer/" in name}
+    restored = {name for name in slots if origins[name] == "checkpoint"}
+    assert len(restored) == 9
+    assert restored - {"d_optimizer/iterations"} == {
+        name for name in slots if name.startswith("discriminator/")
+    }
+    runs.start(config(gan, train=short(steps=1), **settings))
+    counts = [runs.values()[f"{name}_optimizer/iterations"] for name in "dg"]
+    assert counts == [21, 1]
 
 
 def returning(kind: str, **settings: Any) -> BuiltGraph:
