@@ -99,6 +99,8 @@ class Exchanges:
 
 # How many of the modules with one beginning must be paired with one beginning of the other side.
 _LINKED = 0.7
+# How many of a file's modules have a word that tells none of them apart, as `model.`.
+_COMMON = 0.9
 
 
 class _Places:
@@ -170,6 +172,9 @@ class Ties:
             for cut in self._mine[row]
             for end in self._theirs[column]
         )
+        words = Counter(word for module in assignment.tensors for word in module.words)
+        least = _COMMON * len(assignment.tensors)
+        self._prefix = {word for word, count in words.items() if count >= least}
 
     def bind(self, row: int) -> bool:
         """Returns whether words or the modules around it tie a module to its tensors.
@@ -178,7 +183,7 @@ class Ties:
         """
         column = self._assignment.pairs[row]
         one, two = self._assignment.variables[row], self._assignment.tensors[column]
-        mine, theirs = one.words - KINDS, two.words - KINDS
+        mine, theirs = one.words - KINDS, two.words - KINDS - self._prefix
         if not mine or not theirs or mine & theirs & self._assignment.trusted:
             return True
         return any(

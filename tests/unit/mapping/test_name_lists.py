@@ -20,8 +20,10 @@ PLAIN = {
     "hugging_face-whisper-kerashub": 0,
     "keras-densenet121-keras_hub": 0,
     "pytorch-lstm-keras": 0,
-    # Norms in front of attention and behind it, whose words mislead; embeddings and head.
-    "hugging_face-llama-kerashub": 26,
+    # Norms in front of attention and behind it, whose words mislead.
+    "hugging_face-llama-kerashub": 24,
+    # The norm behind all blocks is `model.norm`, which has no word that tells it apart.
+    "hugging_face-mistral-kerashub": 0,
 }
 
 
