@@ -39,8 +39,8 @@ class Resume(Enum):
     never = "never"
     # Resumes it; without one, it is an error.
     must = "must"
-    # Continues a run, even a finished one, with another `train.steps`, learning rate or other
-    # argument of the optimizer, clipping, hooks, callbacks or metrics; nothing else may differ.
+    # Continues a run, even a finished one, with other settings. `train.steps`, arguments of the
+    # optimizer, clipping, hooks, callbacks and metrics may differ, and nothing else.
     extend = "extend"
 
 

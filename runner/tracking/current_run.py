@@ -61,7 +61,7 @@ class CurrentRun:
         self._tracker: Tracker | None = None
         self._step = 0
         self._waiting: list[Callable[[], None]] = []
-        self._folder: Path
+        self._staged: tempfile.TemporaryDirectory[str] | None = None
         self._is_new = self._has_begun = False
 
     def log_metric(self, name: str, value: float, step: int | None = None) -> None:
@@ -140,14 +140,23 @@ class CurrentRun:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Makes this the current run within the block."""
-        with tempfile.TemporaryDirectory(prefix="runner-") as folder:
-            self._folder = Path(folder)
-            _active.append(self)
-            try:
-                yield
-            finally:
-                _active.remove(self)
-                self.detach()
+        _active.append(self)
+        try:
+            yield
+        finally:
+            _active.remove(self)
+            self.detach()
+            if self._staged is not None:
+                self._staged.cleanup()
+
+    @property
+    def _folder(self) -> Path:
+        """The folder of files to record: in the run directory once the run has begun."""
+        if self._has_begun:
+            return self._directory / "logged"
+        if self._staged is None:
+            self._staged = tempfile.TemporaryDirectory(prefix="runner-")
+        return Path(self._staged.name)
 
     def attach(self, tracker: Tracker, directory: Path, *, is_new: bool) -> None:
         """Gives the tracker and the directory of the run, and whether it starts from scratch."""
@@ -158,11 +167,10 @@ class CurrentRun:
         self._step = step
         waiting, self._waiting = self._waiting, []
         if self._tracker is not None and not self._has_begun:
-            staged, self._folder = self._folder, self._directory / "logged"
             self._has_begun = True
             if self._is_new:
-                if any(staged.iterdir()):
-                    shutil.copytree(staged, self._folder, dirs_exist_ok=True)
+                if self._staged is not None:
+                    shutil.copytree(self._staged.name, self._folder, dirs_exist_ok=True)
                 for record in waiting:
                     record()
 
