@@ -83,8 +83,8 @@ class References:
                 if kind == "python":
                     cause = "the object was in the process that called runner.fit"
                     remedy = (
-                        "repeat that call with overrides={'mode': ...}; or name a function or class "
-                        "of a module, by `_target_`"
+                        "repeat that call with overrides={'mode': ...}; or name a function or "
+                        "class of a module, by `_target_`"
                     )
                 problems.append(Problem(f"{place} is {string}", cause, remedy, names))
         return problems

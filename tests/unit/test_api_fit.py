@@ -198,6 +198,8 @@ def test_callbacks_see_the_training(tmp_path: Path) -> None:
     losses.clear()
     model.fit(**data, callbacks=[Rates()], shuffle=False, verbose=0)
     assert seen == pytest.approx(losses, rel=1e-6)
+    rate = result.model("latest").optimizer.learning_rate
+    assert float(rate) == pytest.approx(float(model.optimizer.learning_rate))
     assert result.directory is not None
     text = (result.directory / "experiment.yaml").read_text()
     assert "callbacks.Rates: in memory; name its class" in text
