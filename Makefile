@@ -9,6 +9,9 @@ VERSION = import sys; print("%d.%d" % sys.version_info[:2])
 
 VENV = .venv
 VENV_PYTHON = $(VENV)/bin/python
+OLDEST = .venv-oldest
+comma = ,
+EXTRAS = dev,hub,joblib,optuna,orbax,remote,slurm
 INPUTS = pyproject.toml constraints.txt
 # The variables pin the tools that build packages from source too (older pips read the
 # first, newer the second) and build those in isolation whatever the age of pip.
@@ -18,20 +21,21 @@ INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PI
 # Arguments for the command that a target runs: make run ARGS="train.steps=100".
 ARGS ?=
 
-.PHONY: help run test soak bench docs pictures check format constraints clean same-python
+.PHONY: help run test test-versions soak bench docs pictures check format constraints clean same-python
 .NOTPARALLEL:
 
 help:
 	@echo 'make run          train the example: python -m runner +experiment=lstm_cnn $$ARGS'
 	@echo 'make test         run the tests: pytest $$ARGS'
+	@echo 'make test-versions  run the tests that depend on versions with the oldest ones (Python 3.10 to 3.12)'
 	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
 	@echo 'make bench        run all benchmarks (20 minutes, 3 GB of disk for a while)'
 	@echo 'make docs         build the site in site/, its links checked (Python 3.11 or newer)'
 	@echo 'make pictures     make the pictures of the docs anew (needs chromium and tmux)'
 	@echo 'make check        lint, format check and strict types'
 	@echo 'make format       apply the formatter and the safe lint fixes'
-	@echo 'make constraints  pin the newest versions that pyproject.toml allows'
-	@echo 'make clean        remove .venv and caches; runs and results stay'
+	@echo 'make constraints  pin the newest and the oldest versions that pyproject.toml allows'
+	@echo 'make clean        remove .venv, .venv-oldest and caches; runs and results stay'
 
 run: $(VENV)/installed
 	$(VENV_PYTHON) -m runner +experiment=lstm_cnn $(ARGS)
@@ -40,6 +44,12 @@ run: $(VENV)/installed
 # Where the environment forbids bytecode, as in many containers, each process would compile all anew.
 test: $(VENV)/installed-dev
 	PYTHONDONTWRITEBYTECODE= $(VENV_PYTHON) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# The parts that meet other versions of libraries; all tests would take twice as long.
+test-versions: $(OLDEST)/installed
+	$(OLDEST)/bin/python -m pytest --numprocesses auto --dist loadfile \
+		tests/unit/internals tests/unit/session tests/unit/checkpoints tests/unit/restoration \
+		tests/unit/graph tests/unit/tracking tests/unit/runs tests/unit/test_run.py $(ARGS)
 
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)
@@ -72,9 +82,12 @@ constraints: same-python
 	$(VENV_PYTHON) -m uv export --quiet --python $(VENV_PYTHON) --no-python-downloads \
 		--all-extras --no-emit-project --no-hashes --no-annotate --no-header -o constraints.txt
 	rm -f uv.lock
+	$(VENV_PYTHON) -m uv pip compile --quiet pyproject.toml --resolution lowest-direct --universal \
+		--python-version 3.10 --no-header --no-annotate --no-emit-index-url --upgrade \
+		$(patsubst %,--extra %,$(subst $(comma), ,$(EXTRAS))) -o constraints/oldest.txt
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist site
+	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache build dist site
 
 # Stamps: an install is repeated only when what it installs has changed.
 $(VENV)/created:
@@ -93,11 +106,17 @@ $(VENV)/installed: $(VENV)/created $(INPUTS) | same-python
 
 $(VENV)/installed-dev: $(VENV)/created $(INPUTS) | same-python
 	@echo 'Installing the pinned packages into $(VENV) (3 GB; a few minutes the first time).'
-	$(INSTALL) -e '.[dev,hub,joblib,optuna,orbax,ray,remote,slurm]'
+	$(INSTALL) -e '.[$(EXTRAS),ray]'
 	@touch $(VENV)/installed $@
 
 $(VENV)/installed-docs: $(VENV)/created $(INPUTS) | same-python
 	$(INSTALL) -e '.[docs]'
+	@touch $@
+
+$(OLDEST)/installed: pyproject.toml constraints/oldest.txt
+	"$(PYTHON)" -m venv $(OLDEST)
+	PIP_CONSTRAINT=constraints/oldest.txt PIP_BUILD_CONSTRAINT=constraints/oldest.txt \
+		$(OLDEST)/bin/python -m pip install --quiet --use-pep517 -c constraints/oldest.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 # A Python asked for by name must be the one that .venv was made with.

@@ -149,7 +149,7 @@ class PredictConfig:
     # `_target_` in place of the split: of a function that returns a `tf.data.Dataset` of batches,
     # or of data with splits like `data`. An export of a model that takes other features than
     # `data` gives, such as noise, reads their shapes from it.
-    data: dict[str, Any] | None = None
+    data: Any = None
     # Examples in a batch from `predict.file`.
     batch_size: int = field(default=32, metadata=at_least(1))
     # The file to write: one array for each output (`.npz`), or one line or `tf.train.Example` for

@@ -379,6 +379,6 @@ def _objective_problem(objective: str, names: Sequence[str]) -> Iterator[Problem
         yield Problem(
             f"train.objective is {objective!r}",
             "no evaluation produces a metric of that name",
-            "name one of the metrics, or add it to `metrics`",
+            "set train.objective to one of the metrics, or add it to `metrics`",
             ranked(objective, valid),
         )

@@ -71,9 +71,18 @@ def build_eager_model(config: RunConfig, batch: Any = None, *, compiled: bool = 
             if compiled and not own_steps and model.optimizer is not None:
                 model.optimizer.build(model.trainable_variables)
             if not takes_steps_only and not model.built:  # Keras saves only what is built.
-                features = features_of(data_to_predict(config).element_spec)
-                model(tf.nest.map_structure(_one_example, features))
+                _call(model, features_of(data_to_predict(config).element_spec))
     return model
+
+
+def _call(model: Any, features: Any) -> None:
+    try:
+        model(tf.nest.map_structure(_one_example, features))
+    except Exception:
+        # It takes other features than the data give, such as noise. Its step has built its parts.
+        if not all(layer.built for layer in model.layers):
+            raise
+        model.built = True
 
 
 def _one_example(spec: tf.TensorSpec) -> tf.Tensor:

@@ -19,12 +19,17 @@ from runner.graph.replica import Replica
 from runner.graph.serving import ENDPOINT, SIGNATURE, named
 from runner.graph.splits import build_data, data_to_predict, one_pass
 from runner.internals.keras import layers_of
-from runner.restoration.model_variables import keras_variables, model_variables
+from runner.restoration.model_variables import (
+    keras_variables,
+    model_variables,
+    tensorflow_variable,
+)
 from runner.system.user_code import calling
 
 
 def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
     """Builds the forward pass alone, of features that are fed."""
+    calls = Calls(config)
     with new_graph(config, Replica()) as graph, dtype_policy(config):
         batch = features_of(data_to_predict(config).element_spec)
         features = tf.nest.map_structure(
@@ -33,7 +38,8 @@ def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
         model = build_model(config)
         is_nested = isinstance(model, keras.Model) and tf.nest.is_nested(batch)
         outputs = tf.function(
-            lambda batch: full_precision(model(batch, training=False)), autograph=False
+            lambda batch: full_precision(calls.model(model, batch, training=False)),
+            autograph=False,
         )(features)
         variables = model_variables(model)
         signature = tf.compat.v1.saved_model.predict_signature_def(
@@ -45,7 +51,10 @@ def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
             restorer=_restorer(config, model, checkpoint),
             # Under their names in checkpoints.
             saver=tf.compat.v1.train.Saver(dict(variables)) if variables else None,
-            main_op=tf.compat.v1.train.Scaffold.default_local_init_op(),
+            main_op=tf.group(
+                _initializer_of_metrics(model),
+                tf.compat.v1.train.Scaffold.default_local_init_op(),
+            ),
             nested=batch if is_nested else None,
         )
 
@@ -73,7 +82,11 @@ def prediction_graph(config: RunConfig, features: Features, checkpoint: str) -> 
             graph=graph,
             outputs=named("outputs", outputs),
             restorer=_restorer(config, model, checkpoint),
-            initializers=[tf.compat.v1.tables_initializer(), batches.initializer],
+            initializers=[
+                _initializer_of_metrics(model),
+                tf.compat.v1.tables_initializer(),
+                batches.initializer,
+            ],
             cardinality=cardinality,
             explaining=calls.explaining,
         )
@@ -111,6 +124,7 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
                 setattr(holder, parent, tf.Module())
             holder = getattr(holder, parent)
         setattr(holder, last, variable.value)
+    root.metrics = list(model.metrics_variables)
     root.tables = [
         item
         for layer in layers_of(model)
@@ -123,6 +137,12 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
     }
     signature = tf.function(by_name, autograph=False).get_concrete_function(**arguments)
     tf.saved_model.save(root, str(folder), signatures={SIGNATURE: signature, ENDPOINT: signature})
+
+
+def _initializer_of_metrics(model: Any) -> tf.Operation:
+    """Initialises the metrics that layers of a model update when they are called."""
+    metrics = model.metrics_variables if isinstance(model, keras.Model) else []
+    return tf.group(*[tensorflow_variable(variable).initializer for variable in metrics])
 
 
 def _restorer(config: RunConfig, model: Any, checkpoint: str) -> tf.compat.v1.train.Saver:

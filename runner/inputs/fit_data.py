@@ -160,7 +160,8 @@ def _together(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         listed = ", ".join(map(str, sorted(lengths)))
         state = f"data: the arrays have {listed} examples"
         raise ConfigError(Problem(state, "there must be as many labels and weights as features"))
-    return arrays[0] if y is None else arrays
+    # As in `fit`: a tuple alone would be features, labels and weights.
+    return arrays[0] if y is None and not isinstance(arrays[0], tuple) else arrays
 
 
 def _as_arrays(part: Any) -> Any:

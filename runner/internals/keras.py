@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +46,9 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     for kind in ("Operation", "Layer", "Functional", "Sequential"):
         # Keras looks for these under one name and keeps them under another, so that it builds them
         # for every layer: 0.08 s for ResNet-50, against 0.02.
-        skipset = saving_lib.get_attr_skipset(kind)
-        global_state.set_global_attribute(f"saving_attr_skiplist_{kind}", skipset)
+        with suppress(ValueError):  # Keras 3.10 knows no "Operation".
+            skipset = saving_lib.get_attr_skipset(kind)
+            global_state.set_global_attribute(f"saving_attr_skiplist_{kind}", skipset)
     store = _Groups()
     optimizer = getattr(model, "optimizer", None)
     saving_lib._save_state(

@@ -66,6 +66,8 @@ def _adapt(original: Callable[..., None], layer: Any, data: Any, *args: Any, **k
         original(layer, data, *args, **kwargs)
         return
     config = {name: item for name, item in layer.get_config().items() if name != "vocabulary_size"}
+    if config.get("num_bins") is not None:
+        del config["bin_boundaries"]  # Keras 3.8 returns both, and takes one.
     eager_data = _outside_of_graph(data)
 
     def learn() -> dict[str, Any]:

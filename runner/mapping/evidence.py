@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -11,6 +12,8 @@ from runner.mapping.modules import Module
 from runner.mapping.names import KINDS, RELATIVE, STAGES, Token
 
 Cut = tuple[Token, ...]
+# The end of a name that Keras counted up, also in its files.
+COUNTED = re.compile(r"_\d+[/.]?(vars/)?$")
 NUMBERS, WORDS, PLACES = "numbers", "words", "structure"
 
 
@@ -56,8 +59,20 @@ class Exchanges:
         """Compares the order of two modules, as numbers and words tell it."""
         if second[0] is None:
             return 0
-        mine, theirs = _sign(first[0], second[0]), _sign(first[1], second[1])
+        difference = _difference(first[0], second[0])
+        is_numbered = not any(isinstance(token, str) for token in difference)
+        if is_numbered and difference == _difference(first[1], second[1]):
+            return 1
+        mine = _sign(first[0], second[0], is_ordered=True)
+        theirs = _sign(first[1], second[1], is_ordered=self._assignment.ordered)
         if not mine or not theirs:
+            return 0
+        places = (first[0].position - second[0].position) * mine
+        others = (first[1].position - second[1].position) * theirs
+        if not self._assignment.ordered:
+            others = abs(others)
+        if places * others < 0:
+            # Decoders are often numbered against their order: `up_3` may come first.
             return 0
         pairs = (first, (second[0], second[1]))
         if any(map(_is_relative, pairs)) and not all(map(_differ_by_number, *pairs)):
@@ -84,6 +99,8 @@ class Exchanges:
 
 # How many of the modules with one beginning must be paired with one beginning of the other side.
 _LINKED = 0.7
+# How many of a file's modules have a word that tells none of them apart, as `model.`.
+_COMMON = 0.9
 
 
 class _Places:
@@ -155,6 +172,9 @@ class Ties:
             for cut in self._mine[row]
             for end in self._theirs[column]
         )
+        words = Counter(word for module in assignment.tensors for word in module.words)
+        least = _COMMON * len(assignment.tensors)
+        self._prefix = {word for word, count in words.items() if count >= least}
 
     def bind(self, row: int) -> bool:
         """Returns whether words or the modules around it tie a module to its tensors.
@@ -163,7 +183,7 @@ class Ties:
         """
         column = self._assignment.pairs[row]
         one, two = self._assignment.variables[row], self._assignment.tensors[column]
-        mine, theirs = one.words - KINDS, two.words - KINDS
+        mine, theirs = one.words - KINDS, two.words - KINDS - self._prefix
         if not mine or not theirs or mine & theirs & self._assignment.trusted:
             return True
         return any(
@@ -218,16 +238,23 @@ def _differ_by_number(one: Module, two: Module) -> bool:
     return all(isinstance(token, int) for token in _difference(one, two))
 
 
-def _sign(one: Module, two: Module) -> int:
-    """Returns -1 if a module comes first by the first word or number that differs, 1 if second."""
+def _sign(one: Module, two: Module, *, is_ordered: bool) -> int:
+    """Returns -1 if a module comes first by the first word or number that differs, 1 if second.
+
+    Words decide only what the order of definition, if `is_ordered` says so, does not contradict.
+    """
     first, second = _difference(one, two)
     if not isinstance(first, str) and not isinstance(second, str):
-        # Keras numbers the second of a name: `norm`, `norm_1`.
+        # Keras numbers the second of a name: `norm`, `norm_1`. Without `_`, as in `fc` and `fc1`,
+        # the one without a number may be the last as well.
+        if None in (first, second) and not (COUNTED.search(one.name) or COUNTED.search(two.name)):
+            return 0
         return -1 if (-1 if first is None else first) < (-1 if second is None else second) else 1
     one_rank, two_rank = STAGES.get(str(first), -1), STAGES.get(str(second), -1)
     if -1 in (one_rank, two_rank) or one_rank == two_rank:
         return 0
-    return -1 if one_rank < two_rank else 1
+    sign = -1 if one_rank < two_rank else 1
+    return 0 if is_ordered and sign * (one.position - two.position) < 0 else sign
 
 
 def _is_relative(pair: Iterable[Module]) -> bool:

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.mapping.assignment import Assignment
+from runner.mapping.evidence import COUNTED
 from runner.mapping.modules import Module
+from runner.mapping.names import Token
 
 ORDER = "order"
 
@@ -61,12 +63,15 @@ _Order = tuple[NDArray[np.int_], NDArray[np.int_], list[int]]
 
 def _orders(modules: Sequence[Module], *, definition: bool) -> list[_Order]:
     """Returns orders as (group, rank, words) of each module; one group is comparable."""
-    skeletons: dict[tuple[str, ...], int] = {}
+    skeletons: dict[tuple[Token, ...], int] = {}
     groups, numbers = [], []
     for module in modules:
         words = tuple(token for token in module.tokens if isinstance(token, str))
-        groups.append(skeletons.setdefault(words, len(skeletons)))
         numbers.append(tuple(token for token in module.tokens if isinstance(token, int)))
+        # `norm` comes before `norm_1`, but `fc` may come behind `fc1`.
+        counted = bool(COUNTED.search(module.name))
+        kind: tuple[Token, ...] = (len(numbers[-1]) - counted, *words)
+        groups.append(skeletons.setdefault(kind, len(skeletons)))
     ranks = {value: rank for rank, value in enumerate(sorted({*numbers}))}
     orders = [(np.array(groups), np.array([ranks[value] for value in numbers]), groups)]
     if definition:

@@ -136,6 +136,7 @@ class _Matcher:
             variable.full_shape,
             owner is not None,
             variable.layer,
+            axes=variable.axes,
             has_conv1d=self._has_conv1d,
             read=self._translator.read,
         )

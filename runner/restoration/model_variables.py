@@ -167,8 +167,8 @@ def addresses(model: Any) -> dict[str, str]:
 def layer_facts(model: Any) -> dict[str, dict[str, Any]]:
     """Returns name -> the facts of a `VariableSpec` about a Keras model's layers and sub-models.
 
-    They are `layer`, where a class derived from one of Keras's counts as Keras's, `flattened` and
-    `address`.
+    They are `layer`, where a class derived from one of Keras's counts as Keras's, `flattened`,
+    `address` and `axes`.
     """
     if not isinstance(model, keras.Layer):
         return {}
@@ -181,8 +181,18 @@ def layer_facts(model: Any) -> dict[str, dict[str, Any]]:
             "layer": "" if layer is None else _class_name(type(layer)),
             "flattened": flattened_map(layer) if is_kernel else (),
             "address": named.get(name, ""),
+            "axes": _einsum_axes(layer) if variable.name == "kernel" else (),
         }
     return facts
+
+
+def _einsum_axes(layer: Any) -> tuple[int, ...]:
+    """Returns the axes of the kernel of an `EinsumDense`: the inputs', then the outputs'."""
+    if not isinstance(layer, keras.layers.EinsumDense):
+        return ()
+    operands, outputs = layer.equation.split("->")
+    kernel = operands.split(",")[1].strip()
+    return tuple(sorted(range(len(kernel)), key=lambda axis: kernel[axis] in outputs))
 
 
 def _class_name(kind: type) -> str:

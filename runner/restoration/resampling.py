@@ -18,6 +18,11 @@ def _resized(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:at], size, *shape[at + 1 :])
 
 
+def _fractional(value: NDArray[Any]) -> NDArray[Any]:
+    """Returns integers as float64, which holds the results that lie between them."""
+    return value.astype(np.float64) if value.dtype.kind in "biu" else value
+
+
 @dataclass(frozen=True)
 class Scale(Conversion):
     """Multiplies by a number."""
@@ -26,6 +31,7 @@ class Scale(Conversion):
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
+        value = value if self.factor.is_integer() else _fractional(value)
         return np.asarray(value * np.asarray(self.factor, value.dtype))
 
     def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
@@ -50,6 +56,7 @@ class Reduce(Conversion):
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
         function = np.mean if self.mean else np.sum
+        value = _fractional(value) if self.mean else value
         return np.asarray(function(value, axis=self.axis, keepdims=True, dtype=value.dtype))
 
     def __str__(self) -> str:
@@ -94,6 +101,7 @@ class Pad(Conversion):
         """See `Conversion.apply`."""
         widths = [(0, 0)] * value.ndim
         widths[self.axis] = (self.before, self.after)
+        value = value if float(self.value).is_integer() else _fractional(value)
         return np.pad(value, widths, constant_values=self.value)
 
     def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
@@ -124,6 +132,7 @@ class Interpolate(Conversion):
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
+        value = _fractional(value)
         others, grid = np.split(value, [self.others], axis=-2)
         rows, columns = (_bicubic(*sizes) for sizes in zip(self.old, self.new, strict=True))
         grid = grid.reshape(*value.shape[:-2], *self.old, value.shape[-1])

@@ -71,7 +71,7 @@ def _range(text: str, size: int) -> tuple[int, int]:
 
 
 def _split(target: Target, shape: Shape, parts: int, part: int, axis: int = 0) -> _Steps:
-    if not -len(shape) <= axis < len(shape) or shape[axis] % parts or not 0 <= part < parts:
+    if not -len(shape) <= axis < len(shape) or not 0 <= part < parts or shape[axis] % parts:
         raise ValueError(f"{list(shape)} has no part {part} of {parts} along axis {axis}")
     size = shape[axis] // parts
     offset = [0] * len(shape)
@@ -140,6 +140,7 @@ FUNCTIONS: Mapping[str, Callable[..., Combination]] = {
     "zeros": lambda target: Fill(0.0, target.shape),
     "ones": lambda target: Fill(1.0, target.shape),
 }
+_CONSTANTS = ("zeros", "ones")
 
 
 def check(expression: Expression) -> None:
@@ -153,6 +154,8 @@ def check(expression: Expression) -> None:
             if name not in FUNCTIONS:
                 raise ValueError(f"{name!r} is not a function, but {', '.join(FUNCTIONS)} are")
             _bind(FUNCTIONS[name], name, 1, (), keywords)
+            if bool(operands) == (name in _CONSTANTS):
+                raise ValueError(f"{name} takes {'no tensors' if operands else 'tensors'}")
             for operand in operands:
                 check(operand)
         case Step(name, operand, arguments, keywords):
@@ -194,6 +197,8 @@ def source_tensor(
             if target.linear and name not in ("stack", "concat"):
                 raise ValueError(f"slots and averages have no {name}")
             inner = tuple(source_tensor(operand, source, target, tensors) for operand in operands)
+            if wrong := [value for value in keywords.values() if not isinstance(value, int)]:
+                raise ValueError(f"{name} does not take {', '.join(map(str, wrong))}")
             return SourceTensor(source, None, (), inner, FUNCTIONS[name](target, **keywords))
         case Step(name, operand, arguments, keywords):
             value = source_tensor(operand, source, target, tensors)

@@ -18,6 +18,7 @@ class Target:
       shape: its whole shape.
       linear: whether constants must not be added, as for optimizer slots.
       layer: the class of its Keras layer, e.g. `DepthwiseConv2D`; empty where it is not known.
+      axes: of the kernel of an `EinsumDense`, the axes of its inputs, then of its outputs.
       has_conv1d: whether the checkpoint holds untransposed linear layers, as GPT2's, so that the
         shape of a square kernel does not tell.
       read: returns the tokens of a vocabulary file.
@@ -27,6 +28,7 @@ class Target:
     shape: Shape
     linear: bool = False
     layer: str = ""
+    axes: tuple[int, ...] = ()
     has_conv1d: bool = False
     read: Callable[[str], tuple[str, ...]] = read_vocabulary
 

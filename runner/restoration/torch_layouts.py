@@ -187,8 +187,12 @@ def any_layer(target: Target, shape: Shape) -> tuple[Conversion, ...]:
 
 
 def einsum_dense(target: Target, shape: Shape) -> tuple[Conversion, ...]:
-    """Splits the axis that PyTorch has for all heads."""
-    return *reordered(target, shape), Reshape(target.shape)
+    """Splits the axis that PyTorch has for all heads, and orders axes as the layer's equation."""
+    axes = target.axes or (*range(len(target.shape)),)
+    if [*axes] == sorted(axes) or len(shape) < 2:
+        return *reordered(target, shape), Reshape(target.shape)
+    split = Reshape(tuple(target.shape[axis] for axis in axes))
+    return *conv(target, shape), split, Transpose(tuple(map(axes.index, sorted(axes))))
 
 
 def conv1d_gpt2(target: Target, shape: Shape) -> tuple[Conversion, ...]:

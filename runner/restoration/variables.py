@@ -82,6 +82,7 @@ class VariableSpec:
         reads; empty where there is none.
       address: its name with the names of the functional sub-models that it is in, which Keras
         leaves out of `name`: patterns and rules may use either; empty where they are the same.
+      axes: of the kernel of an `EinsumDense`, the axes of its inputs, then of its outputs.
     """
 
     tensor: TensorSpec
@@ -94,6 +95,7 @@ class VariableSpec:
     layer: str = ""
     flattened: tuple[int, ...] = ()
     address: str = ""
+    axes: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

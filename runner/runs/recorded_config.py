@@ -14,7 +14,7 @@ from yaml import YAMLError
 from runner.checkpoints import contents
 from runner.config.choices import SCAFFOLDS
 from runner.config.fingerprint import NOT_IN_FINGERPRINT
-from runner.config.keys import flatten
+from runner.config.keys import flatten, leaves
 from runner.config.masking import MASKED
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, RunDirectoryError
@@ -43,8 +43,8 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
     """
     directory = RunDirectory(Path(command.run_dir))
     recorded = _recorded(directory)
-    leaves = flatten(OmegaConf.to_container(recorded, resolve=False))  # type: ignore[arg-type]
-    masked = {key for key, value in leaves.items() if MASKED in str(value)}
+    values = flatten(OmegaConf.to_container(recorded, resolve=False))  # type: ignore[arg-type]
+    masked = {key for key, value in values.items() if MASKED in str(value)}
     keys = list(_keys(overrides))
     problems = [*_refused(directory, keys, masked), *_missing(directory, masked - {*keys})]
     if SCAFFOLDS in (command.evaluate.which, command.predict.which, command.export.which):
@@ -76,7 +76,7 @@ def _keys(overrides: Sequence[str]) -> Iterator[str]:
     """Yields the dotted keys that overrides set, also those within a mapping."""
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         value, key = override.value(), override.key_or_group
-        yield from flatten({key: value}) if isinstance(value, dict) and value else (key,)
+        yield from dict(leaves(key, value)) if isinstance(value, dict) and value else (key,)
 
 
 def _recorded(directory: RunDirectory) -> DictConfig:

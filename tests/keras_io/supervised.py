@@ -26,14 +26,16 @@ def endpoint_data(seed: int) -> Any:
 
 
 class LogisticEndpoint(layers.Layer):
-    """Takes the targets as an input, and adds its loss."""
+    """Takes the targets as an input, and adds its loss and its accuracy."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name)
         self.loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)
+        self.accuracy = keras.metrics.BinaryAccuracy(name="accuracy")
 
     def call(self, targets: Any, logits: Any, sample_weights: Any = None) -> Any:
         self.add_loss(self.loss_fn(targets, logits, sample_weights))
+        self.accuracy.update_state(targets, logits, sample_weights)
         return ops.sigmoid(logits)
 
 

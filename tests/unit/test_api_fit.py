@@ -20,6 +20,8 @@ import runner
 from runner.config.fit_experiment import digest
 from runner.errors import ConfigError, InterruptedRunError, PlanError
 from runner.inputs import FitData
+from tests.keras_io.generative import wgan_gp
+from tests.keras_io.parts import points
 from tests.tiny.runs import disturbed
 
 _RANDOM = np.random.default_rng(0)
@@ -160,7 +162,7 @@ def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path)
     assert len(result.model().weights) == 4
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"was in the process that called runner.fit"):
+    with pytest.raises(ConfigError, match=r"repeat that call with overrides="):
         runner.run("mine", OFF, config_dir=tmp_path)
 
 
@@ -196,6 +198,8 @@ def test_callbacks_see_the_training(tmp_path: Path) -> None:
     losses.clear()
     model.fit(**data, callbacks=[Rates()], shuffle=False, verbose=0)
     assert seen == pytest.approx(losses, rel=1e-6)
+    rate = result.model("latest").optimizer.learning_rate
+    assert float(rate) == pytest.approx(float(model.optimizer.learning_rate))
     assert result.directory is not None
     text = (result.directory / "experiment.yaml").read_text()
     assert "callbacks.Rates: in memory; name its class" in text
@@ -232,6 +236,17 @@ def test_nested_features_and_strings(tmp_path: Path) -> None:
     assert data.steps() == 2
     first = next(iter(data.validation()))
     assert first[0]["name"].numpy().tolist() == [b"a", b"b", b"a"]
+
+
+@pytest.mark.parametrize("pair", [(X[:4], X[1:5]), [X[:4], X[1:5]]])
+def test_several_features_without_labels_are_no_labels(pair: Any) -> None:
+    (features,) = next(iter(FitData(pair, batch_size=3, shuffle=False).train()))
+    np.testing.assert_allclose(features[1], X[1:4], rtol=1e-6)
+
+
+def test_a_generator_of_noise_is_a_model(tmp_path: Path) -> None:
+    result = fit(tmp_path, build_model=wgan_gp, x=points(0))
+    assert result.model("latest")(np.zeros((3, 2))).shape == (3, 4)
 
 
 def test_the_digest_of_data_depends_on_their_values() -> None:

@@ -18,6 +18,7 @@ from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -146,10 +147,68 @@ def test_an_editable_install_leaves_no_copy_of_the_configs(tmp_path: Path) -> No
     assert not {name for name in names if "conf" in Path(name).parts}
 
 
-def test_constraints_are_names_and_versions_for_any_index() -> None:
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints/oldest.txt"])
+def test_constraints_are_names_and_versions_for_any_index(file: str) -> None:
     pin = re.compile(r"[a-z0-9._-]+==[a-z0-9.]+( ; [a-zA-Z0-9_.,'()=!<>* ]+)?")
-    assert len(CONSTRAINTS) > 100
-    assert [line for line in CONSTRAINTS if not pin.fullmatch(line)] == []
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    assert len(lines) > 100
+    assert [line for line in lines if not pin.fullmatch(line)] == []
+
+
+def test_the_oldest_versions_are_the_lower_bounds() -> None:
+    lines = (ROOT / "constraints" / "oldest.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.partition(" ;")[0].split("==") for line in reversed(lines))
+    for name in ("tensorflow", "keras", "hydra-core", "mlflow", "numpy"):
+        (text,) = (text for text in PROJECT["dependencies"] if Requirement(text).name == name)
+        (bound,) = (part for part in Requirement(text).specifier if part.operator == ">=")
+        assert Version(pinned[name]).release[:2] == Version(bound.version).release[:2], (
+            f"{name} is tested with {pinned[name]}; run make constraints"
+        )
+
+
+CORE_ONLY = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1:]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+import runner
+import keras, numpy as np
+from safetensors.numpy import save_file
+
+save_file({"d/kernel": np.ones((3, 2), "f"), "d/bias": np.ones(2, "f")}, "d.safetensors")
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="d")])
+runner.warm_start(model, {"d": {"checkpoint": "d.safetensors", "variables": {"include": ["*"]}}})
+print(model(np.ones((1, 3))).numpy().tolist(), [*runner.open_checkpoint("d.safetensors").tensors])
+"""
+
+
+# Of the extras, and modules of Python that Windows lacks.
+OTHERS = ["optuna", "ray", "tensorstore", "fsspec", "fcntl", "grp", "pwd", "resource", "termios"]
+
+
+def test_a_warm_start_needs_only_the_core_of_the_dependencies(tmp_path: Path) -> None:
+    listed = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("dependencies = [")[2]
+    core, separator, others = listed.partition("]\n")[0].partition("# For runs")
+    assert separator
+    assert "tensorflow" in core
+    modules = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
+    names = re.findall(r'^ +"([a-z0-9-]+)', others, re.MULTILINE)
+    refused = [modules.get(name, name) for name in names]
+    assert {"mlflow", "hydra", "pandas"} <= {*refused}
+    done = subprocess.run(
+        [sys.executable, "-c", CORE_ONLY, *refused, *OTHERS],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[[4.0, 4.0]] ['d/bias', 'd/kernel']\n"
 
 
 @pytest.mark.parametrize(("platform", "machine"), PLATFORMS)
@@ -187,5 +246,5 @@ def test_make_help_lists_every_target() -> None:
     declared = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert declared is not None
     targets = set(declared[1].split()) - {"help", "same-python"}
-    assert set(re.findall(r"@echo 'make (\w+) ", makefile)) == targets
+    assert set(re.findall(r"@echo 'make ([\w-]+) ", makefile)) == targets
     assert targets <= set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))

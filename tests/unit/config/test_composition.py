@@ -33,6 +33,16 @@ def test_an_experiment_is_composed_with_overrides_of_its_own_and_anew_each_time(
         assert compose_experiment("digits_cnn", ["train.steps=4"]).train.steps == 4
 
 
+@pytest.mark.parametrize("sign", ["", "+", "++"])
+def test_predict_data_is_an_override(sign: str, tmp_path: Path) -> None:
+    with composing(tmp_path / "conf"):
+        data = {"_target_": "mine.noise", "size": 3}
+        config = compose_experiment(
+            "digits_cnn", [f"{sign}predict.data={{_target_: mine.noise, size: 3}}"]
+        )
+        assert config.predict.data == data
+
+
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [

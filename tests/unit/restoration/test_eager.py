@@ -413,3 +413,41 @@ def test_a_fit_that_resumes_is_not_warm_started_again(
         assert "net has trained 1 steps: no warm start" in caplog.text
         copied.unlink()
         whole.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0, callbacks=[started])
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ("scale(0.5)", [[0.0, 0.5], [1.0, 1.5]]),
+        ("mean(1)", [[0.5], [2.5]]),
+        ("pad(0, 1, value=0.5)", [[0.0, 1.0], [2.0, 3.0], [0.5, 0.5]]),
+    ],
+)
+def test_steps_on_integers_are_not_rounded(
+    tmp_path: Path, step: str, expected: list[list[float]]
+) -> None:
+    np.savez(tmp_path / "counts.npz", counts=np.arange(4).reshape(2, 2))
+    variable = tf.Variable(np.zeros_like(expected, np.float32))
+    rules = {"w": f"counts | {step}"}
+    runner.warm_start(
+        {"w": variable}, {"a": scaffold("w", tmp_path / "counts.npz", rules=rules, cast=True)}
+    )
+    np.testing.assert_array_equal(variable.numpy(), np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape"),
+    [("bc,cd->bd", (6,)), ("bc,dc->bd", (6,)), ("bc,cnh->bnh", (3, 2)), ("bc,nch->bnh", (3, 2))],
+)
+def test_the_axes_of_an_einsum_dense_are_of_its_equation(
+    tmp_path: Path, equation: str, shape: tuple[int, ...]
+) -> None:
+    weight, inputs = np.random.default_rng(0).normal(size=(2, 6, 6)).astype(np.float32)
+    safetensors.numpy.save_file({"q.weight": weight}, tmp_path / "q.safetensors")
+    layer = keras.layers.EinsumDense(equation, shape, name="q")
+    model = keras.Sequential([keras.Input((6,)), layer])
+    rules = {"q/": "q. | torch"}
+    plan = runner.warm_start(model, {"a": scaffold("*", tmp_path / "q.safetensors", rules=rules)})
+    expected = (inputs @ weight.T).reshape(6, *shape)
+    np.testing.assert_allclose(model(inputs), expected, atol=1e-5)
+    np.testing.assert_array_equal(plan.invert(model)["q.weight"], weight)

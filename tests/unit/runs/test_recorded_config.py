@@ -81,6 +81,9 @@ def test_it_is_the_recorded_configuration_with_what_the_command_may_change(
     changed = config.run_dir, config.evaluate.which, config.session.grace_seconds
     assert (*changed, config.tracking.uri) == ("runs/001", "7", 3.0, "other.db")
     assert validate(recorded_config(*command(*FOLDER, SECRET))).tracking.uri == STORE
+    data = "predict.data={_target_: mine.noise}"
+    predicting = recorded_config(*command("mode=predict", *FOLDER[1:], SECRET, data))
+    assert validate(predicting).predict.data == {"_target_": "mine.noise"}
     untracked = validate(recorded_config(*command(*FOLDER, SECRET, "tracking=none")))
     assert untracked.tracking.uri is None
 
