@@ -117,7 +117,7 @@ def prefixes(stage: Stage) -> tuple[str, ...]:
 def test_stages_that_start_from_the_run_before_end_as_in_keras(story: str, tmp_path: Path) -> None:
     """Keras copies the weights from model to model, and freezes layers by `trainable`."""
     before: dict[str, Any] = {}
-    last = None
+    last: str | None = None
     for number, stage in enumerate(STORIES[story]):
         keras.utils.clear_session()
         keras.utils.set_random_seed(SEED)
