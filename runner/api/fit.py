@@ -128,8 +128,8 @@ def experiment_of(
     import_tensorflow()
     set_arguments = {key: value for key, value in arguments.items() if value is not None}
     data = {key: set_arguments.pop(key) for key in _OF_DATA if key in set_arguments}
-    made = FitExperiment()
-    node = made.node(build_model, data, name=name, seed=seed)
+    experiment = FitExperiment()
+    node = experiment.node(build_model, data, name=name, seed=seed)
     steps = steps_per_epoch or _steps(data)
     has_validation = not {"validation_data", "validation_split"}.isdisjoint(data)
     node["train"] = {
@@ -140,10 +140,10 @@ def experiment_of(
         "checkpoint_every": steps,
     }
     if callbacks:
-        node["callbacks"] = made.callbacks(callbacks)
+        node["callbacks"] = experiment.callbacks(callbacks)
     node |= {key: dict(part) for key, part in set_arguments.items()}
-    with command_scope(), python_objects(made.objects), experiment_in_store(node) as stored:
-        yield StoredExperiment(stored, made.text(node), made.objects)
+    with command_scope(), python_objects(experiment.objects), experiment_in_store(node) as stored:
+        yield StoredExperiment(stored, experiment.text(node), experiment.objects)
 
 
 def _steps(data: Mapping[str, Any]) -> int:

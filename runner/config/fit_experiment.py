@@ -23,7 +23,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass
 class FitExperiment:
-    """An experiment in the making: `add` and its relatives return nodes of its configuration.
+    """The experiment of a call of `runner.fit`; the methods return nodes of its configuration.
 
     Attributes:
       objects: name -> object that `${python:NAME}` stands for, in this process alone.

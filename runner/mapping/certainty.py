@@ -31,9 +31,10 @@ class Judgement:
 
 
 def judge(assignment: Assignment) -> tuple[Assignment, dict[int, Judgement]]:
-    """Returns the judgement of each assigned module of variables, by index.
+    """Makes the exchanges that only evidence speaks for, then judges the pairs.
 
-    Exchanges that only evidence speaks for are made first.
+    Returns:
+      The assignment with these exchanges, and index of a module of variables -> judgement.
     """
     orders: Orders | None = None
     verdicts = [*_verdicts(assignment)]
@@ -136,9 +137,10 @@ def _doubts(verdicts: Sequence[_Verdict]) -> dict[int, set[int]]:
     doubts: dict[int, set[int]] = defaultdict(set)
     for verdict in verdicts:
         if verdict.opposed or not verdict.support:
-            free = verdict.taker is None or verdict.is_claim
-            doubts[verdict.row].add(verdict.other if free else ~(verdict.taker or 0))
-            if verdict.taker is not None and not verdict.is_claim:
+            if verdict.taker is None or verdict.is_claim:
+                doubts[verdict.row].add(verdict.other)
+            else:
+                doubts[verdict.row].add(~verdict.taker)
                 doubts[verdict.taker].add(~verdict.row)
     return doubts
 

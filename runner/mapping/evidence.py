@@ -67,6 +67,13 @@ class Exchanges:
         theirs = _sign(first[1], second[1], is_ordered=self._assignment.ordered)
         if not mine or not theirs:
             return 0
+        places = (first[0].position - second[0].position) * mine
+        others = (first[1].position - second[1].position) * theirs
+        if not self._assignment.ordered:
+            others = abs(others)
+        if places * others < 0:
+            # Decoders are often numbered against their order: `up_3` may come first.
+            return 0
         pairs = (first, (second[0], second[1]))
         if any(map(_is_relative, pairs)) and not all(map(_differ_by_number, *pairs)):
             # `input_norm` and `post_attention_norm`: the file's order has to say the same.
@@ -92,6 +99,8 @@ class Exchanges:
 
 # How many of the modules with one beginning must be paired with one beginning of the other side.
 _LINKED = 0.7
+# How many of a file's modules have a word that tells none of them apart, as `model.`.
+_COMMON = 0.9
 
 
 class _Places:
@@ -163,6 +172,9 @@ class Ties:
             for cut in self._mine[row]
             for end in self._theirs[column]
         )
+        words = Counter(word for module in assignment.tensors for word in module.words)
+        least = _COMMON * len(assignment.tensors)
+        self._prefix = {word for word, count in words.items() if count >= least}
 
     def bind(self, row: int) -> bool:
         """Returns whether words or the modules around it tie a module to its tensors.
@@ -171,7 +183,7 @@ class Ties:
         """
         column = self._assignment.pairs[row]
         one, two = self._assignment.variables[row], self._assignment.tensors[column]
-        mine, theirs = one.words - KINDS, two.words - KINDS
+        mine, theirs = one.words - KINDS, two.words - KINDS - self._prefix
         if not mine or not theirs or mine & theirs & self._assignment.trusted:
             return True
         return any(

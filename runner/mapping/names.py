@@ -24,6 +24,8 @@ _PHRASES = tuple(
         (r"multi_?head_?(dot_product_)?attention|self_?attn|self_?attention", "attention"),
         (r"separable_?conv(2d)?|conv(1|2|3)d(?=[_/.]|$)|convolution", "conv"),
         (r"layer_?scale", "scale"),
+        # KerasHub keeps the table of outputs beside the one of inputs.
+        (r"\w*embeddings?/reverse", "head"),
         # PEFT wraps a layer, and names its adapters.
         (r"\.base_layer(?=\.)|(?<=lora_[AB])\.default", ""),
         # Llama's own names: w2(silu(w1(x)) * w3(x)).
@@ -51,7 +53,7 @@ _SYNONYMS = {
         "shortcut downsample",
         "depthwise dw dwconv",
         "project proj projection pwl",
-        "head classifier logits predictions prediction classification reverse",
+        "head classifier logits predictions prediction classification",
         "cls class",
         "pooler pooled pool",
         "final f last",

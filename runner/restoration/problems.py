@@ -71,7 +71,9 @@ def missing_problems(
     if rules is not None:
         problems.append(_with_rename(key, source, renameable, rules))
         misses = [miss for miss in misses if not miss.renameable]
-    if misses:
+    if misses and not taken and (prefix := _common_prefix(misses, tensors)):
+        problems.append(_with_prefix(key, source, misses, prefix=prefix))
+    elif misses:
         problems.append(_without_rename(key, source, misses, taken=taken, tensors=tensors))
     return problems
 
@@ -144,15 +146,7 @@ def _without_rename(
         alike = [name for name, tensor in tensors.items() if tensor.shape == miss.shape] or tensors
         near[miss.variable] = (nearest if len(misses) == 1 else similar)(miss.wanted, alike)
     remedy = f"map the names in {key}.rename or rules, which `runner map MODEL {source.path}` finds"
-    if not taken and (prefix := _common_prefix(misses, tensors)):
-        likely = f"whose names begin with {prefix!r}"
-        all_names = override(f"{key}.rename", {"re:(.*)": rf"{prefix}\1"})
-        remedy = (
-            f"begin the values of {key}.rename and rules with {prefix!r}, or without any rules "
-            f"paste {all_names}"
-        )
-        choices = tuple(f"{miss.variable}: {prefix}{miss.wanted}" for miss in misses[:_NAMED])
-    elif len(misses) == 1:
+    if len(misses) == 1:
         likely, choices = "none of that name", near[misses[0].variable]
     elif 2 * alike_in_size > len(misses):
         likely = f"of which {alike_in_size} have the sizes of these variables, under other names"
@@ -182,6 +176,19 @@ def _common_prefix(misses: Sequence[Miss], tensors: Collection[str]) -> str:
         if all(prefix + miss.wanted in tensors for miss in misses):
             return prefix
     return ""
+
+
+def _with_prefix(
+    key: str, source: CheckpointSpec, misses: Sequence[Miss], *, prefix: str
+) -> Problem:
+    everything = yaml("rename", {"re:(.*)": rf"{prefix}\1"})
+    return Problem(
+        _missing(key, misses),
+        f"{source.path} holds {len(source.tensors)} tensors, whose names begin with {prefix!r}",
+        f"begin the values of {key}.rename and rules with {prefix!r}, or without rules add "
+        f"{everything}",
+        tuple(f"{miss.variable}: {prefix}{miss.wanted}" for miss in misses[:_NAMED]),
+    )
 
 
 def combined(key: str, problems: Iterable[Problem]) -> list[Problem]:

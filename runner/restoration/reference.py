@@ -99,6 +99,10 @@ def _problems(path: str, parts: Mapping[str, Arrays], metadata: Any) -> Iterator
             )
     if not isinstance(metadata, dict):
         yield Problem(f"{path}: `metadata` is no mapping", "", "record json.dumps({...})")
+    elif not isinstance(tolerance := metadata.get("tolerance", 0), int | float) or tolerance < 0:
+        yield Problem(
+            f"{path}: the tolerance is {tolerance!r}", "it is a relative difference, such as 1e-4"
+        )
 
 
 def _is_usable(part: str, array: NDArray[Any]) -> bool:

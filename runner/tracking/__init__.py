@@ -1,10 +1,10 @@
-"""Records runs in MLflow, as event files, or in the log alone, and finds them again.
+"""Records runs in MLflow, as event files, or in the run directory alone, and finds them again.
 
 While it trains, a run only appends to a journal on disk and never waits for a store. A separate
 process follows the journal and delivers each record once; at its end the run waits for it, for a
 limited time. Finding runs and models asks MLflow directly.
 
-- `tracker`: the base class `Tracker` of one run, which only logs, for `tracking=none`
+- `tracker`: `Tracker`, the interface that records one run, and the types of runs and models
 - `run_store`: `RunStore`, which opens trackers and finds runs; its trackers append records, with
   secrets masked, to the journal. `journal`: the lines of a journal; `tracking_directory`: its files
 - `current_run`: what one's own code records to the run that is being trained

@@ -68,7 +68,7 @@ class ExportedModel:
 
 
 class Tracker:
-    """Records one run. This base class records nothing.
+    """The interface that records one run; its methods do nothing.
 
     No method waits for a store or raises because of it: records that cannot be delivered are
     reported through `logging`, by `close` at the latest.

@@ -162,7 +162,7 @@ def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path)
     assert len(result.model().weights) == 4
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"was in the process that called runner.fit"):
+    with pytest.raises(ConfigError, match=r"repeat that call with overrides="):
         runner.run("mine", OFF, config_dir=tmp_path)
 
 
@@ -198,6 +198,8 @@ def test_callbacks_see_the_training(tmp_path: Path) -> None:
     losses.clear()
     model.fit(**data, callbacks=[Rates()], shuffle=False, verbose=0)
     assert seen == pytest.approx(losses, rel=1e-6)
+    rate = result.model("latest").optimizer.learning_rate
+    assert float(rate) == pytest.approx(float(model.optimizer.learning_rate))
     assert result.directory is not None
     text = (result.directory / "experiment.yaml").read_text()
     assert "callbacks.Rates: in memory; name its class" in text

@@ -20,8 +20,10 @@ PLAIN = {
     "hugging_face-whisper-kerashub": 0,
     "keras-densenet121-keras_hub": 0,
     "pytorch-lstm-keras": 0,
-    # Norms in front of attention and behind it, whose words mislead; embeddings and head.
-    "hugging_face-llama-kerashub": 26,
+    # Norms in front of attention and behind it, whose words mislead.
+    "hugging_face-llama-kerashub": 24,
+    # The norm behind all blocks is `model.norm`, which has no word that tells it apart.
+    "hugging_face-mistral-kerashub": 0,
 }
 
 
@@ -78,3 +80,13 @@ def test_norms_are_paired_in_the_order_of_definition_not_by_the_usual_one(first:
         tensors[f"h.{block}.attention.out.weight"] = (8, 8)
     pair = correspond(variables, tensors, ordered=True).pairs["block_1/norm_1/gamma"]
     assert pair.taken.tensors == (f"h.1.ln_{first}.weight",)
+
+
+def test_decoders_numbered_against_their_order_are_flagged() -> None:
+    variables, tensors = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
+    for at in range(4):
+        variables[f"decoder_{3 - at}/conv/kernel"] = (3, 3, 64, 32)
+        tensors[f"ups.{at}.conv.weight"] = (32, 64, 3, 3)
+    assert not any(
+        pair.is_certain for pair in correspond(variables, tensors, ordered=True).pairs.values()
+    )

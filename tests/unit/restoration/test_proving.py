@@ -297,6 +297,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "input name": ({"inputs": None, "inputs/x": np.ones((2, 6, 6, 3))}, "has no inputs/x"),
     "output name": ({"outputs": None, "outputs/x": np.ones((2, 2))}, "has no outputs/x"),
     "metadata": ({"metadata": np.array("[]")}, "`metadata` is no mapping"),
+    "tolerance": ({"metadata": np.array('{"tolerance": "x"}')}, "the tolerance is 'x'"),
     "not JSON": ({"metadata": np.array("{")}, "is not a reference"),
 }
 
