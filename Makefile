@@ -49,7 +49,7 @@ test: $(VENV)/installed-dev
 test-versions: $(OLDEST)/installed
 	$(OLDEST)/bin/python -m pytest --numprocesses auto --dist loadfile \
 		tests/unit/internals tests/unit/session tests/unit/checkpoints tests/unit/restoration \
-		tests/unit/graph tests/unit/tracking tests/unit/runs tests/unit/test_run.py $(ARGS)
+		tests/unit/graph tests/unit/tracking tests/unit/runs $(ARGS)
 
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)

@@ -170,8 +170,9 @@ def _parse(data: mmap.mmap, layout: Layout, values: NDArray[np.float32]) -> None
         if size >= _BLOCK or row == layout.rows - 1:
             try:
                 parsed: NDArray[Any] = np.fromstring(b"".join(pending), np.float32, sep=" ")
+                # NumPy 1.26 only warns of what is no number, and returns the numbers before it.
+                values[first : row + 1] = parsed.reshape(len(pending), layout.columns)
             except ValueError as error:
                 span = f"{first + 1:,} to {row + 1:,}"
                 raise ValueError(f"one of its vectors {span} holds no number") from error
-            values[first : row + 1] = parsed.reshape(len(pending), layout.columns)
             pending, size, first = [], 0, row + 1

@@ -82,7 +82,10 @@ class References:
                 cause, remedy = f"there is no such name in the {kind}", ""
                 if kind == "python":
                     cause = "the object was in the process that called runner.fit"
-                    remedy = "name a function or class of a module, by `_target_`"
+                    remedy = (
+                        "repeat that call with overrides={'mode': ...}; or name a function or "
+                        "class of a module, by `_target_`"
+                    )
                 problems.append(Problem(f"{place} is {string}", cause, remedy, names))
         return problems
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import warnings
@@ -16,6 +17,7 @@ import keras
 import ml_dtypes
 import msgpack
 import numpy as np
+import pytest
 import safetensors.numpy
 import tensorflow as tf
 import tensorstore
@@ -82,8 +84,8 @@ def save_bundle(prefix: Path | str, values: Mapping[str, Any]) -> str:
 
 def save_npz(path: Path, **values: Any) -> str:
     """Saves arrays, or values that NumPy converts to arrays, and returns the path."""
-    arrays = {name: np.asarray(value) for name, value in values.items()}
-    np.savez(path, allow_pickle=False, **arrays)
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in values.items()}
+    np.savez(path, **arrays)
     return str(path)
 
 
@@ -280,6 +282,8 @@ def keras_weights(folder: Path, values: Tensors) -> object:
 def keras_shards(folder: Path, values: Tensors) -> object:
     """Several `.weights.h5` files, as presets of KerasHub have them."""
     path = folder / "model.weights.json"
+    if "max_shard_size" not in inspect.signature(keras.Model.save_weights).parameters:
+        pytest.skip("Keras 3.8 writes no shards")
     with old_array_protocol():
         keras_model(values).save_weights(path, max_shard_size=300 / 1024**3)
     return path

@@ -99,11 +99,13 @@ PROGRAMS = {
         Program(transfer.supervised_contrastive, transfer.labelled),
         Program(transfer.contrastive_classifier, transfer.labelled, loads=True),
         Program(transfer.masked_language_model, transfer.masked_tokens, evaluates=False),
+        Program(transfer.text_classifier, transfer.word_classes, loads=True),
         Program(
             transfer.sim_siam, transfer.views, features=lambda arrays: arrays[:, 0], evaluates=False
         ),
         Program(transfer.masked_autoencoder, transfer.patches),
         Program(supervised.endpoint_layer, supervised.endpoint_data),
+        Program(supervised.own_test_step, supervised.labelled),
         Program(supervised.ctc_captcha, supervised.captchas),
         Program(supervised.strings_and_tables, supervised.strings, loads=True),
         Program(supervised.word_vectors, supervised.word_data, loads=True),

@@ -49,6 +49,31 @@ def endpoint_layer() -> keras.Model:
     return model
 
 
+class OwnTestStep(keras.Model):
+    """Only `test_step` is its own; the training step is Keras's, with `add_loss`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.normed = dense(4, 8, 2, name="body"), layers.BatchNormalization()
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        logits = self.body(self.normed(x, training=training))
+        self.add_loss(0.01 * tf.reduce_mean(logits**2))
+        return logits
+
+    def test_step(self, data: Any) -> Mapping[str, Any]:
+        x, y = data
+        right = tf.argmax(self(x, training=False), 1, tf.int32) == y
+        return {"loss": tf.reduce_mean(1.0 - tf.cast(right, tf.float32))}
+
+
+def own_test_step() -> keras.Model:
+    model = OwnTestStep()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-2), loss, metrics=["accuracy"])
+    return model
+
+
 def captchas(seed: int) -> Any:
     return {"image": points(seed, 36).reshape(-1, 6, 6), "label": tokens(seed, 3, 8)}
 

@@ -227,14 +227,34 @@ class MaskedLanguageModel(keras.Model):
         return [self.tracker]
 
 
+def _reader(inputs: Any) -> Any:
+    x = layers.Embedding(20, 8, name="words")(inputs)
+    # The gradient of a key's bias is zero, but for rounding, which Adam would scale up.
+    attended = layers.MultiHeadAttention(2, 4, use_bias=False, name="attention")(x, x, x)
+    attended = layers.Dropout(0.1, seed=5)(attended)
+    return layers.LayerNormalization(name="norm")(x + attended)
+
+
 def masked_language_model() -> keras.Model:
     inputs = keras.Input((8,), dtype="int64")
-    x = layers.Embedding(20, 8, name="words")(inputs)
-    attended = layers.MultiHeadAttention(2, 4, name="attention")(x, x, x)
-    x = layers.LayerNormalization()(x + layers.Dropout(0.1, seed=5)(attended))
-    model = MaskedLanguageModel(inputs, layers.Dense(20, "softmax", name="head")(x), name="bert")
+    head = layers.Dense(20, "softmax", name="head")
+    model = MaskedLanguageModel(inputs, head(_reader(inputs)), name="bert")
     model.tracker = keras.metrics.Mean(name="loss")
     model.compile(optimizer=keras.optimizers.Adam(1e-2))
+    return model
+
+
+def word_classes(seed: int) -> Any:
+    words = tokens(seed)
+    return words, (words.sum(axis=1) > 80).astype("int32")
+
+
+def text_classifier() -> keras.Model:
+    """Reads as the masked language model does; first frozen, then not."""
+    inputs = keras.Input((8,), dtype="int64")
+    pooled = layers.GlobalMaxPooling1D()(_reader(inputs))
+    model = keras.Model(inputs, layers.Dense(2, "softmax", name="classifier")(pooled))
+    model.compile(keras.optimizers.Adam(1e-2), "sparse_categorical_crossentropy")
     return model
 
 

@@ -87,40 +87,6 @@ def gan() -> keras.Model:
     return model
 
 
-class PenalizedGAN(GAN):
-    """Several updates a step and gradients of second order, as in WGAN-GP."""
-
-    def train_step(self, real: Any) -> Mapping[str, Any]:
-        for _ in range(2):
-            noise = keras.random.normal((tf.shape(real)[0], 2), seed=self.seed)
-            with tf.GradientTape() as tape:
-                fake = self.generator(noise, training=True)
-                mixed = 0.5 * (real + fake)
-                with tf.GradientTape() as inner:
-                    inner.watch(mixed)
-                    critic = self.discriminator(mixed, training=True)
-                slopes = tf.norm(inner.gradient(critic, mixed), axis=1)
-                penalty = tf.reduce_mean((slopes - 1.0) ** 2)
-                values = [
-                    tf.reduce_mean(self.discriminator(x, training=True)) for x in (fake, real)
-                ]
-                d_loss = values[0] - values[1] + 10.0 * penalty
-            weights = self.discriminator.trainable_weights
-            gradients = tape.gradient(d_loss, weights)
-            self.d_optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        with tf.GradientTape() as tape:
-            g_loss = -tf.reduce_mean(self.discriminator(self.generator(noise), training=True))
-        weights = self.generator.trainable_weights
-        self.g_optimizer.apply_gradients(zip(tape.gradient(g_loss, weights), weights, strict=True))
-        return {"d_loss": d_loss, "g_loss": g_loss}
-
-
-def penalized_gan() -> keras.Model:
-    model = PenalizedGAN()
-    model.compile(keras.optimizers.Adam(1e-2), keras.optimizers.Adam(1e-2))
-    return model
-
-
 class Sampling(layers.Layer):
     """Samples with a seed generator of the layer."""
 
@@ -175,64 +141,6 @@ def vae() -> keras.Model:
     return model
 
 
-class Distiller(keras.Model):
-    """A student and a frozen teacher; the compiled loss and metrics, through Keras's helpers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.teacher, self.student = dense(4, 16, 2, name="teacher"), dense(4, 4, 2, name="student")
-        self.teacher.trainable = False
-
-    def call(self, x: Any, training: bool = False) -> Any:
-        return self.student(x, training=training)
-
-    def train_step(self, data: Any) -> Mapping[str, Any]:
-        x, y = data
-        target = tf.nn.softmax(self.teacher(x, training=False) / 3.0)
-        with tf.GradientTape() as tape:
-            logits = self(x, training=True)
-            soft = keras.losses.kl_divergence(target, tf.nn.softmax(logits / 3.0))
-            loss = 0.3 * self.compute_loss(x, y, logits) + 0.7 * tf.reduce_mean(soft)
-        weights = self.trainable_variables
-        self.optimizer.apply(tape.gradient(loss, weights), weights)
-        return {**self.compute_metrics(x, y, logits), "distillation": loss}
-
-
-def distiller() -> keras.Model:
-    model = Distiller()
-    model.compile(
-        keras.optimizers.SGD(0.1, momentum=0.9),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    return model
-
-
-class Tested(keras.Model):
-    """Only `test_step` is its own; the training step is Keras's, with `add_loss`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.normed = dense(4, 8, 2, name="body"), layers.BatchNormalization()
-
-    def call(self, x: Any, training: bool = False) -> Any:
-        logits = self.body(self.normed(x, training=training))
-        self.add_loss(0.01 * tf.reduce_mean(logits**2))
-        return logits
-
-    def test_step(self, data: Any) -> Mapping[str, Any]:
-        x, y = data
-        right = tf.argmax(self(x, training=False), 1, tf.int32) == y
-        return {"loss": tf.reduce_mean(1.0 - tf.cast(right, tf.float32))}
-
-
-def tested() -> keras.Model:
-    model = Tested()
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.AdamW(1e-2), loss, metrics=["accuracy"])
-    return model
-
-
 class EagerOnly(VAE):
     """A step that reads a value, which no graph can."""
 
@@ -258,16 +166,6 @@ def eager_only(way: str) -> keras.Model:
     model = EagerOnly(way)
     model.compile(optimizer=keras.optimizers.Adam(1e-2))
     return model
-
-
-# Program -> whether its data are labelled.
-PROGRAMS: Mapping[Callable[[], keras.Model], bool] = {
-    gan: False,
-    penalized_gan: False,
-    vae: False,
-    distiller: True,
-    tested: True,
-}
 
 
 class Logging(VAE):

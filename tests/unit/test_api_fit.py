@@ -162,7 +162,7 @@ def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path)
     assert len(result.model().weights) == 4
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"was in the process that called runner.fit"):
+    with pytest.raises(ConfigError, match=r"repeat that call with overrides="):
         runner.run("mine", OFF, config_dir=tmp_path)
 
 

@@ -23,7 +23,7 @@ from tests.tiny.runs import Runs, disturbed, short
 SEED, STEPS = 3, 20
 
 # The others take minutes: `make soak` runs them.
-FAST = ("conditional_gan", "endpoint_layer")
+FAST = ("conditional_gan", "endpoint_layer", "own_test_step")
 every_program = pytest.mark.parametrize(
     "name",
     [name if name in FAST else pytest.param(name, marks=pytest.mark.soak) for name in PROGRAMS],
