@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.maps import LISTS, load, score
 from runner.mapping.correspondence import correspond
+from tests.tiny.name_lists import LISTS, load, score
 
 # List -> how many of its variables are flagged.
 PLAIN = {
