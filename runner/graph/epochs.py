@@ -19,7 +19,7 @@ RATE = "optimizer/learning_rate"
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """What callbacks see of an epoch, and what a checkpoint holds of them.
+    """The logs of an epoch as callbacks see them, and the state of callbacks in a checkpoint.
 
     Attributes:
       values: metric name -> its value since the beginning of the epoch, after the train op; a
@@ -43,7 +43,7 @@ class EpochMeans:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """What they have added up."""
+        """The sums of the metrics so far."""
         return [variable for mean in self._means.values() for variable in mean.variables]
 
     def add(self, totals: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> None:

@@ -58,7 +58,7 @@ _MOST_ROUNDS = 6
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What speaks for a pair as it is and for the exchange with another one.
+    """The evidence for a pair as it is, and for its exchange with another one.
 
     Attributes:
       row: a module of variables.

@@ -15,7 +15,7 @@ from runner.mapping.names import hinted, tokens
 
 @dataclass(frozen=True)
 class Pair:
-    """What a variable takes, and how sure that is.
+    """The tensors that a variable takes, and how certain that is.
 
     Attributes:
       variable: its name.

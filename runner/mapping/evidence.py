@@ -1,4 +1,4 @@
-"""What speaks for a pair of modules, and what for its exchange with another pair."""
+"""Evidence for a pair of modules, and for its exchange with another pair."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class _Places:
 
 
 class Ties:
-    """What ties a module to its tensors, whatever others do."""
+    """Evidence that ties a module to its tensors, whatever other modules do."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment

@@ -18,7 +18,7 @@ Matrix: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class Taken:
-    """What a variable takes: tensors, one or several that are combined, and the steps.
+    """The tensors that a variable takes, combined if there are several, and the steps.
 
     Attributes:
       tensors: the names.

@@ -108,7 +108,7 @@ def group(
             beginning = f"{beginning}{layer}_{'backward' if reverse else 'forward'}."
             word = f"{recurrent[1]}_{recurrent[2]}"
         else:
-            # `in_proj_weight` is the weight of a module `in_proj`; `cls_token` is nobody's token.
+            # `in_proj_weight` is the weight of a module `in_proj`; `cls_token` has no module.
             head, _, last = word.rpartition("_")
             if adapter := _LORA.fullmatch(word):
                 beginning, word = f"{beginning}lora_{adapter[1]}/", "weight"

@@ -32,7 +32,7 @@ class Inverse:
 
     @property
     def lost_notice(self) -> str:
-        """What is left out and why, in words; empty if nothing is."""
+        """A sentence on the variables that are left out, and why; empty if none is."""
         return "; ".join(f"{name}: {cause}" for name, cause in self.lost.items())
 
 

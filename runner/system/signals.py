@@ -36,7 +36,7 @@ class _Received:
       cause: why it ends then.
       further: the signals handled besides SIGINT and SIGTERM.
       finished: whether signals are ignored from now on.
-      keeps_process: whether the process goes on even when its time is over.
+      keeps_process: whether the process continues even when its time is over.
     """
 
     received: signal.Signals | None = None

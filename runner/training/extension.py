@@ -65,7 +65,7 @@ def _of_callbacks(built: BuiltGraph) -> Mapping[str, tf.Variable]:
 
 
 class SaverOfExtension(tf.compat.v1.train.Saver):
-    """Restores the checkpoint from before an extension without variables that begin anew.
+    """Restores the checkpoint from before an extension without variables that start over.
 
     Args:
       saver: restores every other checkpoint.
