@@ -17,6 +17,7 @@ from runner.api.fit import experiment_of
 from runner.api.result import Result, open_run
 from runner.api.run import Overrides, as_typed, run_config, search_path
 from runner.config.composition import command_scope, reporting_composition, with_plus_plus
+from runner.config.spelling import number_or_text
 from runner.sweeps.job import job_of, run_attempt
 from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.points import params_as_typed
@@ -47,7 +48,7 @@ class SweepResult:
 
         rows = [
             {
-                **{key: _number(value) for key, value in trial.values.items()},
+                **{key: number_or_text(value) for key, value in trial.values.items()},
                 **{f"validation/{name}": value for name, value in trial.metrics.items()},
                 "objective": trial.objective,
                 "status": trial.status.value,
@@ -81,16 +82,6 @@ class SweepResult:
     def _repr_html_(self) -> str:
         html: str = self.frame.to_html()
         return html
-
-
-def _number(text: str) -> float | int | str:
-    """Returns a swept value as a number if it is one."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 @door

@@ -150,3 +150,13 @@ def on_run(mode: str, run_dir: Path) -> str:
 def resuming(arguments: Sequence[str]) -> str:
     """Returns the arguments of a command, quoted, without those that would start another run."""
     return shlex.join(argument for argument in arguments if not _NEVER.fullmatch(argument))
+
+
+def number_or_text(text: str) -> float | int | str:
+    """Returns the number that a text spells, or else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

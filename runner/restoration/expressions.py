@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from runner.config.spelling import number_or_text
+
 Argument: TypeAlias = int | float | str
 # The name of the step that brackets are.
 SLICE = "slice"
@@ -81,7 +83,7 @@ def _fill_all(
 
 
 def _filled(argument: Argument, change: Callable[[str], str]) -> Argument:
-    return _literal(change(argument)) if isinstance(argument, str) else argument
+    return number_or_text(change(argument)) if isinstance(argument, str) else argument
 
 
 _TOKEN = re.compile(
@@ -175,7 +177,7 @@ class _Parser:
 
     def _argument(self) -> Argument:
         kind, text = self._next("bare", "quoted")
-        return text[1:-1] if kind == "quoted" else _literal(text)
+        return text[1:-1] if kind == "quoted" else number_or_text(text)
 
     def _next(self, *kinds: str) -> tuple[str, str]:
         if self._at == len(self._tokens) or self._tokens[self._at][0] not in kinds:
@@ -187,13 +189,3 @@ class _Parser:
         if self.peek() != mark:
             raise ValueError(f"{self.peek() or 'the end'!r} where {mark!r} is expected")
         self._at += 1
-
-
-def _literal(text: str) -> Argument:
-    """Returns a number where the text is one."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
