@@ -15,11 +15,11 @@ import numpy as np
 
 from runner.config.masking import Mask
 from runner.errors import Problem, TrackingError
-from runner.tracking.tracker import Tracker
+from runner.tracking.journal import HISTOGRAM
+from runner.tracking.run_store import Tracker
 
 logger = logging.getLogger(__name__)
 
-HISTOGRAM = ".histogram.json"
 _BINS = 30
 
 # The innermost is the current one: a run may train its sources first.

@@ -21,7 +21,7 @@ from runner.tracking.encoding import decode_key, encode_tag
 from runner.tracking.mlflow_connection import open_client
 from runner.tracking.mlflow_models import keep_model, register_model
 from runner.tracking.mlflow_run import MlflowRun, described
-from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, ExportedModel, TrackedRun
+from runner.tracking.stored_runs import RUN_DIR_TAG, UID_TAG, ExportedModel, TrackedRun
 from runner.tracking.tracking_directory import Opening
 
 _PARENT_TAG = "mlflow.parentRunId"

@@ -46,7 +46,7 @@ from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import Tracker, open_store
 from runner.tracking.current_run import CurrentRun
-from runner.tracking.tracker import RUN_DIR_TAG
+from runner.tracking.stored_runs import RUN_DIR_TAG
 from runner.training.proving import proven
 from runner.training.sources import FINGERPRINT_TAG, Sources, plan_run
 from runner.training.watch import SWEEP_TAG, TrialWatch
