@@ -22,7 +22,6 @@ from runner.errors import CheckpointError, Problem
 LATEST, BEST_OF_RUN = "latest", "best"
 _ORBAX = "orbax:"  # Optional: the format is recognised.
 _ONE_SLASH = re.compile(r"(\w{2,}):/([^/].*)")
-_LAST = re.compile(r"last\s+(\d+)")
 
 
 def resolve(
@@ -55,24 +54,9 @@ def resolve(
     with _readable(path):
         if average is None:
             return [_chosen(path, which)]
-        return _averaged(path, which, average, artifacts)
-
-
-def _averaged(
-    path: str, which: str, average: str | Sequence[str | int], artifacts: Artifacts | None
-) -> list[str]:
-    if which != LATEST:
-        raise _invalid(
-            f"both which={which} and an average are asked for", "leave out one of the two"
-        )
-    if isinstance(average, str):
-        last = _LAST.fullmatch(average.strip())
-        if last is None or int(last[1]) < 1:
-            raise _invalid(
-                f"average is {average!r}", "set it to `last 5`, or to a list of steps or paths"
-            )
-        return _last(path, int(last[1]))
-    return _listed(path, average, artifacts)
+        if isinstance(average, str):
+            return _last(path, int(average.split()[-1]))
+        return _listed(path, average, artifacts)
 
 
 def latest_checkpoint(path: str) -> str | None:
@@ -141,11 +125,7 @@ def _latest(path: str) -> str:
     if contents.is_checkpoint(path) or _is_one_directory(path):
         return path
     if not files.is_directory(path):
-        parent, name = os.path.split(path)
-        shards = contents.v1_shards(parent, name)
-        if shards is None:
-            raise _nothing(path)
-        return os.path.join(parent, shards)
+        raise _nothing(path)
     if contents.is_run(path):
         return _latest(os.path.join(path, CHECKPOINTS))
     model = contents.in_mlflow_model(path)
@@ -262,12 +242,6 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
                 paths.append(_latest(_on_disk(choice, artifacts)))
         except CheckpointError as error:
             problems += error.problems
-    problems += [
-        Problem(f"average lists {path} twice", "it would count twice", "list it once")
-        for path in sorted({path for path in paths if paths.count(path) > 1})
-    ]
-    if not average:
-        problems.append(Problem("average is an empty list", "", "list steps or paths in it"))
     if problems:
         raise CheckpointError(*problems)
     return paths

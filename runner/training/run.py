@@ -194,7 +194,7 @@ class Experiment:
     def resume_criteria(self) -> ResumeCriteria:
         """The criteria by which a run in `container` is resumed."""
         resume = self.config.resume.value
-        return ResumeCriteria(self.container, self.record, resume, self.settings)
+        return ResumeCriteria(self.container, self.record, resume)
 
     def make_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start, with all problems, also of proofs that fail.
