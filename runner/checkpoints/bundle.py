@@ -27,7 +27,7 @@ from runner.checkpoints.reader import (
     require_names,
 )
 from runner.checkpoints.tables import entries, first_value, require_intact
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 from runner.internals.tensorflow import (
     BundleEntryProto,
     SavedTensorSlices,
@@ -125,12 +125,10 @@ class BundleReader(CheckpointReader):
     def _require_intact(self) -> None:
         """Makes the checks that TensorFlow omits; raises OSError or ValueError."""
         if _WILDCARD.search(self.prefix):
-            raise CheckpointError(
-                Problem(
-                    f"{self.prefix} cannot be opened by TensorFlow",
-                    "it takes *, ? and [ in a path as wildcards, and finds nothing",
-                    "rename the directory or the checkpoint",
-                )
+            raise CheckpointError.of(
+                f"{self.prefix} cannot be opened by TensorFlow",
+                "it takes *, ? and [ in a path as wildcards, and finds nothing",
+                "rename the directory or the checkpoint",
             )
         for key, value in entries(f"{self.prefix}.index"):
             if key:  # The first entry describes the shards.
@@ -340,4 +338,4 @@ def require_shards(prefix: str, needed: int) -> None:
     else:
         return
     remedy = "copy the data files again, or name another checkpoint"
-    raise CheckpointError(Problem(f"{prefix} cannot be read: {state}", cause, remedy))
+    raise CheckpointError.of(f"{prefix} cannot be read: {state}", cause, remedy)

@@ -11,7 +11,7 @@ import yaml
 
 from runner.checkpoints import files
 from runner.checkpoints.formats import is_orbax, is_saved_model, is_torch, is_v1
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 STATE_FILE = "checkpoint"
 
@@ -104,15 +104,13 @@ def in_mlflow_model(directory: str) -> str | None:
         yaml.YAMLError,
     ) as error:
         cause = f"it does not describe a model: {error!r}"
-        raise CheckpointError(Problem(f"{file} is damaged", cause, "copy it again")) from error
+        raise CheckpointError.of(f"{file} is damaged", cause, "copy it again") from error
     paths = [path for part in parts if files.exists(path := os.path.join(directory, part))]
     if not paths:
-        raise CheckpointError(
-            Problem(
-                f"the MLflow model in {directory} holds no checkpoint",
-                f"it is saved for {', '.join(flavors)}",
-                "name a model of TensorFlow, Keras or Transformers",
-            )
+        raise CheckpointError.of(
+            f"the MLflow model in {directory} holds no checkpoint",
+            f"it is saved for {', '.join(flavors)}",
+            "name a model of TensorFlow, Keras or Transformers",
         )
     inner = os.path.join(paths[0], "model")  # Keras's flavor stores a SavedModel there.
     return inner if is_saved_model(inner) else paths[0]
@@ -137,13 +135,11 @@ def newest(directory: str) -> str | None:
         at = _orbax_steps(directory)
         return at[max(at)] if at else None
     if not is_checkpoint(listed[-1]):
-        raise LostCheckpointError(
-            Problem(
-                f"the `checkpoint` file in {directory} names {listed[-1]}",
-                "no such checkpoint is there",
-                "name one of the checkpoints that are there, or restore the files from a copy",
-                in_directory(directory),
-            )
+        raise LostCheckpointError.of(
+            f"the `checkpoint` file in {directory} names {listed[-1]}",
+            "no such checkpoint is there",
+            "name one of the checkpoints that are there, or restore the files from a copy",
+            in_directory(directory),
         )
     return listed[-1]
 
@@ -201,13 +197,11 @@ def _listed(directory: str) -> tuple[str, ...] | None:
     files.read_bytes(file, _MAX_DESCRIPTION)
     state = read_state(directory)
     if state is None:
-        raise LostCheckpointError(
-            Problem(
-                f"the `checkpoint` file in {directory} is damaged",
-                "it names no checkpoint",
-                "delete it, or name one of the checkpoints",
-                in_directory(directory),
-            )
+        raise LostCheckpointError.of(
+            f"the `checkpoint` file in {directory} is damaged",
+            "it names no checkpoint",
+            "delete it, or name one of the checkpoints",
+            in_directory(directory),
         )
     return state
 

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock
 
 from runner.checkpoints.object_stores import WEB, ObjectStore
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 CACHE = "RUNNER_CACHE"
 _CHUNK = 4 << 20
@@ -233,7 +233,7 @@ def digest_later(path: str, digest: Callable[[str], str] = digest_of_file) -> Ca
         except OSError as error:
             cause = str(error)
         remedy = "open it again, or restore the file from a copy"
-        raise CheckpointError(Problem(f"the digest of {path} cannot be computed", cause, remedy))
+        raise CheckpointError.of(f"the digest of {path} cannot be computed", cause, remedy)
 
     return content
 
@@ -303,12 +303,10 @@ def local_copy(path: str) -> str:
         stamps = (f"{source} {stamp(source)}" for source in parts.values())
         return str(cached("\n".join((path, *stamps)), copy) / _name(path))
     except OSError as error:
-        raise CheckpointError(
-            Problem(
-                f"{path} cannot be copied to {cache_directory()}",
-                str(error),
-                f"correct the path, or set {CACHE} to a directory with room for the file",
-            )
+        raise CheckpointError.of(
+            f"{path} cannot be copied to {cache_directory()}",
+            str(error),
+            f"correct the path, or set {CACHE} to a directory with room for the file",
         ) from error
 
 

@@ -14,7 +14,7 @@ from runner.checkpoints import files
 from runner.checkpoints.adapters import AdapterReader, split_adapter
 from runner.checkpoints.formats import Format, recognise, split_mapping
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedReader, TensorSpec
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 
 def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
@@ -37,12 +37,10 @@ def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
     file, mapping = split_mapping(path)
     form = recognise(file)
     if mapping and form is not Format.TORCH:
-        raise CheckpointError(
-            Problem(
-                f"{path} names the mapping {mapping!r} in a {form.value[0]}",
-                "only PyTorch files hold several",
-                f"name the checkpoint without it: {file}",
-            )
+        raise CheckpointError.of(
+            f"{path} names the mapping {mapping!r} in a {form.value[0]}",
+            "only PyTorch files hold several",
+            f"name the checkpoint without it: {file}",
         )
     if digest is not None and form is Format.HDF5:
         # The HDF5 library can hang on damaged bytes, so it never sees them.
@@ -77,12 +75,10 @@ def _reader(form: Format, path: str, *mapping: str) -> CheckpointReader:
 
 def _require_digest(path: str, digest: str, pinned: str) -> None:
     if digest != pinned:
-        raise CheckpointError(
-            Problem(
-                f"{path} is not the checkpoint that was pinned",
-                f"its digest is {digest}, the pinned one {pinned}",
-                "restore the file from a copy, or plan again with the file as it is",
-            )
+        raise CheckpointError.of(
+            f"{path} is not the checkpoint that was pinned",
+            f"its digest is {digest}, the pinned one {pinned}",
+            "restore the file from a copy, or plan again with the file as it is",
         )
 
 
@@ -159,10 +155,8 @@ def _require_alike(spec: CheckpointSpec, last: CheckpointSpec) -> None:
         and (_has_mean(spec.tensors.get(name)) or _has_mean(last.tensors.get(name)))
     ]
     if differing:
-        raise CheckpointError(
-            Problem(
-                f"{spec.path} and {last.path} cannot be averaged",
-                f"they differ in the presence, shape or dtype of {', '.join(differing)}",
-                "average checkpoints of one run, saved by one version of the model",
-            )
+        raise CheckpointError.of(
+            f"{spec.path} and {last.path} cannot be averaged",
+            f"they differ in the presence, shape or dtype of {', '.join(differing)}",
+            "average checkpoints of one run, saved by one version of the model",
         )

@@ -344,12 +344,10 @@ def unreadable(path: str, what: str, cause: object) -> CheckpointError:
       cause: the reason; only the first line of an exception is shown.
     """
     lines = str(cause).splitlines() or [type(cause).__name__]
-    return CheckpointError(
-        Problem(
-            f"{path} cannot be read as {what}",
-            lines[0],
-            "name another checkpoint, or restore its files from a copy",
-        )
+    return CheckpointError.of(
+        f"{path} cannot be read as {what}",
+        lines[0],
+        "name another checkpoint, or restore its files from a copy",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord, runs
 from runner.system.atomic_files import make_container, next_numbered_folder
 from runner.system.status import Status
@@ -235,13 +235,13 @@ def no_such_run(container: Path, state: str, record: RunRecord, remedy: str) -> 
         for directory, former in runs(container)
     ]
     if not compared:
-        return RunDirectoryError(Problem(state, "it holds no run at all", remedy))
+        return RunDirectoryError.of(state, "it holds no run at all", remedy)
     directory, former, changes = min(compared, key=lambda run: len(run[2]))
     if former.fingerprint != record.fingerprint:
         changes = changes or [_UNSEEN]
     cause = f"{directory.path} is {former.status} after {_steps_taken(directory)} steps"
     cause += f" and differs: {'; '.join(changes)}" if changes else ""
-    return RunDirectoryError(Problem(state, cause, remedy))
+    return RunDirectoryError.of(state, cause, remedy)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from runner.config.masking import Mask
-from runner.errors import Problem, TrackingError
+from runner.errors import TrackingError
 from runner.tracking.journal import HISTOGRAM
 from runner.tracking.run_store import Tracker
 
@@ -33,12 +33,10 @@ def current_run() -> CurrentRun:
       TrackingError: when the code runs outside of a run.
     """
     if not _active:
-        raise TrackingError(
-            Problem(
-                "runner.current_run() is called outside of a run",
-                "no run is being trained in this process",
-                "call it from the data, model, callbacks or hooks of an experiment",
-            )
+        raise TrackingError.of(
+            "runner.current_run() is called outside of a run",
+            "no run is being trained in this process",
+            "call it from the data, model, callbacks or hooks of an experiment",
         )
     return _active[-1]
 

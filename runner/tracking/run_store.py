@@ -15,7 +15,7 @@ from filelock import Timeout
 
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
-from runner.errors import Problem, TrackingError
+from runner.errors import TrackingError
 from runner.system.status import Status
 from runner.tracking.address import Address, resolve
 from runner.tracking.backends import backend_of, configured_uris, mlflow_uri
@@ -224,12 +224,10 @@ class RunStore:
         try:
             files.claim()
         except Timeout as error:
-            raise TrackingError(
-                Problem(
-                    f"nothing can be recorded from {directory}",
-                    "another process records from it",
-                    "wait for it, or end it",
-                )
+            raise TrackingError.of(
+                f"nothing can be recorded from {directory}",
+                "another process records from it",
+                "wait for it, or end it",
             ) from error
         first_tags = _masked(tags, self.mask)
         opening = files.opening() or Opening(
@@ -340,14 +338,12 @@ class RunStore:
             return None
         run_id = self.run_id(directory)
         if run_id is None:
-            raise TrackingError(
-                Problem(
-                    f"the model of {directory} cannot be kept in {self.store}",
-                    "the run is not recorded there",
-                    f"deliver it first: python -m runner.sync {shlex.quote(str(directory))}"
-                    if self.recorded(directory)
-                    else "train with that tracking.uri",
-                )
+            raise TrackingError.of(
+                f"the model of {directory} cannot be kept in {self.store}",
+                "the run is not recorded there",
+                f"deliver it first: python -m runner.sync {shlex.quote(str(directory))}"
+                if self.recorded(directory)
+                else "train with that tracking.uri",
             )
         return self._mlflow().keep_model(run_id, model, register, alias=alias)
 
@@ -368,12 +364,10 @@ class RunStore:
     def _mlflow(self, uri: str = "") -> MlflowStore:
         """Returns MLflow, which has the artifact at `uri`."""
         if self._address is None:
-            raise TrackingError(
-                Problem(
-                    f"{uri} is in MLflow, and tracking is off",
-                    "tracking.uri is null, so there is no store to ask for it",
-                    "set tracking.uri to the store that has it, or name a path",
-                )
+            raise TrackingError.of(
+                f"{uri} is in MLflow, and tracking is off",
+                "tracking.uri is null, so there is no store to ask for it",
+                "set tracking.uri to the store that has it, or name a path",
             )
         if self._mlflow_store is None:
             # Importing MLflow takes seconds.
