@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 # Key of the metadata of a field that holds structured configs by name.
 ENTRIES = "entries"
+# The same of a field that holds a structured config, or a short form of it.
+SECTION = "section"
 
-hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
-"""Returns field -> annotation of a structured config."""
+
+@cache
+def hints(kind: Any) -> dict[str, Any]:
+    """Returns field -> annotation of a structured config, where that has no short form."""
+    sections = {field.name: field.metadata.get(SECTION) for field in dataclasses.fields(kind)}
+    return {name: sections.get(name) or hint for name, hint in get_type_hints(kind).items()}
 
 
 def entries(kind: type) -> dict[str, type]:
     """Returns the metadata of an untyped field that holds structured configs by name."""
     return {ENTRIES: kind}
+
+
+def section(kind: type) -> dict[str, type]:
+    """Returns the metadata of an untyped field that holds a structured config or a short form."""
+    return {SECTION: kind}
 
 
 def annotation(key: str, root: Any) -> Any:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src import backend
 from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib
 
@@ -120,6 +121,52 @@ def hand_over_losses(model: Any, scope: Any) -> None:
     for layer in layers_of(model):
         layer._loss_ids.update(map(id, layer._losses))
         scope.losses.extend(layer._losses)
+
+
+def add_losses(model: Any, losses: Sequence[Any]) -> None:
+    """Makes losses those that `add_loss` added in a model's last call, in place of its layers'.
+
+    A layer forgets the losses of a call when it is called again; nothing public clears them.
+    """
+    model._clear_losses()
+    model._losses.extend(losses)
+
+
+def seeds_of(model: Any) -> list[keras.Variable]:
+    """Returns the variables from which the layers of a model draw random numbers.
+
+    They are among its variables, and nothing public tells them apart.
+    """
+    return [generator.state for layer in layers_of(model) for generator in layer._seed_generators]
+
+
+def mask_of(tensor: Any) -> Any:
+    """Returns the mask that a layer gave its output, which losses and metrics read; or None."""
+    return backend.get_keras_mask(tensor)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Gives an output its mask."""
+    backend.set_keras_mask(tensor, mask)
+
+
+@contextmanager
+def replaced_moments(moments: Callable[..., Any]) -> Iterator[None]:
+    """Lets batch-norm layers use other statistics of a batch within the block.
+
+    Keras's `synchronized=True` needs a `tf.distribute.Strategy`. `moments` takes Keras's own
+    method, the layer, its inputs and mask, and returns mean and variance.
+    """
+    original = keras.layers.BatchNormalization._moments
+
+    def replaced(layer: Any, inputs: Any, mask: Any) -> Any:
+        return moments(original, layer, inputs, mask)
+
+    keras.layers.BatchNormalization._moments = replaced
+    try:
+        yield
+    finally:
+        keras.layers.BatchNormalization._moments = original
 
 
 @dataclass(frozen=True)
