@@ -159,9 +159,7 @@ def test_an_editable_install_leaves_no_copy_of_the_configs(tmp_path: Path) -> No
     assert not {name for name in names if "conf" in Path(name).parts}
 
 
-@pytest.mark.parametrize(
-    "file", ["constraints.txt", "constraints/oldest.txt", "constraints/middle.txt"]
-)
+@pytest.mark.parametrize("file", ["constraints.txt", *(f"constraints/{name}.txt" for name in SETS)])
 def test_constraints_are_names_and_versions_for_any_index(file: str) -> None:
     pin = re.compile(r"[a-z0-9._-]+==[a-z0-9.]+( ; [a-zA-Z0-9_.,'()=!<>* ]+)?")
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
