@@ -16,7 +16,7 @@ from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number, is_read
 from runner.config.schema import TrackingConfig
 from runner.console import Listing, Screen, as_text, plural, shaped, sized
-from runner.errors import CheckpointError, Problem, RunnerError
+from runner.errors import CheckpointError, RunnerError
 from runner.restoration.starting_scaffold import scaffold_yaml
 from runner.restoration.variables import WARM_STARTED, StateClass, classify
 from runner.runs.provenance import chain, provenance_of
@@ -193,12 +193,10 @@ def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:
 def _provenance(path: str, screen: Screen) -> int:
     provenance = provenance_of(path)
     if provenance is None:
-        raise CheckpointError(
-            Problem(
-                f"no {PROVENANCE} is beside {path}",
-                "a run writes it beside each of its checkpoints",
-                "name a checkpoint of a run, or its run directory",
-            )
+        raise CheckpointError.of(
+            f"no {PROVENANCE} is beside {path}",
+            "a run writes it beside each of its checkpoints",
+            "name a checkpoint of a run, or its run directory",
         )
     screen.write("\n".join((path, *chain(provenance))) + "\n")
     return 0

@@ -15,7 +15,7 @@ import zlib
 from enum import Enum
 
 from runner.checkpoints import archives, files
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 
 class Format(Enum):
@@ -131,12 +131,10 @@ def recognise(path: str) -> Format:
             return _file(path)
     except OSError as error:
         raise denied(path, error) from error
-    raise CheckpointError(
-        Problem(
-            f"there is no checkpoint at {path}",
-            "neither a file nor a directory nor a prefix",
-            "correct the path",
-        )
+    raise CheckpointError.of(
+        f"there is no checkpoint at {path}",
+        "neither a file nor a directory nor a prefix",
+        "correct the path",
     )
 
 
@@ -165,10 +163,7 @@ def split_mapping(path: str) -> tuple[str, str]:
 
 
 def is_v1(path: str) -> bool:
-    """Returns whether `path` is a V1 checkpoint: a file, or the pattern of its shards."""
-    directory, name = os.path.split(path)
-    if "?" in name:
-        return bool(files.matching(directory, name))
+    """Returns whether `path` is a V1 checkpoint, which is one file."""
     is_table = files.is_file(path) and files.read_end(path, len(TABLE_MAGIC)) == TABLE_MAGIC
     return is_table and not path.endswith(".index")
 
@@ -276,19 +271,15 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
 
 
 def _foreign(path: str, cause: str, remedy: str) -> CheckpointError:
-    return CheckpointError(
-        Problem(f"{path} is not a checkpoint of a known format", cause, remedy, KNOWN)
-    )
+    return CheckpointError.of(f"{path} is not a checkpoint of a known format", cause, remedy, KNOWN)
 
 
 def denied(path: str, error: OSError) -> CheckpointError:
     """Returns the error for a path that cannot be read."""
     forbidden = isinstance(error, PermissionError)
     remedy = "give this user the right to read it" if forbidden else "correct that"
-    return CheckpointError(
-        Problem(
-            f"{error.filename or path} cannot be read",
-            error.strerror or str(error),
-            f"{remedy}, or name another checkpoint",
-        )
+    return CheckpointError.of(
+        f"{error.filename or path} cannot be read",
+        error.strerror or str(error),
+        f"{remedy}, or name another checkpoint",
     )

@@ -14,7 +14,7 @@ from runner.checkpoints.pickle_nodes import (
     PersistentId,
     PickleError,
 )
-from runner.errors import CheckpointError, Problem, nearest
+from runner.errors import CheckpointError, nearest
 
 # Storage classes of `torch`, and the element types of `torch`, by NumPy's names.
 _DTYPES = {
@@ -126,13 +126,11 @@ def state_dict(root: Node, path: str, mapping: str = "") -> StateDict:
         node = top[mapping] if mapping else root
     tensors, tied = _distinct(_tensors(node))
     if not tensors:
-        raise CheckpointError(
-            Problem(
-                f"{path} holds no tensors" + (f" in {mapping!r}" if mapping else ""),
-                "it is a file of torch.save with other objects",
-                "name a file with a state_dict, or a mapping in this file after `#`",
-                tuple(f"{path}#{name}" for name in nearest(mapping, _mappings(top))),
-            )
+        raise CheckpointError.of(
+            f"{path} holds no tensors" + (f" in {mapping!r}" if mapping else ""),
+            "it is a file of torch.save with other objects",
+            "name a file with a state_dict, or a mapping in this file after `#`",
+            tuple(f"{path}#{name}" for name in nearest(mapping, _mappings(top))),
         )
     return StateDict(mapping, tensors, tied, step if type(step) is int else None)
 

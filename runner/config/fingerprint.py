@@ -170,12 +170,10 @@ class Identity:
         """Returns the fingerprint of an experiment that is a source of this run."""
         chain = (*self._asked_by, self._config)
         if experiment in chain:
-            raise ConfigError(
-                Problem(
-                    f"the experiment {experiment.name} is its own source",
-                    " <- ".join(config.name for config in (*chain, experiment)),
-                    "name another experiment or a checkpoint in one of them",
-                )
+            raise ConfigError.of(
+                f"the experiment {experiment.name} is its own source",
+                " <- ".join(config.name for config in (*chain, experiment)),
+                "name another experiment or a checkpoint in one of them",
             )
         return Identity(experiment, chain).fingerprint()
 

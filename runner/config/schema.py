@@ -138,6 +138,9 @@ class SweepConfig:
     on_error: choices.OnTrialError = choices.OnTrialError["continue"]
     # How often to retry a trial that fails or is killed, from its last checkpoint.
     retries: int = field(default=0, metadata=at_least(0))
+    # How many GPUs each of several trials that run at once has to itself, by CUDA_VISIBLE_DEVICES.
+    # Null: trials share all.
+    devices_per_trial: int | None = field(default=None, metadata=at_least(1))
     # Whether to draw figures of the trials for the parent run at the end.
     figures: bool = True
     # Swept keys that only repeat a trial. Trials that differ in no other key form one band of the

@@ -146,7 +146,7 @@ class TrainingStep:
         optimizer = next(iter(optimizers.values()))
 
         def differentiated(batch: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
-            means = self._forward(batch)
+            means = self._means(batch)
             pairs = optimizer.compute_gradients(means["loss"], variables)
             return means, [gradient for gradient, _ in pairs]
 
@@ -173,6 +173,7 @@ class TrainingStep:
                 if config.train.accumulate == 1
                 else accumulate(one_batch, metrics, variables, count=config.train.accumulate)
             )
+            means, gradients = self._replica.combined(means, gradients)
             with calling("optimizer"):
                 step = self._global_step
                 train_op = self._replica.shared_update(
@@ -182,7 +183,15 @@ class TrainingStep:
 
     def _next_means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         batch, waited = self._source.next()
-        return self._forward(batch), waited
+        return self._means(batch), waited
+
+    def _means(self, batch: Any) -> dict[str, tf.Tensor]:
+        """Returns the metrics of this copy's part of a batch, times its weight."""
+        part, weight = self._replica.share(batch)
+        means = self._forward(part)
+        if weight is None:
+            return means
+        return {name: value * tf.cast(weight, value.dtype) for name, value in means.items()}
 
     def _learning_rate(self) -> tuple[tf.Tensor | None, tf.Variable | None]:
         rate = learning_rate(self._config.optimizer, self._global_step.read_value())

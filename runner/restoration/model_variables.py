@@ -219,23 +219,19 @@ def eager_variables(model: Any) -> dict[str, Any]:
     elif isinstance(model, tf.Module):
         variables = dict(_of_module(model))
     else:
-        raise ConfigError(
-            Problem(
-                f"the model is a {type(model).__name__}",
-                "a Keras model, a tf.Module or a mapping name -> variable can be warm-started",
-            )
+        raise ConfigError.of(
+            f"the model is a {type(model).__name__}",
+            "a Keras model, a tf.Module or a mapping name -> variable can be warm-started",
         )
     for name, variable in variables.items():
         if not isinstance(variable, _VARIABLES):
             kind = type(variable).__name__
-            raise ConfigError(Problem(f"{name} is a {kind}", "it is not a tf.Variable"))
+            raise ConfigError.of(f"{name} is a {kind}", "it is not a tf.Variable")
     if not variables:
-        raise ConfigError(
-            Problem(
-                f"the model {getattr(model, 'name', '')} has no variables yet".replace("  ", " "),
-                "it is not built",
-                "build it, call it once, or pass input_shape=(None, ...)",
-            )
+        raise ConfigError.of(
+            f"the model {getattr(model, 'name', '')} has no variables yet".replace("  ", " "),
+            "it is not built",
+            "build it, call it once, or pass input_shape=(None, ...)",
         )
     return variables
 

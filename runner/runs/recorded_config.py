@@ -82,13 +82,11 @@ def _keys(overrides: Sequence[str]) -> Iterator[str]:
 def _recorded(directory: RunDirectory) -> DictConfig:
     if directory.read() is None:
         near = directory.path if directory.path.is_dir() else directory.path.parent
-        raise RunDirectoryError(
-            Problem(
-                f"run_dir is {directory.path}, which is not a run, and no experiment is named",
-                "it has no run.json",
-                "name a run, as in run_dir=runs/NAME/001, or its experiment: +experiment=NAME",
-                contents.runs_in(str(near)) if near.is_dir() else (),
-            )
+        raise RunDirectoryError.of(
+            f"run_dir is {directory.path}, which is not a run, and no experiment is named",
+            "it has no run.json",
+            "name a run, as in run_dir=runs/NAME/001, or its experiment: +experiment=NAME",
+            contents.runs_in(str(near)) if near.is_dir() else (),
         )
     try:
         recorded = OmegaConf.load(directory.config)
@@ -98,7 +96,7 @@ def _recorded(directory: RunDirectory) -> DictConfig:
         cause = "it does not name the experiment"
     if not isinstance(recorded, DictConfig) or "name" not in recorded:
         remedy = f"name the experiment with all of its overrides, and run_dir={directory.path}"
-        raise RunDirectoryError(Problem(f"{directory.config} cannot be used", cause, remedy))
+        raise RunDirectoryError.of(f"{directory.config} cannot be used", cause, remedy)
     return recorded
 
 

@@ -22,7 +22,7 @@ from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.atomic_files import require_absent, unfinished
 from runner.system.signals import Interruption
 from runner.system.user_code import calling
-from runner.tracking.tracker import ExportedModel, Field
+from runner.tracking.stored_runs import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.export_names import FILE, export_names
 from runner.training.run import Experiment

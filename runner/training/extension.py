@@ -11,7 +11,7 @@ from runner.errors import Problem, RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.epochs import RATE
 from runner.graph.variables import CheckpointSaver, saved_as
-from runner.runs.resumption import differences, start_from
+from runner.runs.resumption import differences
 from runner.runs.run_directory import RunDirectory
 from runner.training.run import Experiment, OpenedRun
 
@@ -41,12 +41,7 @@ def require_variables(experiment: Experiment, directory: RunDirectory) -> None:
             Problem(
                 f"{directory.path} cannot be extended: {'; '.join(changes)}",
                 f"its checkpoint has no such {', '.join(lacking[:_NAMED])}{more}",
-                start_from(
-                    directory,
-                    # Slots would be lacking again.
-                    [*changes, "optimizer._target_"],
-                    has_scaffolds=bool(experiment.config.scaffolds),
-                ),
+                "start another run, with a scaffold whose checkpoint is this run",
             )
         )
 

@@ -46,7 +46,7 @@ from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import Tracker, open_store
 from runner.tracking.current_run import CurrentRun
-from runner.tracking.tracker import RUN_DIR_TAG
+from runner.tracking.stored_runs import RUN_DIR_TAG
 from runner.training.proving import proven
 from runner.training.sources import FINGERPRINT_TAG, Sources, plan_run
 from runner.training.watch import SWEEP_TAG, TrialWatch
@@ -194,7 +194,7 @@ class Experiment:
     def resume_criteria(self) -> ResumeCriteria:
         """The criteria by which a run in `container` is resumed."""
         resume = self.config.resume.value
-        return ResumeCriteria(self.container, self.record, resume, self.settings)
+        return ResumeCriteria(self.container, self.record, resume)
 
     def make_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start, with all problems, also of proofs that fail.

@@ -26,7 +26,7 @@ from runner.tracking.encoding import Delivery, MetricPoint, Parameter, Tag, deco
 from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Tags, Text
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.tracker import ExportedModel, Field
+from runner.tracking.stored_runs import ExportedModel, Field
 from tests.tiny.recorded_runs import opening, record, steps
 
 

@@ -119,7 +119,7 @@ def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(tmp_
         "import logging, sys\n"
         "logging.basicConfig(level=logging.INFO)\n"
         "from runner.tracking.mlflow_store import MlflowStore\n"
-        "from runner.tracking.tracker import Status\n"
+        "from runner.system.status import Status\n"
         "from runner.tracking.tracking_directory import Opening\n"
         "opening = Opening(sys.argv[1], 'raced', 'one', {})\n"
         "run = MlflowStore('sqlite:///mlflow.db').open_run(opening, None, None)\n"
