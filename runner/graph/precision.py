@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.config.instantiation import build_target
 from runner.config.schema import MODEL_SWITCHES, RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.experiment import Model
 from runner.graph.optimization import Schedule
 from runner.graph.replica import Replica
@@ -100,12 +100,10 @@ def scaled_losses(
     if config.model.get("dtype_policy") != "mixed_float16":
         return dict(optimizers)
     if list(optimizers) != [Schedule()]:
-        raise ConfigError(
-            Problem(
-                "model.dtype_policy is mixed_float16, and scaffolds have schedules of their own",
-                "the scale of the loss belongs to one optimizer for all variables",
-                "use mixed_bfloat16, or delete freeze_until_step and learning_rate_multiplier",
-            )
+        raise ConfigError.of(
+            "model.dtype_policy is mixed_float16, and scaffolds have schedules of their own",
+            "the scale of the loss belongs to one optimizer for all variables",
+            "use mixed_bfloat16, or delete freeze_until_step and learning_rate_multiplier",
         )
     scaled = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
     return {schedule: scaled(optimizer, "dynamic") for schedule, optimizer in optimizers.items()}
