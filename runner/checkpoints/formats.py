@@ -78,8 +78,6 @@ _MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9)[ -~]", 
 NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 VECTORS_HEADER = re.compile(rb"(\d+) (\d+) *\r?\n")
 _VECTORS_ROW = re.compile(rb"[^\n]+?(?: " + NUMBER + rb"){4,}[ \r\n]")
-# The first entry of a V1 checkpoint has an empty key; its value begins with the list of tensors.
-_V1_START = re.compile(rb"\0\0[\x80-\xff]*[\0-\x7f]\n")
 _PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
 _SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
 _REMEDY = "name a checkpoint of one of these formats"
@@ -201,10 +199,6 @@ def _file(path: str) -> Format:
         raise _foreign(path, "it is the index of a bundle", remedy)
     if TORCH_MAGIC in head[:20]:
         return Format.TORCH
-    if head[257:262] == b"ustar":
-        cause = "it is a tar archive; PyTorch wrote such files before version 0.1.10"
-        remedy = "save it again with PyTorch: torch.save(torch.load(PATH), OTHER_PATH)"
-        raise _foreign(path, cause, remedy)
     # A safetensors file begins with the length of a JSON header, and the header.
     if 2 <= int.from_bytes(head[:8], "little") <= files.size(path) - 8 and head[8:9] == b"{":
         return Format.SAFETENSORS
@@ -259,11 +253,6 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
     if part := _PART.fullmatch(path):
         remedy = f"give the prefix instead: {part['prefix']}"
         return _foreign(path, "it is one file of a bundle", remedy)
-    if _V1_START.match(head):
-        cause = (
-            "it begins like a V1 checkpoint of TensorFlow and does not end like one: it is cut off"
-        )
-        return _foreign(path, cause, "copy it again")
     if graph := _SAVED_MODEL_FILE.fullmatch(path):
         folder = graph["folder"] or "."
         return _foreign(path, "it is the graph of a SavedModel", f"give its folder: {folder}")

@@ -32,6 +32,7 @@ from runner.config.scaffold_reading import read_scaffolds
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, to_compose
 from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
+from runner.internals.mlflow import records_load_of_any_store
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 # The modes that read a run's checkpoint.
@@ -249,6 +250,12 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
             f"export.register is {name!r}, and export.which is {SCAFFOLDS}",
             "a registered model belongs to a run, and no run has these values",
             "delete export.register",
+        )
+    if resolved["tracking"]["system_metrics"] and not records_load_of_any_store():
+        yield Problem(
+            "tracking.system_metrics is true",
+            "MLflow older than 3.7 records no load from here",
+            "install mlflow>=3.7, or delete it",
         )
     if None not in (resolved["predict"]["file"], resolved["predict"]["data"]):
         yield Problem(

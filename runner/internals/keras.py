@@ -13,6 +13,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src import backend
+
+# The class of the variables that layers and optimizers make. In Keras 3.6, `keras.Variable` is a
+# subclass of it, of which they have no instance; in newer versions it is the same.
+from keras.src.backend import Variable as Variable
 from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib
 
@@ -99,6 +103,16 @@ def flattened_map(layer: Any) -> tuple[int, ...]:
     return tuple(shape) if len(shape) > 2 and None not in shape and max(shape[:-1]) > 1 else ()
 
 
+def flatten_with_path(structure: Any) -> list[tuple[Any, Any]]:
+    """Returns (path, leaf) of a structure, by `keras.tree.flatten_with_path` where there is one."""
+    if hasattr(keras.tree, "flatten_with_path"):
+        return list(keras.tree.flatten_with_path(structure))
+    import optree  # Keras 3.6 takes structures apart by it, and has only the other half.
+
+    paths = optree.tree_paths(structure, none_is_leaf=True, namespace="keras")
+    return list(zip(paths, keras.tree.flatten(structure), strict=True))
+
+
 def metrics_of(model: Any) -> list[Any]:
     """Returns the metrics of a Keras model, also those that `compile` made or was given.
 
@@ -179,7 +193,7 @@ class Slot:
       trained: the variable that the optimizer trains, as it was given to `build`.
     """
 
-    variable: keras.Variable
+    variable: Variable
     name: str
     trained: Any
 
@@ -197,7 +211,7 @@ def slots_of(optimizer: Any) -> Iterator[Slot]:
             continue
         if isinstance(slots, list | tuple) and len(slots) == len(trained):
             for slot, variable in zip(slots, trained, strict=True):
-                if isinstance(slot, keras.Variable):
+                if isinstance(slot, Variable):
                     last = slot.path.rpartition("/")[2]
                     name = last.removeprefix(_slot_prefix(variable))
                     yield Slot(slot, attribute.strip("_") if name == last else name, variable)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.epochs import RATE
 from runner.graph.variables import CheckpointSaver, saved_as
@@ -37,12 +37,10 @@ def require_variables(experiment: Experiment, directory: RunDirectory) -> None:
     if lacking:
         changes = differences(directory.load_record().settings, experiment.record.settings)
         more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-        raise RunDirectoryError(
-            Problem(
-                f"{directory.path} cannot be extended: {'; '.join(changes)}",
-                f"its checkpoint has no such {', '.join(lacking[:_NAMED])}{more}",
-                "start another run, with a scaffold whose checkpoint is this run",
-            )
+        raise RunDirectoryError.of(
+            f"{directory.path} cannot be extended: {'; '.join(changes)}",
+            f"its checkpoint has no such {', '.join(lacking[:_NAMED])}{more}",
+            "start another run, with a scaffold whose checkpoint is this run",
         )
 
 
