@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
@@ -15,11 +15,13 @@ ENTRIES = "entries"
 SECTION = "section"
 
 
-@cache
-def hints(kind: Any) -> dict[str, Any]:
-    """Returns field -> annotation of a structured config, where that has no short form."""
+def _hints(kind: Any) -> dict[str, Any]:
     sections = {field.name: field.metadata.get(SECTION) for field in dataclasses.fields(kind)}
     return {name: sections.get(name) or hint for name, hint in get_type_hints(kind).items()}
+
+
+hints: Callable[[Any], dict[str, Any]] = cache(_hints)
+"""Returns field -> annotation of a structured config, also where the field has a short form."""
 
 
 def entries(kind: type) -> dict[str, type]:
