@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "tracking": (1.5, ("--repeats", "2", "--points", "10000")),
     "real_model": (1.7, ("--repeats", "2")),
     "keras_fit": (1.6, THREE),
+    "devices": (1.0, ("--repeats", "5")),
     "sweeps": (4.0, ("--repeats", "2", "--steps", "400")),
     "caller_thread": (0.4, ("--repeats", "15")),
     "cluster": (1.1, ()),
