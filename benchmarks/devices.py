@@ -1,4 +1,6 @@
-"""A step on two logical CPU devices and on one, with the same batch: `benchmarks.devices`.
+"""A step on two devices and on one, with the same batch: `python -m benchmarks.devices`.
+
+The devices are GPUs, or without them logical CPUs.
 
 Both sessions have the same numbers of threads. The processor time is the cost of the division, and
 says the same on a busy machine; the time of the clock is what two devices gain beside it.
@@ -18,16 +20,17 @@ from hydra import compose, initialize_config_dir
 from benchmarks.harness import Result, options, report, shown
 from benchmarks.turns import Taken, now
 from runner.config.composition import register, shipped
+from runner.config.schema import DevicesConfig
 from runner.config.validation import validate
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
+from runner.graph.devices import devices_of
 
 # experiment -> steps in a block, and what makes a batch of it worth dividing.
 CASES = {"digits_cnn": (10, ["data.batch_size=512"]), "lstm_cnn": (10, ["data.batch_size=512"])}
 LIMIT = 1.15
 BLOCKS = 7
 CLOCKS = {"cpu": "processor time", "wall": "clock"}
-DEVICES = ("/cpu:0", "/cpu:1")
 
 
 def build(experiment: str, count: int, overrides: list[str], folder: Path) -> BuiltGraph:
@@ -72,26 +75,28 @@ def timed(session: tf.Session, operation: tf.Operation) -> Callable[[int], Taken
 def threads() -> tf.ConfigProto:
     """Returns the same two threads for every session; each operation has one."""
     return tf.ConfigProto(
-        device_count={"CPU": len(DEVICES)},
+        device_count={"CPU": 2},
         intra_op_parallelism_threads=1,
         inter_op_parallelism_threads=2,
         use_per_session_threads=True,
+        allow_soft_placement=True,
     )
 
 
 def reduction(built: BuiltGraph) -> Callable[[int], Taken]:
     """Returns what copies the weights to the second device, and adds as many gradients up."""
+    first, second = devices_of(DevicesConfig(count=2)).names
     with tf.Graph().as_default():
         sums = []
         for spec in built.specs:
             if not spec.trainable:
                 continue
-            with tf.device(DEVICES[0]):
+            with tf.device(first):
                 weight = tf.get_variable(spec.name, spec.tensor.shape, use_resource=True)
                 value = weight.read_value()
-            with tf.device(DEVICES[1]):
+            with tf.device(second):
                 gradient = tf.identity(value)
-            with tf.device(DEVICES[0]):
+            with tf.device(first):
                 sums.append(tf.add_n([value, gradient]))
         session = tf.Session(config=threads())
         session.run(tf.global_variables_initializer())

@@ -154,9 +154,7 @@ def _physical(kind: str) -> int:
 def _divided(size: int, count: int) -> str:
     """Describes the parts of a batch, e.g. `32 each`."""
     least, rest = divmod(size, count)
-    return (
-        f"{least} each" if not rest else f"{least + 1} on the first {rest}, {least} on the others"
-    )
+    return f"parts of {least + 1} and {least}" if rest else f"{least} each"
 
 
 def _bytes(variable: Any) -> int:

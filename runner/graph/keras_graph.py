@@ -69,7 +69,8 @@ class KerasGraph(GraphMaker):
 
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
         """Builds the forward passes that train and evaluate, and the update of the variables."""
-        config, devices = self.config, devices_of(self.config.devices)
+        # An evaluation needs one device, and the machine may have no more.
+        config, devices = self.config, devices_of(self.config.devices) if train else Devices()
         with new_graph(config, replica) as graph, devices.scope(), dtype_policy(config):
             data = build_data(config)
             with replica.partitioned():
