@@ -86,7 +86,7 @@ def test_a_run_that_only_waits_for_its_delivery_is_finished(
 ) -> None:
     """No server answers: a signal shortens the wait, a second one ends it."""
     case = make_case(
-        "case", "+experiment=tiny", "tracking.uri=http://127.0.0.1:9", "session.grace_seconds=3"
+        "case", "+experiment=tiny", "tracking.uri=http://127.0.0.1:9", "session.grace_seconds=1"
     )
     run = case.directory("tiny/001")
     process = case.start()
