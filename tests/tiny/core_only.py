@@ -23,7 +23,7 @@ class Refuse:
 
 def main() -> None:
     """Prints what the model computes, and the names of the packages for runs that were imported."""
-    sys.meta_path.insert(0, Refuse())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Refuse())
     import keras
     import numpy as np
     from safetensors.numpy import save_file
