@@ -25,7 +25,7 @@ import safetensors.numpy
 import tensorflow as tf
 
 import runner
-from benchmarks.harness import Result, options, report, shown
+from benchmarks.harness import Result, memory, options, report, shown
 from runner.internals.keras import saved_groups
 from tests.tiny import torch_files
 
@@ -56,15 +56,10 @@ def cost(call: Callable[[], object], imports: float = 0.0, plan: float = 0.0) ->
     """Measures a call; Linux alone can forget an earlier peak of memory."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
-    before, start = _memory("VmRSS"), time.process_time()
+    before, start = memory("VmRSS"), time.process_time()
     call()
     taken = time.process_time() - start
-    return Cost(taken, _memory("VmHWM") - before, imports, plan)
-
-
-def _memory(key: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(key))
+    return Cost(taken, memory("VmHWM") - before, imports, plan)
 
 
 def resnet() -> keras.Model:
@@ -164,11 +159,11 @@ def of_resnet(folder: Path, repeats: int) -> list[Result]:
         for name, taken in measured.items():
             case, is_ours = f"ResNet-50 in .{suffix}", name == "runner.warm_start"
             cpu = tuple(each.cpu for each in taken)
-            memory = tuple(each.memory for each in taken)
+            peaks = tuple(each.memory for each in taken)
             ratio, limit = statistics.median(cpu) / base, TIME_LIMIT if is_ours else None
             results.append(Result(case, name, "s CPU", cpu, ratio, limit))
             limit = MEMORY_LIMIT if is_ours else None
-            results.append(Result(f"{case}: memory", name, "MiB", memory, limit=limit))
+            results.append(Result(f"{case}: memory", name, "MiB", peaks, limit=limit))
             if is_ours:
                 imports = tuple(each.imports for each in taken)
                 results.append(Result(case, "its import, once", "s CPU", imports))
@@ -187,12 +182,12 @@ def of_torch(folder: Path, repeats: int) -> list[Result]:
     results = []
     for name, taken in measured.items():
         cpu, plan = tuple(each.cpu for each in taken), tuple(each.plan for each in taken)
-        memory = tuple(each.memory for each in taken)
+        peaks = tuple(each.memory for each in taken)
         case, is_torch = f"1 GB in .{name}", name == "pt"
         results.append(Result(case, "plan", "s", plan, limit=0.2 if is_torch else None))
         ratio, limit = statistics.median(cpu) / base, 1.1 if is_torch else None
         results.append(Result(case, "warm_start", "s CPU", cpu, ratio, limit))
-        results.append(Result(f"{case}: memory", "warm_start", "MiB", memory, limit=2 * 16 + 64))
+        results.append(Result(f"{case}: memory", "warm_start", "MiB", peaks, limit=2 * 16 + 64))
     return shown(results)
 
 
