@@ -42,12 +42,14 @@ class Cost:
     Attributes:
       cpu: seconds of all threads of the process.
       memory: the peak of its memory over what it had before, in MiB.
+      peak: the peak of its memory from then on, in MiB.
       imports: the seconds of processor time that importing took before.
       plan: the seconds of planning.
     """
 
     cpu: float
     memory: float
+    peak: float
     imports: float = 0.0
     plan: float = 0.0
 
@@ -59,7 +61,8 @@ def cost(call: Callable[[], object], imports: float = 0.0, plan: float = 0.0) ->
     before, start = memory("VmRSS"), time.process_time()
     call()
     taken = time.process_time() - start
-    return Cost(taken, memory("VmHWM") - before, imports, plan)
+    peak = memory("VmHWM")
+    return Cost(taken, peak - before, peak, imports, plan)
 
 
 def resnet() -> keras.Model:
@@ -118,6 +121,18 @@ def large(path: Path) -> Cost:
     return cost(lambda: runner.warm_start(variables, _scaffolds(path)), imports, plan)
 
 
+def large_assigns(path: Path) -> Cost:
+    """Measures a loop that reads and assigns one value of 1 GB after the other."""
+    variables = {name: tf.Variable(tf.zeros(shape)) for name, shape in LARGE.items()}
+
+    def loop() -> None:
+        with safetensors.safe_open(path, framework="np") as file:
+            for name, variable in variables.items():
+                variable.assign(file.get_tensor(name))
+
+    return cost(loop)
+
+
 def _scaffolds(path: Path) -> dict[str, Any]:
     return {"all": {"variables": {"include": ["*"]}, "checkpoint": str(path)}}
 
@@ -164,10 +179,19 @@ def of_resnet(folder: Path, repeats: int) -> list[Result]:
             results.append(Result(case, name, "s CPU", cpu, ratio, limit))
             limit = MEMORY_LIMIT if is_ours else None
             results.append(Result(f"{case}: memory", name, "MiB", peaks, limit=limit))
+            results.append(_peak(case, name, measured))
             if is_ours:
                 imports = tuple(each.imports for each in taken)
                 results.append(Result(case, "its import, once", "s CPU", imports))
     return shown(results)
+
+
+def _peak(case: str, name: str, measured: Mapping[str, Sequence[Cost]]) -> Result:
+    """Compares the peak of the memory of a way's process with that of the first way."""
+    peaks = tuple(taken.peak for taken in measured[name])
+    base = statistics.median(taken.peak for taken in next(iter(measured.values())))
+    ratio = statistics.median(peaks) / base
+    return Result(f"{case}: peak", name, "MiB", peaks, ratio, 1.1)
 
 
 def of_torch(folder: Path, repeats: int) -> list[Result]:
@@ -177,9 +201,11 @@ def of_torch(folder: Path, repeats: int) -> list[Result]:
     twin, torch = folder / "large.safetensors", folder / "large.pt"
     safetensors.numpy.save_file(arrays, twin)
     torch_files.save_arrays(torch, arrays)
-    measured = costs({"safetensors": (large, twin), "pt": (large, torch)}, repeats)
+    ways = {"loop": (large_assigns, twin), "safetensors": (large, twin), "pt": (large, torch)}
+    measured = costs(ways, repeats)
     base = statistics.median(taken.cpu for taken in measured["safetensors"])
-    results = []
+    results = [_peak("1 GB", name, measured) for name in measured]
+    del measured["loop"]
     for name, taken in measured.items():
         cpu, plan = tuple(each.cpu for each in taken), tuple(each.plan for each in taken)
         peaks = tuple(each.memory for each in taken)

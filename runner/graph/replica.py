@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
@@ -72,6 +74,20 @@ class Replica:
         """Returns the batches that this copy reads."""
         return dataset
 
+    def share(self, batch: Any) -> tuple[Any, tf.Tensor | None]:
+        """Returns the part of a batch that this copy computes, and its weight in the whole batch.
+
+        The weight is a float64 scalar, by which the loss and all metrics of the part are
+        multiplied; None for the whole batch.
+        """
+        return batch, None
+
+    def combined(
+        self, means: dict[str, tf.Tensor], gradients: Gradients
+    ) -> tuple[dict[str, tf.Tensor], Gradients]:
+        """Returns metrics and gradients of whole batches for those of this copy's parts."""
+        return means, gradients
+
     def shared_update(
         self,
         optimizer: tf.compat.v1.train.Optimizer,
@@ -89,3 +105,43 @@ class Replica:
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement | None:
         """Returns where the named variables are; None when all are in this process."""
         return None
+
+
+def part_of(batch: Any, index: int, count: int) -> tuple[Any, tf.Tensor]:
+    """Returns one of `count` parts of a batch, and its share of the examples.
+
+    Parts differ by one example at most, the first ones are the larger. Of a batch with fewer
+    examples than parts, the last parts repeat the last example and have the weight 0: no part is
+    empty.
+
+    Args:
+      batch: nested tensors, also sparse and ragged, with the examples as first dimension; scalars
+        belong to every part.
+      index: which part.
+      count: how many there are.
+    """
+    size = _size(tf.nest.flatten(batch)[0])
+    # Rounded up, so that no part is empty before the first.
+    start, stop = (-(-number * size // count) for number in (index, index + 1))
+    taken = tf.minimum(start, size - 1)
+    part = tf.nest.map_structure(
+        partial(_examples, start=taken, stop=tf.maximum(stop, taken + 1)), batch
+    )
+    return part, tf.cast(stop - start, tf.float64) / tf.cast(size, tf.float64)
+
+
+def _size(value: Any) -> tf.Tensor:
+    """Returns the number of examples, an int64 scalar."""
+    if isinstance(value, tf.RaggedTensor):
+        return value.nrows(tf.int64)
+    if isinstance(value, tf.SparseTensor):
+        return value.dense_shape[0]
+    return tf.shape(value, out_type=tf.int64)[0]
+
+
+def _examples(value: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
+    if isinstance(value, tf.SparseTensor):
+        rest = value.dense_shape[1:]
+        size = tf.concat([[stop - start], rest], 0)
+        return tf.sparse.slice(value, tf.concat([[start], tf.zeros_like(rest)], 0), size)
+    return value[start:stop] if value.shape.rank != 0 else value

@@ -152,7 +152,8 @@ def _ready_op() -> tf.Tensor:
     variables, which then have values. Two such operations take 2 s of processor time for ResNet-50
     with Adam, this one 1 s.
     """
-    return tf.compat.v1.report_uninitialized_variables(tf.compat.v1.global_variables())
+    of_variables = tf.compat.v1.report_uninitialized_variables(tf.compat.v1.global_variables())
+    return tf.identity(of_variables)  # Unused, TensorFlow would complain of the tensor itself.
 
 
 def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:
