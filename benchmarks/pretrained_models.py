@@ -105,5 +105,7 @@ def fit(name: str, path: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    command: Callable[..., None] = {"save": save, "fit": fit}[sys.argv[1]]
-    command(*sys.argv[2:])
+    if sys.argv[1] == "save":
+        save(*sys.argv[2:])
+    else:
+        fit(*sys.argv[2:])
