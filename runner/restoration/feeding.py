@@ -11,6 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import CheckpointError, Problem
+from runner.internals.keras import flatten_with_path
 from runner.restoration.reference import Reference
 
 
@@ -49,7 +50,7 @@ def _input_structure(model: Any) -> Any:
 
 def by_name(structure: Any) -> dict[str, Any]:
     """Returns path -> leaf of a structure, `0/image`; the path of an only leaf is empty."""
-    leaves = keras.tree.flatten_with_path(structure)
+    leaves = flatten_with_path(structure)
     return {"/".join(map(str, path)): leaf for path, leaf in leaves}
 
 

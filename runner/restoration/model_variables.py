@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
-from runner.internals.keras import flattened_map, layers_of, slots_of
+from runner.internals.keras import Variable, flattened_map, layers_of, slots_of
 from runner.restoration.weights_layout import layers_around
 
 
@@ -236,7 +236,7 @@ def eager_variables(model: Any) -> dict[str, Any]:
     return variables
 
 
-_VARIABLES = (tf.Variable, keras.Variable)
+_VARIABLES = (tf.Variable, Variable)
 
 
 def _of_module(module: tf.Module) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from runner.config.choices import SCAFFOLDS
 from runner.config.fingerprint import NOT_IN_FINGERPRINT
 from runner.config.keys import flatten, leaves
 from runner.config.masking import MASKED
-from runner.config.schema import RunConfig
+from runner.config.schema import to_compose
 from runner.errors import ConfigError, Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.address import resolve
@@ -60,7 +60,7 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
         problems += _gone(directory, settings["tracking.uri"])
     if problems:
         raise ConfigError(*problems)
-    merged = OmegaConf.merge(OmegaConf.structured(RunConfig(scaffolds=None)), recorded)
+    merged = OmegaConf.merge(OmegaConf.structured(to_compose()), recorded)
     OmegaConf.set_struct(merged, False)
     for key in NOT_IN_FINGERPRINT:
         if key != "tracking":

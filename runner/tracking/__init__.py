@@ -15,7 +15,7 @@ limited time. Finding runs and models asks MLflow directly.
 - `encoding`: names and values within MLflow's limits
 - `address`: tracking URIs, shown without their passwords
 - `mlflow_store`, `mlflow_run`, `mlflow_connection`, `mlflow_models`: the only modules that import
-  MLflow
+  MLflow; `runner.internals.mlflow` has what older versions do otherwise
 
 The entry points are the functions below and the classes of `run_store`. Nothing here knows
 TensorFlow's graphs or sessions, or what a run computes.

@@ -14,6 +14,7 @@ from filelock import FileLock
 from mlflow import MlflowClient
 
 from runner.errors import TrackingError
+from runner.internals.mlflow import unchanged_logging
 from runner.tracking.address import Address
 
 
@@ -21,7 +22,7 @@ def open_client(address: Address) -> MlflowClient:
     """Opens the database, or asks the server for an experiment, and returns the client."""
     _quieten()
     if address.database is not None:
-        with exclusive(address.database):
+        with exclusive(address.database), unchanged_logging():
             return _client(address)
     if address.is_server:
         # MLflow's defaults retry for minutes. Values that the user has set stay.

@@ -241,7 +241,8 @@ class MlflowStore:
         except RunnerError:
             raise
         except Exception as error:
-            if "out-of-date database schema" in str(error):
+            # The second is MLflow 3.0's, of a database that a newer version wrote.
+            if any(text in str(error) for text in ("out-of-date database", "locate revision")):
                 remedy = (
                     "install the MLflow that wrote it, or back the database up and run:"
                     f" mlflow db upgrade {shlex.quote(self.address.shown)}"

@@ -27,6 +27,7 @@ from runner.console import Screen
 from runner.errors import InterruptedRunError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
+from runner.graph.devices import devices_of
 from runner.graph.replica import Replica
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
@@ -81,6 +82,8 @@ class Coordinator:
             inter_op_parallelism_threads=settings.inter_op_threads,
             allow_soft_placement=True,
         )
+        if cpus := devices_of(run.config.devices).logical_cpus:
+            config.device_count["CPU"] = cpus
         return ChiefSessionCreator(config=config, **arguments)
 
     def hooks(self, run: OpenedRun) -> tuple[_Hooks, _Hooks]:

@@ -22,6 +22,7 @@ import threading
 import time
 import types
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ MODULES = (
     "hydra_plugins.runner_sweepers.optuna",
     "mlflow",
     "mlflow.store.model_registry.sqlalchemy_store",
-    "mlflow.store.tracking.sqlalchemy_workspace_store",
     "optuna.samplers",
     "optuna.storages._rdb.models",
     "runner.__main__",
@@ -73,6 +73,8 @@ def import_everything() -> None:
     with without_import_notes(), without_collections():
         for module in MODULES:
             importlib.import_module(module)
+        with suppress(ModuleNotFoundError):  # Not in MLflow 3.8 and older.
+            importlib.import_module("mlflow.store.tracking.sqlalchemy_workspace_store")
         Plugins.instance()
     del os.environ[LEVEL]
     for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.tiny.recording"):
