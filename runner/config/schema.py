@@ -62,12 +62,15 @@ class ClusterConfig:
 
     # True starts all tasks as processes on this machine.
     local: bool = False
+    # How the tasks train one model.
+    mode: choices.ClusterMode = choices.ClusterMode.parameter_servers
     # True starts them even on a machine with a public address: TensorFlow's servers listen on all
     # interfaces, without a password.
     exposed: bool = False
     # How many tasks train, the chief included; with `local` only.
     workers: int = field(default=1, metadata=at_least(1, "1 is the chief alone"))
-    # How many parameter servers hold the variables; with `local` only.
+    # How many parameter servers hold the variables; with `local` only, and none in mode
+    # `collective`.
     ps: int = field(default=1, metadata=at_least(1))
     # True adds a task that evaluates every checkpoint.
     evaluator: bool = False
@@ -85,7 +88,7 @@ class ClusterConfig:
     # constructed, not to those of Keras.
     partition_bytes: int | None = field(default=None, metadata=at_least(1, "null partitions none"))
     # How long a task waits for others, in seconds: for servers to respond, for the chief to prepare
-    # the model, and for a synchronous update to complete.
+    # the model, and for a synchronous or collective update to complete.
     max_wait_secs: float = field(default=1800.0, metadata=choices.WAIT)
     # How often a waiting task checks, in seconds.
     recovery_wait_secs: float = field(default=2.0, metadata=choices.WAIT)

@@ -99,6 +99,7 @@ class KerasGraph(GraphMaker):
             parts.require_sources(of_model)
             trained = [*parts.trained(of_model).values()]
             training = step.build(trained, evaluation.metrics, model) if step else None
+            notes += replica.notes() if step else []
             if training is not None and config.callbacks:
                 training = replace(training, epoch=objective.epoch(training.train_op, graph))
             return parts.built(of_model, training, evaluation, notes=notes)
