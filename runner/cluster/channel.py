@@ -111,7 +111,10 @@ class Announcement:
 
     def content(self, session: _Session) -> bytes | None:
         """Returns the bytes of its string; None when it is not set."""
-        return bytes(session.run(self._text)) if self.is_set(session) else None
+        try:
+            return bytes(session.run(self._text)) if self.is_set(session) else None
+        except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError):
+            return None  # It was withdrawn in between.
 
 
 def ready_flags(servers: int) -> list[Announcement]:

@@ -16,7 +16,14 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.channel import Channel, FirstServer, listed, missing_of, shared_settings
+from runner.cluster.channel import (
+    Channel,
+    FirstServer,
+    listed,
+    missing_of,
+    require_agreement,
+    shared_settings,
+)
 from runner.cluster.collective import CollectiveReplica, Ending, InputPosition
 from runner.cluster.sessions import (
     ClusterTask,
@@ -73,8 +80,10 @@ class PeerWatch:
         while not self._ended.wait(self._poll_secs):
             try:
                 lost = self._is_lost()
-            except (tf.errors.OpError, RuntimeError):
+            except RuntimeError:
                 return  # The session is closed.
+            except tf.errors.OpError:
+                continue  # It is being closed, or a server is.
             if lost and not self._ended.is_set():
                 self._session.close()
                 return
@@ -237,9 +246,11 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         (address,) = cluster.addresses.chief
         announced = False
         while True:
-            # A chief that has started anew knows of no task.
-            self.server.require_agreement(self._task.config)
-            self.server.ask(lambda session, channel: channel.joined[here].set(session, self.name))
+            settings = self.server.ask(lambda session, channel: channel.settings.text(session))
+            require_agreement(self._task.config, settings)
+            if settings is not None:
+                # Again each time: a chief that has started anew knows of no task.
+                self.server.ask(lambda asked, channel: channel.joined[here].set(asked, self.name))
             if self.is_member():
                 return
             if not announced:

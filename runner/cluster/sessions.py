@@ -141,19 +141,17 @@ _CUT_OFF = re.compile(r"[Cc]ollective|incarnation|[Cc]losed|[Cc]ancel")
 def lost_task(cluster: ClusterConfig) -> LostServerError:
     """Returns the error of a process that another task's end leaves without a way to continue."""
     tasks = needed_tasks(cluster)
-    missing = listed(tasks, missing_of(tasks))
-    when, lost = " at the end of training", "and the last evaluation, are lost with it"
+    missing = missing_of(tasks)
+    lost = f"{listed(tasks, missing)} {'were' if len(missing) > 1 else 'was'} lost"
     if is_collective(cluster):
-        when = ""
-        lost = "are lost with it: collectives continue only in processes that start again"
-    return LostServerError(
-        Problem(
-            f"{missing or ('another task' if is_collective(cluster) else 'a parameter server')} "
-            f"was lost{when}",
-            f"the steps after the last checkpoint{', ' if when else ' '}{lost}",
-            "start it again if no launcher does; the same command continues the run",
-        )
-    )
+        state = lost if missing else "another task was lost"
+        cause = "the steps after the last checkpoint are lost with it: TensorFlow's collectives "
+        cause += "continue only in processes that start again"
+    else:
+        state = f"{lost if missing else 'a parameter server was lost'} at the end of training"
+        cause = "the steps after the last checkpoint, and the last evaluation, are lost with it"
+    remedy = "start it again if no launcher does; the same command continues the run"
+    return LostServerError(Problem(state, cause, remedy))
 
 
 @contextmanager
