@@ -9,10 +9,22 @@ VERSION = import sys; print("%d.%d" % sys.version_info[:2])
 
 VENV = .venv
 VENV_PYTHON = $(VENV)/bin/python
-OLDEST = .venv-oldest
 comma = ,
 EXTRAS = dev,hub,joblib,optuna,orbax,remote,slurm
 INPUTS = pyproject.toml constraints.txt
+UV = $(VENV_PYTHON) -m uv
+COMPILE = $(UV) pip compile --quiet pyproject.toml --universal --python-version 3.10 --no-header \
+	--no-annotate --no-emit-index-url --upgrade $(patsubst %,--extra %,$(subst $(comma), ,$(EXTRAS)))
+
+# The sets of versions that `make test-versions` tests, each with the first of its Pythons that uv
+# knows here; nothing downloads one.
+VERSIONS ?= oldest middle newest
+PYTHONS_oldest = 3.10 3.11 3.12
+PYTHONS_middle = 3.12 3.11 3.10
+PYTHONS_newest = 3.13 3.12 3.11
+CONSTRAINTS_oldest = constraints/oldest.txt
+CONSTRAINTS_middle = constraints/middle.txt
+CONSTRAINTS_newest = constraints.txt
 # The variables pin the tools that build packages from source too (older pips read the
 # first, newer the second) and build those in isolation whatever the age of pip.
 INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_USE_PEP517=1 \
@@ -27,15 +39,15 @@ ARGS ?=
 help:
 	@echo 'make run          train the example: python -m runner +experiment=lstm_cnn $$ARGS'
 	@echo 'make test         run the tests: pytest $$ARGS'
-	@echo 'make test-versions  run the tests that depend on versions with the oldest ones (Python 3.10 to 3.12)'
+	@echo 'make test-versions  run the tests that depend on versions with the oldest, middle and newest ones'
 	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
 	@echo 'make bench        run all benchmarks (20 minutes, 3 GB of disk for a while)'
 	@echo 'make docs         build the site in site/, its links checked (Python 3.11 or newer)'
 	@echo 'make pictures     make the pictures of the docs anew (needs chromium and tmux)'
 	@echo 'make check        lint, format check and strict types'
 	@echo 'make format       apply the formatter and the safe lint fixes'
-	@echo 'make constraints  pin the newest and the oldest versions that pyproject.toml allows'
-	@echo 'make clean        remove .venv, .venv-oldest and caches; runs and results stay'
+	@echo 'make constraints  pin the newest, the oldest and the middle versions that pyproject.toml allows'
+	@echo 'make clean        remove .venv, .venv-* and caches; runs and results stay'
 
 run: $(VENV)/installed
 	$(VENV_PYTHON) -m runner +experiment=lstm_cnn $(ARGS)
@@ -45,11 +57,17 @@ run: $(VENV)/installed
 test: $(VENV)/installed-dev
 	PYTHONDONTWRITEBYTECODE= $(VENV_PYTHON) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# The parts that meet other versions of libraries; all tests would take twice as long.
-test-versions: $(OLDEST)/installed
-	$(OLDEST)/bin/python -m pytest --numprocesses auto --dist loadfile \
+test-versions: $(VERSIONS:%=tested-%)
+
+# The parts that meet other versions of libraries, for all tests would take twice as long; and the
+# example, installed from a built package, killed and resumed.
+$(VERSIONS:%=tested-%): tested-%: .venv-%/installed
+	$(<D)/bin/python -VV
+	$(UV) pip check --python $(<D)/bin/python
+	PYTHONDONTWRITEBYTECODE= $(<D)/bin/python -m pytest --numprocesses auto --dist loadfile \
 		tests/unit/internals tests/unit/session tests/unit/checkpoints tests/unit/restoration \
 		tests/unit/graph tests/unit/tracking tests/unit/runs $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(<D)/bin/python -m pytest -m soak tests/integration/test_installed.py
 
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)
@@ -79,15 +97,14 @@ format: $(VENV)/installed-dev
 constraints: same-python
 	$(INSTALL) uv
 	rm -f uv.lock
-	$(VENV_PYTHON) -m uv export --quiet --python $(VENV_PYTHON) --no-python-downloads \
+	$(UV) export --quiet --python $(VENV_PYTHON) --no-python-downloads \
 		--all-extras --no-emit-project --no-hashes --no-annotate --no-header -o constraints.txt
 	rm -f uv.lock
-	$(VENV_PYTHON) -m uv pip compile --quiet pyproject.toml --resolution lowest-direct --universal \
-		--python-version 3.10 --no-header --no-annotate --no-emit-index-url --upgrade \
-		$(patsubst %,--extra %,$(subst $(comma), ,$(EXTRAS))) -o constraints/oldest.txt
+	$(COMPILE) -c constraints/oldest.in --resolution lowest-direct -o constraints/oldest.txt
+	$(COMPILE) -c constraints/middle.in -o constraints/middle.txt
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache build dist site
+	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache build dist site
 
 # Stamps: an install is repeated only when what it installs has changed.
 $(VENV)/created:
@@ -113,10 +130,13 @@ $(VENV)/installed-docs: $(VENV)/created $(INPUTS) | same-python
 	$(INSTALL) -e '.[docs]'
 	@touch $@
 
-$(OLDEST)/installed: pyproject.toml constraints/oldest.txt
-	"$(PYTHON)" -m venv $(OLDEST)
-	PIP_CONSTRAINT=constraints/oldest.txt PIP_BUILD_CONSTRAINT=constraints/oldest.txt \
-		$(OLDEST)/bin/python -m pip install --quiet --use-pep517 -c constraints/oldest.txt -e '.[$(EXTRAS)]'
+$(VERSIONS:%=.venv-%/installed): .venv-%/installed: $(INPUTS) constraints/oldest.txt constraints/middle.txt | $(VENV)/installed-dev
+	@rm -rf $(@D)
+	@for python in $(PYTHONS_$*); do \
+		$(UV) venv --quiet --no-python-downloads --python $$python $(@D) 2>/dev/null && exit 0; \
+	done; echo 'The $* versions need one of Python $(PYTHONS_$*).' >&2; exit 1
+	$(UV) pip install --quiet --python $(@D)/bin/python -b constraints.txt \
+		-c $(CONSTRAINTS_$*) -e '.[$(EXTRAS)]'
 	@touch $@
 
 # A Python asked for by name must be the one that .venv was made with.

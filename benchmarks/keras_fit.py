@@ -32,19 +32,22 @@ CASES = {"lstm_cnn": (250, 0.95), "digits_cnn": (1000, 0.8)}
 
 
 class Fit(keras.callbacks.Callback):
-    """`fit` in a separate thread, which takes steps on request."""
+    """`fit` in a separate thread, which takes steps on request.
 
-    def __init__(self, model: keras.Model, data: Any) -> None:
+    Args:
+      model: compiled.
+      data: makes batches, without end.
+    """
+
+    def __init__(self, model: keras.Model, data: Callable[[], tf.data.Dataset]) -> None:
         super().__init__()
         self._wanted, self._go, self._done = 0, threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._fit, args=(model, data))
         self._thread.start()
 
-    def _fit(self, model: keras.Model, data: Any) -> None:
+    def _fit(self, model: keras.Model, data: Callable[[], tf.data.Dataset]) -> None:
         self._wait()
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(1e-3), loss)
-        batches = data.train().prefetch(tf.data.AUTOTUNE)
+        batches = data().prefetch(tf.data.AUTOTUNE)
         model.fit(batches, steps_per_epoch=NEVER, verbose=0, shuffle=False, callbacks=[self])
 
     def _wait(self) -> None:
@@ -94,7 +97,10 @@ def composed(experiment: str, folder: Path, steps: int) -> tuple[RunConfig, Call
 
     def fit() -> Fit:
         nodes = dict(plain) if isinstance(plain, dict) else {}
-        return Fit(instantiate(nodes["model"]), instantiate(nodes["data"]))
+        model = instantiate(nodes["model"])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(1e-3), loss)
+        return Fit(model, instantiate(nodes["data"]).train)
 
     return validate(config, (experiment,)), fit
 

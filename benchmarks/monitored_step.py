@@ -12,37 +12,69 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import runner
 from benchmarks.harness import Result, compare, options, report, shown
+from benchmarks.keras_fit import Fit
 from benchmarks.tracking import opened
 from runner.hooks import MetricsHook
 from runner.system.status import Status
 from runner.tracking import Tracker
 
-BATCH, WIDTH = 32, 64
+BATCH, WIDTH, PIPELINE_WIDTH = 32, 64, 32
+# Where the batch comes from.
+PIPELINE, CONSTANT, FED = "tf.data, prefetched", "constant batch", "NumPy batch fed"
 # The step that never comes.
 NEVER = 10**12
 MORE_HOOKS = 8
+MORE = f"runner, {4 + MORE_HOOKS} hooks"
 UNIT = "us"
 
 
-class Graph:
-    """32x64 times 64x64 with gradient descent, on a constant or a fed batch."""
+def batches() -> tf.data.Dataset:
+    """Returns shuffled batches without end: features and labels, both 32x32."""
+    features = np.random.default_rng(0).normal(size=[100 * BATCH, PIPELINE_WIDTH])
+    pairs = (features.astype(np.float32), np.ones(features.shape, np.float32))
+    data = tf.data.Dataset.from_tensor_slices(pairs).shuffle(len(features), seed=1).repeat()
+    return data.batch(BATCH, drop_remainder=True)
 
-    def __init__(self, fed: bool) -> None:
-        self.batch = np.random.default_rng(0).normal(size=(BATCH, WIDTH)).astype(np.float32)
-        shape = [None, WIDTH]
-        self.x = tf.placeholder(tf.float32, shape) if fed else tf.constant(self.batch)
-        weights = tf.get_variable("weights", [WIDTH, WIDTH])
-        self.loss = tf.reduce_mean((tf.matmul(self.x, weights) - 1.0) ** 2)
+
+class Graph:
+    """A product of matrices with gradient descent: 32x64 times 64x64, from a pipeline 32x32."""
+
+    def __init__(self, source: str, of_runner: bool = False) -> None:
+        self.feed = None
+        labels: Any = 1.0
+        if source == PIPELINE:
+            iterator: Any = tf.data.make_initializable_iterator(
+                batches().prefetch(tf.data.AUTOTUNE)
+            )
+            batch = iterator.get_next()
+            if of_runner:
+                iterator = runner.TrainingInput(batches(), prefetch=True)
+                batch, _ = iterator.next()
+            tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+            features, labels = batch
+        else:
+            batch = np.random.default_rng(0).normal(size=(BATCH, WIDTH)).astype(np.float32)
+            features = tf.constant(batch)
+            if source == FED:
+                features = tf.placeholder(tf.float32, [None, WIDTH])
+                self.feed = {features: batch}
+        weights = tf.get_variable("weights", [features.shape[1]] * 2)
+        self.loss = tf.reduce_mean((tf.matmul(features, weights) - labels) ** 2)
         self.step = tf.train.get_or_create_global_step()
         self.train_op = tf.train.GradientDescentOptimizer(0.01).minimize(self.loss, self.step)
         with tf.control_dependencies([self.train_op]):
             self.step_after = tf.identity(self.step.read_value())
-        self.feed = {self.x: self.batch} if fed else None
+
+
+def initialise(session: tf.Session) -> None:
+    """Initialises the default graph."""
+    session.run([tf.global_variables_initializer(), tf.tables_initializer()])
 
 
 class FetchesLoss(tf.train.SessionRunHook):
@@ -93,7 +125,7 @@ class RecordingCreator(tf.train.SessionCreator):
     def create_session(self) -> tf.Session:
         """Returns the session, initialised."""
         self.session = Recording()
-        self.session.run(tf.global_variables_initializer())
+        initialise(self.session)
         return self.session
 
 
@@ -105,12 +137,12 @@ def merged_fetches(graph: Graph, hooks: Sequence[tf.train.SessionRunHook]) -> An
         return creator.session.fetches
 
 
-def time_steps(step: Callable[[], object], steps: int) -> float:
-    """Returns microseconds per step."""
+def time_steps(step: Callable[[], object], calls: int, steps: int = 1) -> float:
+    """Returns microseconds per step, of which a call takes `steps`."""
     start = time.perf_counter()
-    for _ in range(steps):
+    for _ in range(calls):
         step()
-    return (time.perf_counter() - start) / steps * 1e6
+    return (time.perf_counter() - start) / (calls * steps) * 1e6
 
 
 class Ways:
@@ -130,24 +162,35 @@ class Ways:
     def __exit__(self, *error: object) -> None:
         self._open.close()
 
-    def bare(self, kind: type[tf.Session], fed: bool) -> Callable[[], float]:
+    def bare(self, kind: type[tf.Session], source: str) -> Callable[[], float]:
         """Runs in one `run` what caller and hooks of the monitored sessions fetch."""
         with tf.Graph().as_default():
-            graph = Graph(fed)
+            graph = Graph(source)
             fetches = merged_fetches(graph, four_hooks(graph, self._directory, self._tracker()))
             session = self._open.enter_context(kind())
-            session.run(tf.global_variables_initializer())
+            initialise(session)
         return self._timed(partial(session.run, fetches, graph.feed))
 
-    def monitored(self, api: Any, fed: bool, more_hooks: int = 0) -> Callable[[], float]:
+    def monitored(
+        self, api: Any, source: str, more_hooks: int = 0, *, of_runner: bool = False
+    ) -> Callable[[], float]:
         """Runs the train op in a MonitoredTrainingSession with four hooks, and perhaps more."""
         with tf.Graph().as_default() as default:
-            graph = Graph(fed)
+            graph = Graph(source, of_runner)
             hooks = four_hooks(graph, self._directory, self._tracker())
             hooks += [FetchesLoss(graph.loss) for _ in range(more_hooks)]
             session = api.MonitoredTrainingSession(hooks=hooks)
             self._open.callback(close_in, default, session)
         return self._timed(partial(session.run, graph.train_op, graph.feed))
+
+    def fit(self) -> Callable[[], float]:
+        """Trains the same model on the same pipeline, without any hook or recording."""
+        model = keras.Sequential([keras.layers.Dense(PIPELINE_WIDTH, use_bias=False)])
+        model.compile(keras.optimizers.SGD(0.01), "mse", steps_per_execution=1)
+        fit = Fit(model, batches)
+        self._open.callback(fit.close)
+        fit.steps(200)
+        return partial(time_steps, partial(fit.steps, self._steps), 1, self._steps)
 
     def _tracker(self) -> Tracker:
         folder = self._directory / f"run-{next(self._numbers)}"
@@ -164,26 +207,31 @@ def measure(directory: Path, repeats: int, steps: int) -> list[Result]:
     """Returns the results of all ways, and their ratios."""
     results: list[Result] = []
     with Ways(directory, steps) as ways:
-        for case, fed in (("constant batch", False), ("NumPy batch fed", True)):
-            results += compare(
-                case,
-                UNIT,
-                {
-                    "Session.run": ways.bare(tf.Session, fed),
-                    "CachedSession.run": ways.bare(runner.CachedSession, fed),
-                    "tensorflow, 4 hooks": ways.monitored(tf.train, fed),
-                    "runner, 4 hooks": ways.monitored(runner, fed),
-                    f"runner, {4 + MORE_HOOKS} hooks": ways.monitored(runner, fed, MORE_HOOKS),
-                },
-                {"CachedSession.run": 0.35, "runner, 4 hooks": 0.35},
-                repeats,
-            )
-            base, _, theirs, ours, more = results[-5:]
-            results += shown([over(f"{case}, over TensorFlow's", ours, theirs, 0.2)])
-            pairs = zip(more.values, ours.values, strict=True)
+        for case in (PIPELINE, CONSTANT, FED):
+            theirs, ours = "tensorflow, 4 hooks", "runner, 4 hooks"
+            timed = {
+                "Session.run": ways.bare(tf.Session, case),
+                "CachedSession.run": ways.bare(runner.CachedSession, case),
+                theirs: ways.monitored(tf.train, case),
+                ours: ways.monitored(runner, case, of_runner=True),
+                MORE: ways.monitored(runner, case, MORE_HOOKS, of_runner=True),
+            }
+            if case == PIPELINE:
+                timed["runner, 4 hooks, tf.data's iterator"] = ways.monitored(runner, case)
+                timed["keras.Model.fit"] = ways.fit()
+            limits = {"CachedSession.run": 0.35, ours: 0.35}
+            taken = {way.way: way for way in compare(case, UNIT, timed, limits, repeats)}
+            results += taken.values()
+            limit = 0.35 if case == PIPELINE else 0.2
+            title = f"{case}, over TensorFlow's"
+            results += shown([over(title, taken[ours], taken[theirs], limit)])
+            if case == PIPELINE:
+                fit = taken["keras.Model.fit"]
+                results += shown([over(f"{case}, over fit", taken[ours], fit, 1.0)])
+            pairs = zip(taken[MORE].values, taken[ours].values, strict=True)
             times = tuple((with_more - four) / MORE_HOOKS for with_more, four in pairs)
             further = Result(f"{case}, over Session.run", "each further hook", UNIT, times)
-            results += shown([over(further.case, further, base, 0.03)])
+            results += shown([over(further.case, further, taken["Session.run"], 0.03)])
     return results
 
 
@@ -198,7 +246,7 @@ def delivering(directory: Path, api: Any, seconds: float) -> float:
     folder = Path(tempfile.mkdtemp(dir=directory))
     tracker = opened(folder, f"sqlite:///{directory}/mlflow.db", followed=True, seconds=60.0)
     with tf.Graph().as_default():
-        graph = Graph(fed=False)
+        graph = Graph(CONSTANT)
         hooks = four_hooks(graph, directory, tracker)
         with api.MonitoredTrainingSession(hooks=hooks) as session:
             step = partial(session.run, graph.train_op)

@@ -28,8 +28,7 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.system.status import Status
 from runner.tracking.follower_process import FollowerProcess
-from runner.tracking.run_store import RunStore
-from runner.tracking.tracker import Tracker
+from runner.tracking.run_store import RunStore, Tracker
 from runner.tracking.tracking_directory import TrackingDirectory
 
 NO_STORE = "http://127.0.0.1:9"

@@ -7,6 +7,10 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none.
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ class RunnerError(Exception):
     def __init__(self, *problems: Problem) -> None:
         super().__init__(*problems)
         self.problems = problems
+
+    @classmethod
+    def of(cls, state: str, cause: str = "", remedy: str = "", choices: Sequence[str] = ()) -> Self:
+        """Returns the error of one problem, with the attributes of `Problem`."""
+        return cls(Problem(state, cause, remedy, choices))
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)

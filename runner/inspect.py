@@ -16,8 +16,7 @@ from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number, is_read
 from runner.config.schema import TrackingConfig
 from runner.console import Listing, Screen, as_text, plural, shaped, sized
-from runner.errors import CheckpointError, Problem, RunnerError
-from runner.restoration.starting_scaffold import scaffold_yaml
+from runner.errors import CheckpointError, RunnerError
 from runner.restoration.variables import WARM_STARTED, StateClass, classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
@@ -39,7 +38,6 @@ _FLAGS = {
     "--all": "a row for every tensor: optimizer slots, counters and seeds too",
     "--digest": "the SHA-256 that a run pins a source by; reads all of a file without checksums",
     "--provenance": "where the variables of a run's checkpoint came from, back to the first source",
-    "--as-scaffold": "print a scaffold's YAML to start from: includes, and renames by prefix",
 }
 
 
@@ -58,10 +56,6 @@ def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -
             if parsed.provenance:
                 return _provenance(resolved[0][0], screen)
             checkpoints = [Checkpoint(open_checkpoint(path)) for (path,) in resolved]
-        if parsed.as_scaffold:
-            spec = checkpoints[0].spec
-            screen.write(scaffold_yaml(parsed.paths[0], spec, _classes(spec)))
-            return SAME
         if len(checkpoints) == 1:
             _list(checkpoints[0], parsed, screen)
             return SAME
@@ -193,12 +187,10 @@ def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:
 def _provenance(path: str, screen: Screen) -> int:
     provenance = provenance_of(path)
     if provenance is None:
-        raise CheckpointError(
-            Problem(
-                f"no {PROVENANCE} is beside {path}",
-                "a run writes it beside each of its checkpoints",
-                "name a checkpoint of a run, or its run directory",
-            )
+        raise CheckpointError.of(
+            f"no {PROVENANCE} is beside {path}",
+            "a run writes it beside each of its checkpoints",
+            "name a checkpoint of a run, or its run directory",
         )
     screen.write("\n".join((path, *chain(provenance))) + "\n")
     return 0

@@ -17,7 +17,7 @@ from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, table, text
-from runner.runs.resumption import Opening, extension_lines, skipped_run_notice
+from runner.runs.resumption import Opening, skipped_run_notice
 from runner.runs.run_directory import mark_killed_runs
 from runner.runs.saved_checkpoints import recover
 from runner.system.atomic_files import disk_errors
@@ -190,7 +190,5 @@ def _introduce(run: OpenedRun) -> None:
         notes.append("own checkpoint: pretrained sources not read")
     else:
         notes += summary(run.plan)
-    if extended is not None:
-        notes += extension_lines(extended, record)
     for note in notes:
         screen.line(f"  {note}")

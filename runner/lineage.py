@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import Problem, RunDirectoryError, RunnerError
+from runner.errors import RunDirectoryError, RunnerError
 from runner.runs.provenance import DIGEST, SOURCE_RUN_TAG, SOURCE_TAG, run_directory
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.address import DEFAULT_URI
@@ -42,8 +42,8 @@ def lineage(run: str, uri: str = DEFAULT_URI) -> Ancestor:
     if RunDirectory(path).read() is not None:
         return _run(path)
     if path.is_dir():
-        raise RunDirectoryError(
-            Problem(f"{path} is no run", "it has no run.json", "name a run, such as runs/NAME/001")
+        raise RunDirectoryError.of(
+            f"{path} is no run", "it has no run.json", "name a run, such as runs/NAME/001"
         )
     from runner.tracking.mlflow_store import MlflowStore
 

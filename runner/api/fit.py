@@ -19,7 +19,7 @@ from runner.config.composition import (
 )
 from runner.config.fit_experiment import FitExperiment
 from runner.config.instantiation import python_objects
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.system.atomic_files import write_text
 from runner.system.imports import import_tensorflow
 from runner.training.watch import TrialWatch
@@ -152,7 +152,7 @@ def _steps(data: Mapping[str, Any]) -> int:
     steps = FitData(**data).steps()
     if steps is None:
         cause = "the data do not tell how many batches they have"
-        raise ConfigError(Problem("the length of an epoch is not known", cause, "steps_per_epoch="))
+        raise ConfigError.of("the length of an epoch is not known", cause, "steps_per_epoch=")
     return steps
 
 

@@ -18,7 +18,7 @@ from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import validate
 from runner.console import Listing, as_html
-from runner.errors import Problem, RunnerError
+from runner.errors import RunnerError
 from runner.runs.recorded_config import recorded_config
 from runner.runs.run_directory import RunDirectory
 from runner.tracking import open_store
@@ -93,7 +93,7 @@ class Result:
     def _run(self) -> RunDirectory:
         if self.directory is None:
             state = f"mode={self.config.mode.value} has made no run"
-            raise RunnerError(Problem(state, "only a run has this", "train it: mode=train"))
+            raise RunnerError.of(state, "only a run has this", "train it: mode=train")
         return RunDirectory(self.directory)
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import is_from_run_dir, validate
 from runner.console import screen_of_process
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.runs.recorded_config import recorded_config
 from runner.runs.run_directory import runs
 from runner.system.imports import import_tensorflow
@@ -73,7 +73,7 @@ def run(
             return run_config(without_hydra(command), [*named, *typed])[0]
         if typed:
             remedy = "change the configuration itself"
-            raise ConfigError(Problem("overrides go with the name of an experiment", remedy=remedy))
+            raise ConfigError.of("overrides go with the name of an experiment", remedy=remedy)
         return run_config(experiment, [])[0]
 
 
@@ -87,7 +87,7 @@ def run_config(
     valid = resolve_cluster(validate(config, experiment_names()), os.environ)
     if is_task(valid.cluster, PS, WORKER, EVALUATOR):
         remedy = "start each with the command line: python -m runner"
-        raise ConfigError(Problem("this process is a task of a cluster", remedy=remedy))
+        raise ConfigError.of("this process is a task of a cluster", remedy=remedy)
     if launches(valid):
         command = task_command(HydraConfig.get(), shipped("conf"))
         seconds = valid.session.grace_seconds

@@ -124,12 +124,10 @@ class AdapterReader(CheckpointReader):
     def _config(self) -> Mapping[str, Any]:
         file = os.path.join(os.path.dirname(self._adapter.spec().path), CONFIG)
         if not files.is_file(file):
-            raise CheckpointError(
-                Problem(
-                    f"{self._path}: the adapter has no {CONFIG}",
-                    f"it holds the scale of the product, and {file} does not exist",
-                    "copy it there from where the adapter is saved",
-                )
+            raise CheckpointError.of(
+                f"{self._path}: the adapter has no {CONFIG}",
+                f"it holds the scale of the product, and {file} does not exist",
+                "copy it there from where the adapter is saved",
             )
         with explained(file, "the configuration of an adapter"):
             config = json.loads(files.read_text(file))
@@ -138,20 +136,16 @@ class AdapterReader(CheckpointReader):
                 kind = "DoRA"
             start = str(config.get("init_lora_weights")).lower()
         if kind != "LORA":
-            raise CheckpointError(
-                Problem(
-                    f"{file} describes an adapter of type {kind}",
-                    "only LoRA adds a product of two matrices to a tensor",
-                    "merge it with peft (merge_and_unload) and name the merged model",
-                )
+            raise CheckpointError.of(
+                f"{file} describes an adapter of type {kind}",
+                "only LoRA adds a product of two matrices to a tensor",
+                "merge it with peft (merge_and_unload) and name the merged model",
             )
         if start not in _STARTS:
-            raise CheckpointError(
-                Problem(
-                    f"{file} describes an adapter that began as {start}",
-                    "such an adapter also changes the weights of the model that it is added to",
-                    "merge it with peft (merge_and_unload) and name the merged model",
-                )
+            raise CheckpointError.of(
+                f"{file} describes an adapter that began as {start}",
+                "such an adapter also changes the weights of the model that it is added to",
+                "merge it with peft (merge_and_unload) and name the merged model",
             )
         return dict(config)
 

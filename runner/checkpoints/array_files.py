@@ -20,7 +20,7 @@ from runner.checkpoints.reader import (
     parse_dtype,
     read_array,
 )
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 SUFFIX = ".npy"
 
@@ -69,12 +69,10 @@ def _dtype_name(dtype: np.dtype[np.generic]) -> str:
 
 
 def _pickled(path: str, name: str = "") -> CheckpointError:
-    return CheckpointError(
-        Problem(
-            f"{path} holds pickled Python objects{f' in {name}' if name else ''}",
-            "to load a pickle is to run whatever code is in it, so it is never loaded",
-            "if you trust the file, load it yourself and save its arrays: np.savez(path, **arrays)",
-        )
+    return CheckpointError.of(
+        f"{path} holds pickled Python objects{f' in {name}' if name else ''}",
+        "to load a pickle is to run whatever code is in it, so it is never loaded",
+        "if you trust the file, load it yourself and save its arrays: np.savez(path, **arrays)",
     )
 
 

@@ -27,7 +27,7 @@ from runner.checkpoints.reader import (
     require_names,
 )
 from runner.checkpoints.tables import entries, first_value, require_intact
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 from runner.internals.tensorflow import (
     BundleEntryProto,
     SavedTensorSlices,
@@ -125,12 +125,10 @@ class BundleReader(CheckpointReader):
     def _require_intact(self) -> None:
         """Makes the checks that TensorFlow omits; raises OSError or ValueError."""
         if _WILDCARD.search(self.prefix):
-            raise CheckpointError(
-                Problem(
-                    f"{self.prefix} cannot be opened by TensorFlow",
-                    "it takes *, ? and [ in a path as wildcards, and finds nothing",
-                    "rename the directory or the checkpoint",
-                )
+            raise CheckpointError.of(
+                f"{self.prefix} cannot be opened by TensorFlow",
+                "it takes *, ? and [ in a path as wildcards, and finds nothing",
+                "rename the directory or the checkpoint",
             )
         for key, value in entries(f"{self.prefix}.index"):
             if key:  # The first entry describes the shards.
@@ -166,7 +164,7 @@ class BundleReader(CheckpointReader):
 
 
 class V1Reader(BundleReader):
-    """Reads the V1 checkpoint at `prefix`: a file, or a pattern such as `model-7-?????-of-00004`.
+    """Reads the V1 checkpoint in the file `prefix`.
 
     TensorFlow's reader checks the CRC-32C of every block that is read. `RestoreV2` reads this
     format too.
@@ -175,17 +173,14 @@ class V1Reader(BundleReader):
     format, what = "TensorFlow V1 checkpoint", "a TensorFlow V1 checkpoint"
 
     def _require_intact(self) -> None:
-        for shard in self._shards():
-            for tensor in SavedTensorSlices.FromString(first_value(shard)).meta.tensor:
-                require_possible(tensor.name.encode(), tensor.shape, tensor.slice)
-                _require_value_type(tensor.name.encode(), tensor.type)
+        for tensor in SavedTensorSlices.FromString(first_value(self.prefix)).meta.tensor:
+            require_possible(tensor.name.encode(), tensor.shape, tensor.slice)
+            _require_value_type(tensor.name.encode(), tensor.type)
 
     def _content(self) -> Callable[[], str]:
-        shards = self._shards()
-        if excess := archives.implausible(self._least_bytes(), sum(map(files.size, shards))):
+        if excess := archives.implausible(self._least_bytes(), files.size(self.prefix)):
             raise ValueError(excess)
-        parts = [files.digest_later(shard) for shard in shards]
-        return parts[0] if len(parts) == 1 else lambda: files.digest_of_parts(p() for p in parts)
+        return files.digest_later(self.prefix)
 
     def _tensor(self, key: str) -> NDArray[np.generic]:
         try:
@@ -194,8 +189,7 @@ class V1Reader(BundleReader):
             if not isinstance(error.__cause__, tf.errors.UnimplementedError):
                 # TensorFlow calls a tensor in a damaged block not found.
                 with explained(self.prefix, self.what, of=f"tensor {key}"):
-                    for shard in self._shards():
-                        require_intact(shard)
+                    require_intact(self.prefix)
                 raise
         # Only the restore operation joins the slices of a partitioned variable.
         dtype = tf.as_dtype(self.stored[key].dtype)
@@ -208,10 +202,6 @@ class V1Reader(BundleReader):
                 prefix=self.prefix, tensor_names=[key], shape_and_slices=[""], dtypes=[dtype]
             )
             return np.asarray(session.run(value))
-
-    def _shards(self) -> list[str]:
-        directory, name = os.path.split(self.prefix)
-        return files.matching(directory, name) if "?" in name else [self.prefix]
 
 
 class ObjectBasedReader(BundleReader):
@@ -275,8 +265,8 @@ def open_saved_model(directory: str) -> CheckpointReader:
     Raises:
       CheckpointError: when it has no variables, because it is a frozen graph, or is damaged.
     """
-    reader = open_bundle(f"{directory.rstrip('/')}/{_VARIABLES}")
-    return RenamedReader(reader, path=directory, format="SavedModel")
+    prefix = f"{directory.rstrip('/')}/{_VARIABLES}"
+    return RenamedReader(open_bundle(prefix), prefix, directory, format="SavedModel")
 
 
 def require_possible(
@@ -348,4 +338,4 @@ def require_shards(prefix: str, needed: int) -> None:
     else:
         return
     remedy = "copy the data files again, or name another checkpoint"
-    raise CheckpointError(Problem(f"{prefix} cannot be read: {state}", cause, remedy))
+    raise CheckpointError.of(f"{prefix} cannot be read: {state}", cause, remedy)

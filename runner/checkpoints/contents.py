@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ import yaml
 
 from runner.checkpoints import files
 from runner.checkpoints.formats import is_orbax, is_saved_model, is_torch, is_v1
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 STATE_FILE = "checkpoint"
 
@@ -35,9 +34,7 @@ _SUFFIXES = (
 )
 # V1 checkpoints have no suffix; without a `checkpoint` file, their usual names identify them.
 _V1_NAME = re.compile(r".*\.ckpt(-\d+)?")
-_V1_SHARD = re.compile(r"(?!.*\.data-)(.*)-00000-of-\d{5}")
-# A step, and after it the pattern of the shards if this is a V1 checkpoint.
-_STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?")
+_STEP = re.compile(r".*-(\d+)")
 
 
 class NoCheckpointError(CheckpointError):
@@ -57,16 +54,9 @@ class LostCheckpointError(CheckpointError, ValueError):
     """The `checkpoint` file leads to no checkpoint; a ValueError, as in TensorFlow."""
 
 
-def v1_shards(directory: str, prefix: str) -> str | None:
-    """Returns the pattern of the shards of a V1 checkpoint in a directory, or None."""
-    shards = files.matching(directory, f"{glob.escape(prefix)}-?????-of-?????")
-    is_sharded = bool(shards) and is_v1(shards[0])
-    return f"{prefix}-?????-of-{shards[0][-5:]}" if is_sharded else None
-
-
 def is_checkpoint(path: str) -> bool:
-    """Returns whether a bundle's prefix, a file or a sharded V1 checkpoint's pattern exists."""
-    return files.exists(f"{path}.index") or files.is_file(path) or is_v1(path)
+    """Returns whether a bundle's prefix or a file exists."""
+    return files.exists(f"{path}.index") or files.is_file(path)
 
 
 def is_run(directory: str) -> bool:
@@ -114,15 +104,13 @@ def in_mlflow_model(directory: str) -> str | None:
         yaml.YAMLError,
     ) as error:
         cause = f"it does not describe a model: {error!r}"
-        raise CheckpointError(Problem(f"{file} is damaged", cause, "copy it again")) from error
+        raise CheckpointError.of(f"{file} is damaged", cause, "copy it again") from error
     paths = [path for part in parts if files.exists(path := os.path.join(directory, part))]
     if not paths:
-        raise CheckpointError(
-            Problem(
-                f"the MLflow model in {directory} holds no checkpoint",
-                f"it is saved for {', '.join(flavors)}",
-                "name a model of TensorFlow, Keras or Transformers",
-            )
+        raise CheckpointError.of(
+            f"the MLflow model in {directory} holds no checkpoint",
+            f"it is saved for {', '.join(flavors)}",
+            "name a model of TensorFlow, Keras or Transformers",
         )
     inner = os.path.join(paths[0], "model")  # Keras's flavor stores a SavedModel there.
     return inner if is_saved_model(inner) else paths[0]
@@ -147,13 +135,11 @@ def newest(directory: str) -> str | None:
         at = _orbax_steps(directory)
         return at[max(at)] if at else None
     if not is_checkpoint(listed[-1]):
-        raise LostCheckpointError(
-            Problem(
-                f"the `checkpoint` file in {directory} names {listed[-1]}",
-                "no such checkpoint is there",
-                "name one of the checkpoints that are there, or restore the files from a copy",
-                in_directory(directory),
-            )
+        raise LostCheckpointError.of(
+            f"the `checkpoint` file in {directory} names {listed[-1]}",
+            "no such checkpoint is there",
+            "name one of the checkpoints that are there, or restore the files from a copy",
+            in_directory(directory),
         )
     return listed[-1]
 
@@ -195,8 +181,6 @@ def in_directory(directory: str) -> tuple[str, ...]:
         path = os.path.join(directory, name)
         if usual or (_V1_NAME.fullmatch(name) and (is_v1(path) or is_torch(path))):
             checkpoints.add(name)
-        if (match := _V1_SHARD.fullmatch(name)) and (pattern := v1_shards(directory, match[1])):
-            checkpoints.add(pattern)
     return tuple(os.path.join(directory, name) for name in sorted(checkpoints))
 
 
@@ -213,13 +197,11 @@ def _listed(directory: str) -> tuple[str, ...] | None:
     files.read_bytes(file, _MAX_DESCRIPTION)
     state = read_state(directory)
     if state is None:
-        raise LostCheckpointError(
-            Problem(
-                f"the `checkpoint` file in {directory} is damaged",
-                "it names no checkpoint",
-                "delete it, or name one of the checkpoints",
-                in_directory(directory),
-            )
+        raise LostCheckpointError.of(
+            f"the `checkpoint` file in {directory} is damaged",
+            "it names no checkpoint",
+            "delete it, or name one of the checkpoints",
+            in_directory(directory),
         )
     return state
 

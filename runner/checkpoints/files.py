@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock
 
 from runner.checkpoints.object_stores import WEB, ObjectStore
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 CACHE = "RUNNER_CACHE"
 _CHUNK = 4 << 20
@@ -233,7 +233,7 @@ def digest_later(path: str, digest: Callable[[str], str] = digest_of_file) -> Ca
         except OSError as error:
             cause = str(error)
         remedy = "open it again, or restore the file from a copy"
-        raise CheckpointError(Problem(f"the digest of {path} cannot be computed", cause, remedy))
+        raise CheckpointError.of(f"the digest of {path} cannot be computed", cause, remedy)
 
     return content
 
@@ -282,8 +282,8 @@ def cached(key: str, fill: Callable[[Path], None]) -> Path:
 def local_copy(path: str) -> str:
     """Returns `path`, or the path of a local copy of a remote checkpoint.
 
-    A checkpoint is a file, a directory, a bundle's prefix or the pattern of a V1 checkpoint's
-    shards. It is copied again when the size or version of a file has changed.
+    A checkpoint is a file, a directory or a bundle's prefix. It is copied again when the size or
+    version of a file has changed.
 
     Raises:
       CheckpointError: when it cannot be copied.
@@ -303,12 +303,10 @@ def local_copy(path: str) -> str:
         stamps = (f"{source} {stamp(source)}" for source in parts.values())
         return str(cached("\n".join((path, *stamps)), copy) / _name(path))
     except OSError as error:
-        raise CheckpointError(
-            Problem(
-                f"{path} cannot be copied to {cache_directory()}",
-                str(error),
-                f"correct the path, or set {CACHE} to a directory with room for the file",
-            )
+        raise CheckpointError.of(
+            f"{path} cannot be copied to {cache_directory()}",
+            str(error),
+            f"correct the path, or set {CACHE} to a directory with room for the file",
         ) from error
 
 
@@ -321,8 +319,7 @@ def _parts(path: str) -> dict[str, str]:
         return {os.path.join(name, part): file for part, file in parts.items()}
     folder = os.path.dirname(path)
     if not exists(f"{path}.index"):
-        is_pattern = "?" in name
-        return {_name(file): file for file in (matching(folder, name) if is_pattern else [path])}
+        return {name: path}
     if path.startswith(WEB):  # They have no lists of files.
         shards = [f"{path}.data-00000-of-00001"]
     else:

@@ -15,7 +15,7 @@ import zlib
 from enum import Enum
 
 from runner.checkpoints import archives, files
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 
 class Format(Enum):
@@ -78,8 +78,6 @@ _MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9)[ -~]", 
 NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 VECTORS_HEADER = re.compile(rb"(\d+) (\d+) *\r?\n")
 _VECTORS_ROW = re.compile(rb"[^\n]+?(?: " + NUMBER + rb"){4,}[ \r\n]")
-# The first entry of a V1 checkpoint has an empty key; its value begins with the list of tensors.
-_V1_START = re.compile(rb"\0\0[\x80-\xff]*[\0-\x7f]\n")
 _PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
 _SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
 _REMEDY = "name a checkpoint of one of these formats"
@@ -131,12 +129,10 @@ def recognise(path: str) -> Format:
             return _file(path)
     except OSError as error:
         raise denied(path, error) from error
-    raise CheckpointError(
-        Problem(
-            f"there is no checkpoint at {path}",
-            "neither a file nor a directory nor a prefix",
-            "correct the path",
-        )
+    raise CheckpointError.of(
+        f"there is no checkpoint at {path}",
+        "neither a file nor a directory nor a prefix",
+        "correct the path",
     )
 
 
@@ -165,10 +161,7 @@ def split_mapping(path: str) -> tuple[str, str]:
 
 
 def is_v1(path: str) -> bool:
-    """Returns whether `path` is a V1 checkpoint: a file, or the pattern of its shards."""
-    directory, name = os.path.split(path)
-    if "?" in name:
-        return bool(files.matching(directory, name))
+    """Returns whether `path` is a V1 checkpoint, which is one file."""
     is_table = files.is_file(path) and files.read_end(path, len(TABLE_MAGIC)) == TABLE_MAGIC
     return is_table and not path.endswith(".index")
 
@@ -206,10 +199,6 @@ def _file(path: str) -> Format:
         raise _foreign(path, "it is the index of a bundle", remedy)
     if TORCH_MAGIC in head[:20]:
         return Format.TORCH
-    if head[257:262] == b"ustar":
-        cause = "it is a tar archive; PyTorch wrote such files before version 0.1.10"
-        remedy = "save it again with PyTorch: torch.save(torch.load(PATH), OTHER_PATH)"
-        raise _foreign(path, cause, remedy)
     # A safetensors file begins with the length of a JSON header, and the header.
     if 2 <= int.from_bytes(head[:8], "little") <= files.size(path) - 8 and head[8:9] == b"{":
         return Format.SAFETENSORS
@@ -264,11 +253,6 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
     if part := _PART.fullmatch(path):
         remedy = f"give the prefix instead: {part['prefix']}"
         return _foreign(path, "it is one file of a bundle", remedy)
-    if _V1_START.match(head):
-        cause = (
-            "it begins like a V1 checkpoint of TensorFlow and does not end like one: it is cut off"
-        )
-        return _foreign(path, cause, "copy it again")
     if graph := _SAVED_MODEL_FILE.fullmatch(path):
         folder = graph["folder"] or "."
         return _foreign(path, "it is the graph of a SavedModel", f"give its folder: {folder}")
@@ -276,19 +260,15 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
 
 
 def _foreign(path: str, cause: str, remedy: str) -> CheckpointError:
-    return CheckpointError(
-        Problem(f"{path} is not a checkpoint of a known format", cause, remedy, KNOWN)
-    )
+    return CheckpointError.of(f"{path} is not a checkpoint of a known format", cause, remedy, KNOWN)
 
 
 def denied(path: str, error: OSError) -> CheckpointError:
     """Returns the error for a path that cannot be read."""
     forbidden = isinstance(error, PermissionError)
     remedy = "give this user the right to read it" if forbidden else "correct that"
-    return CheckpointError(
-        Problem(
-            f"{error.filename or path} cannot be read",
-            error.strerror or str(error),
-            f"{remedy}, or name another checkpoint",
-        )
+    return CheckpointError.of(
+        f"{error.filename or path} cannot be read",
+        error.strerror or str(error),
+        f"{remedy}, or name another checkpoint",
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from runner.errors import CheckpointError, Problem, nearest
+from runner.errors import CheckpointError, nearest
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(
@@ -45,12 +45,10 @@ def locate_in_cache(address: str) -> str:
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or ".." in (match["file"] or "").split("/"):
-        raise CheckpointError(
-            Problem(
-                f"{address} is not an address of the Hugging Face Hub",
-                "it has the form hf://ORG/REPO[@REVISION][/FILE]",
-                "correct it, e.g. hf://google-bert/bert-base-uncased@main/model.safetensors",
-            )
+        raise CheckpointError.of(
+            f"{address} is not an address of the Hugging Face Hub",
+            "it has the form hf://ORG/REPO[@REVISION][/FILE]",
+            "correct it, e.g. hf://google-bert/bert-base-uncased@main/model.safetensors",
         )
     repo, revision = match["repo"], unquote(match["revision"] or "main")
     path = _cached(repo, revision, match["file"])
@@ -106,12 +104,10 @@ def _downloaded(address: str, repo: str, revision: str, file: str | None) -> Pat
             repo, revision=commit, allow_patterns=patterns, cache_dir=str(_cache())
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise CheckpointError(
-            Problem(
-                f"{address} cannot be downloaded",
-                (str(error).splitlines() or [type(error).__name__])[0],
-                "correct the address, or download it where there is a network: hf download REPO",
-            )
+        raise CheckpointError.of(
+            f"{address} cannot be downloaded",
+            (str(error).splitlines() or [type(error).__name__])[0],
+            "correct the address, or download it where there is a network: hf download REPO",
         ) from error
     path = Path(snapshot, wanted)
     return path if path.exists() else None
@@ -124,13 +120,11 @@ def _not_cached(address: str, repo: str) -> CheckpointError:
     cause = f"{_cache()} has no such file of the commits {', '.join(snapshots)}"
     if not snapshots:
         cause = f"{_cache()} holds no files of {repo}"
-    return CheckpointError(
-        Problem(
-            f"{address} is not in the cache of the Hugging Face Hub",
-            cause,
-            f"hf download {repo}, or "
-            + ("unset HF_HUB_OFFLINE" if _is_offline() else "install huggingface_hub")
-            + " to have it downloaded",
-            tuple(SCHEME + name for name in nearest(repo, cached)),
-        )
+    return CheckpointError.of(
+        f"{address} is not in the cache of the Hugging Face Hub",
+        cause,
+        f"hf download {repo}, or "
+        + ("unset HF_HUB_OFFLINE" if _is_offline() else "install huggingface_hub")
+        + " to have it downloaded",
+        tuple(SCHEME + name for name in nearest(repo, cached)),
     )

@@ -22,7 +22,6 @@ from runner.errors import CheckpointError, Problem
 LATEST, BEST_OF_RUN = "latest", "best"
 _ORBAX = "orbax:"  # Optional: the format is recognised.
 _ONE_SLASH = re.compile(r"(\w{2,}):/([^/].*)")
-_LAST = re.compile(r"last\s+(\d+)")
 
 
 def resolve(
@@ -55,24 +54,9 @@ def resolve(
     with _readable(path):
         if average is None:
             return [_chosen(path, which)]
-        return _averaged(path, which, average, artifacts)
-
-
-def _averaged(
-    path: str, which: str, average: str | Sequence[str | int], artifacts: Artifacts | None
-) -> list[str]:
-    if which != LATEST:
-        raise _invalid(
-            f"both which={which} and an average are asked for", "leave out one of the two"
-        )
-    if isinstance(average, str):
-        last = _LAST.fullmatch(average.strip())
-        if last is None or int(last[1]) < 1:
-            raise _invalid(
-                f"average is {average!r}", "set it to `last 5`, or to a list of steps or paths"
-            )
-        return _last(path, int(last[1]))
-    return _listed(path, average, artifacts)
+        if isinstance(average, str):
+            return _last(path, int(average.split()[-1]))
+        return _listed(path, average, artifacts)
 
 
 def latest_checkpoint(path: str) -> str | None:
@@ -141,11 +125,7 @@ def _latest(path: str) -> str:
     if contents.is_checkpoint(path) or _is_one_directory(path):
         return path
     if not files.is_directory(path):
-        parent, name = os.path.split(path)
-        shards = contents.v1_shards(parent, name)
-        if shards is None:
-            raise _nothing(path)
-        return os.path.join(parent, shards)
+        raise _nothing(path)
     if contents.is_run(path):
         return _latest(os.path.join(path, CHECKPOINTS))
     model = contents.in_mlflow_model(path)
@@ -158,13 +138,11 @@ def _latest(path: str) -> str:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        raise CheckpointError(
-            Problem(
-                f"the directory {path} holds {len(candidates)} checkpoints",
-                "no `checkpoint` file names the newest",
-                "name one of them",
-                candidates,
-            )
+        raise CheckpointError.of(
+            f"the directory {path} holds {len(candidates)} checkpoints",
+            "no `checkpoint` file names the newest",
+            "name one of them",
+            candidates,
         )
     of_run = os.path.join(path, CHECKPOINTS)
     if files.is_directory(of_run):  # A run's files in MLflow lack the record of the run.
@@ -183,25 +161,21 @@ def _best(path: str) -> str:
     records = [os.path.join(folder, BEST_RECORD) for folder in folders]
     record = next((file for file in records if files.is_file(file)), None)
     if record is None:
-        raise CheckpointError(
-            Problem(
-                f"no best checkpoint is recorded for {path}",
-                f"a run records it in {BEST}/{BEST_RECORD} when it evaluates, which is not there",
-                "choose which=latest or a step",
-                tuple(map(str, _steps(path))),
-            )
+        raise CheckpointError.of(
+            f"no best checkpoint is recorded for {path}",
+            f"a run records it in {BEST}/{BEST_RECORD} when it evaluates, which is not there",
+            "choose which=latest or a step",
+            tuple(map(str, _steps(path))),
         )
     try:
         step = json.loads(files.read_text(record))["step"]
         return contents.steps(os.path.dirname(record))[step]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise CheckpointError(
-            Problem(
-                f"{record} does not name a checkpoint beside it",
-                f"{type(error).__name__}: {error}",
-                "restore the files from a copy, or choose a step",
-                tuple(map(str, _steps(path))),
-            )
+        raise CheckpointError.of(
+            f"{record} does not name a checkpoint beside it",
+            f"{type(error).__name__}: {error}",
+            "restore the files from a copy, or choose a step",
+            tuple(map(str, _steps(path))),
         ) from error
 
 
@@ -212,13 +186,11 @@ def _step(path: str, step: int) -> str:
     if not files.exists(path):
         raise _nothing(path)
     nearby = sorted(checkpoints, key=lambda other: abs(other - step))[:5]
-    raise CheckpointError(
-        Problem(
-            f"{path} holds no checkpoint of step {step}",
-            "no name in it ends in that step" if checkpoints else "it holds no numbered checkpoint",
-            "choose one of the steps that are there",
-            tuple(map(str, nearby)),
-        )
+    raise CheckpointError.of(
+        f"{path} holds no checkpoint of step {step}",
+        "no name in it ends in that step" if checkpoints else "it holds no numbered checkpoint",
+        "choose one of the steps that are there",
+        tuple(map(str, nearby)),
     )
 
 
@@ -239,13 +211,11 @@ def _last(path: str, count: int) -> list[str]:
     folder = os.path.join(path, CHECKPOINTS) if contents.is_run(path) else path
     checkpoints = contents.in_order(folder)
     if len(checkpoints) < count:
-        raise CheckpointError(
-            Problem(
-                f"average is `last {count}`, and {folder} holds {len(checkpoints)} checkpoints",
-                "an average of fewer was not asked for",
-                "set a smaller number, or name a directory with more checkpoints",
-                tuple(checkpoints),
-            )
+        raise CheckpointError.of(
+            f"average is `last {count}`, and {folder} holds {len(checkpoints)} checkpoints",
+            "an average of fewer was not asked for",
+            "set a smaller number, or name a directory with more checkpoints",
+            tuple(checkpoints),
         )
     return checkpoints[-count:]
 
@@ -262,12 +232,6 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
                 paths.append(_latest(_on_disk(choice, artifacts)))
         except CheckpointError as error:
             problems += error.problems
-    problems += [
-        Problem(f"average lists {path} twice", "it would count twice", "list it once")
-        for path in sorted({path for path in paths if paths.count(path) > 1})
-    ]
-    if not average:
-        problems.append(Problem("average is an empty list", "", "list steps or paths in it"))
     if problems:
         raise CheckpointError(*problems)
     return paths
@@ -292,7 +256,7 @@ def _nothing(path: str) -> NoCheckpointError:
         choices = tuple(os.path.join(parent, name) for name in names)
         if address := _ONE_SLASH.fullmatch(path):  # As pathlib writes an address.
             cause, choices = "an address has two slashes", (f"{address[1]}://{address[2]}",)
-    return NoCheckpointError(Problem(state, cause, "correct the path", choices))
+    return NoCheckpointError.of(state, cause, "correct the path", choices)
 
 
 def _siblings(parent: str) -> list[str]:
@@ -303,7 +267,7 @@ def _siblings(parent: str) -> list[str]:
 
 
 def _invalid(state: str, remedy: str) -> CheckpointError:
-    return CheckpointError(Problem(state, "", remedy))
+    return CheckpointError.of(state, "", remedy)
 
 
 _CONTENT, _PATH = "content", "path"

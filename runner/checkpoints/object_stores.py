@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 WEB = ("http", "https")
 # What stores say about a file that changes when it is replaced.
@@ -100,20 +100,16 @@ def _file_system(path: str, scheme: str) -> Any:
     except ImportError as error:
         is_extra = scheme in WEB or error.name == "fsspec"
         remedy = "pip install 'runner[remote]'" if is_extra else "install the library it names"
-        raise CheckpointError(
-            Problem(
-                f"{path.removesuffix('.index')} cannot be opened",
-                f"a library for {scheme}:// is not installed: {error}",
-                f"{remedy}, or copy the checkpoint to this machine",
-            )
+        raise CheckpointError.of(
+            f"{path.removesuffix('.index')} cannot be opened",
+            f"a library for {scheme}:// is not installed: {error}",
+            f"{remedy}, or copy the checkpoint to this machine",
         ) from error
     except ValueError as error:
-        raise CheckpointError(
-            Problem(
-                f"{path.removesuffix('.index')} cannot be opened",
-                f"neither TensorFlow nor fsspec opens {scheme}://: {error}",
-                "correct the path, e.g. gs://..., s3://..., az://... or https://...",
-            )
+        raise CheckpointError.of(
+            f"{path.removesuffix('.index')} cannot be opened",
+            f"neither TensorFlow nor fsspec opens {scheme}://: {error}",
+            "correct the path, e.g. gs://..., s3://..., az://... or https://...",
         ) from error
 
 

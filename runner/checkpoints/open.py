@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,8 +13,8 @@ from numpy.typing import NDArray
 from runner.checkpoints import files
 from runner.checkpoints.adapters import AdapterReader, split_adapter
 from runner.checkpoints.formats import Format, recognise, split_mapping
-from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, TensorSpec
-from runner.errors import CheckpointError, Problem
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedReader, TensorSpec
+from runner.errors import CheckpointError
 
 
 def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
@@ -38,12 +37,10 @@ def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
     file, mapping = split_mapping(path)
     form = recognise(file)
     if mapping and form is not Format.TORCH:
-        raise CheckpointError(
-            Problem(
-                f"{path} names the mapping {mapping!r} in a {form.value[0]}",
-                "only PyTorch files hold several",
-                f"name the checkpoint without it: {file}",
-            )
+        raise CheckpointError.of(
+            f"{path} names the mapping {mapping!r} in a {form.value[0]}",
+            "only PyTorch files hold several",
+            f"name the checkpoint without it: {file}",
         )
     if digest is not None and form is Format.HDF5:
         # The HDF5 library can hang on damaged bytes, so it never sees them.
@@ -73,58 +70,15 @@ def _reader(form: Format, path: str, *mapping: str) -> CheckpointReader:
     if form.opens(path):
         return cast(CheckpointReader, reader(path, *mapping))
     copy = files.local_copy(path)
-    return CopyReader(reader(copy, *mapping), copy, path)
-
-
-class CopyReader(CheckpointReader):
-    """Reads the copy of a remote checkpoint; specs and errors name the remote path.
-
-    Args:
-      reader: reads the copy.
-      copy: the path of the copy.
-      path: the remote path.
-    """
-
-    def __init__(self, reader: CheckpointReader, copy: str, path: str) -> None:
-        self._reader, self._copy, self._path = reader, copy, path
-
-    def spec(self) -> CheckpointSpec:
-        """See `CheckpointReader.spec`."""
-        with self._renamed():
-            spec = self._reader.spec()
-        return replace(spec, path=spec.path.replace(self._copy, self._path, 1))
-
-    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """See `CheckpointReader.read`."""
-        with self._renamed():
-            yield from self._reader.read(names)
-
-    def bundle(self) -> Bundle | None:
-        """See `CheckpointReader.bundle`."""
-        with self._renamed():
-            return self._reader.bundle()
-
-    @contextlib.contextmanager
-    def _renamed(self) -> Iterator[None]:
-        try:
-            yield
-        except CheckpointError as error:
-            raise CheckpointError(
-                *(
-                    replace(problem, state=problem.state.replace(self._copy, self._path))
-                    for problem in error.problems
-                )
-            ) from error
+    return RenamedReader(reader(copy, *mapping), copy, path)
 
 
 def _require_digest(path: str, digest: str, pinned: str) -> None:
     if digest != pinned:
-        raise CheckpointError(
-            Problem(
-                f"{path} is not the checkpoint that was pinned",
-                f"its digest is {digest}, the pinned one {pinned}",
-                "restore the file from a copy, or plan again with the file as it is",
-            )
+        raise CheckpointError.of(
+            f"{path} is not the checkpoint that was pinned",
+            f"its digest is {digest}, the pinned one {pinned}",
+            "restore the file from a copy, or plan again with the file as it is",
         )
 
 
@@ -201,10 +155,8 @@ def _require_alike(spec: CheckpointSpec, last: CheckpointSpec) -> None:
         and (_has_mean(spec.tensors.get(name)) or _has_mean(last.tensors.get(name)))
     ]
     if differing:
-        raise CheckpointError(
-            Problem(
-                f"{spec.path} and {last.path} cannot be averaged",
-                f"they differ in the presence, shape or dtype of {', '.join(differing)}",
-                "average checkpoints of one run, saved by one version of the model",
-            )
+        raise CheckpointError.of(
+            f"{spec.path} and {last.path} cannot be averaged",
+            f"they differ in the presence, shape or dtype of {', '.join(differing)}",
+            "average checkpoints of one run, saved by one version of the model",
         )

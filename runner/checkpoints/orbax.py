@@ -24,7 +24,7 @@ from runner.checkpoints.reader import (
     explained,
     require_names,
 )
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 METADATA = "_METADATA"
 
@@ -77,12 +77,10 @@ class OrbaxReader(CheckpointReader):
         try:
             import tensorstore  # An extra, and slow to import.
         except ModuleNotFoundError as error:
-            raise CheckpointError(
-                Problem(
-                    f"{self.path} cannot be read",
-                    "Orbax's checkpoints are read by TensorStore, which is not installed",
-                    "install it: pip install tensorstore, or the runner's extra `orbax`",
-                )
+            raise CheckpointError.of(
+                f"{self.path} cannot be read",
+                "Orbax's checkpoints are read by TensorStore, which is not installed",
+                "install it: pip install tensorstore, or the runner's extra `orbax`",
             ) from error
         metadata = json.loads(files.read_text(os.path.join(self.path, METADATA)))
         driver = "zarr3" if metadata.get("use_zarr3") else "zarr"

@@ -277,22 +277,45 @@ def is_count(spec: TensorSpec | None) -> bool:
 
 
 class RenamedReader(CheckpointReader):
-    """Reads the checkpoint of another reader, with `changes` to its spec, e.g. its `path`."""
+    """Reads the checkpoint of another reader under another path, which specs and errors name.
 
-    def __init__(self, reader: CheckpointReader, **changes: Any) -> None:
-        self._reader, self._changes = reader, changes
+    Args:
+      reader: reads the checkpoint, such as a copy of a remote one.
+      inner: the path that it reads.
+      path: the path to name instead.
+      format: the name of the format; by default the reader's.
+    """
+
+    def __init__(self, reader: CheckpointReader, inner: str, path: str, format: str = "") -> None:
+        self._reader, self._inner, self._path, self._format = reader, inner, path, format
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
-        return replace(self._reader.spec(), **self._changes)
+        with self._renamed():
+            spec = self._reader.spec()
+        path = spec.path.replace(self._inner, self._path, 1)
+        return replace(spec, path=path, format=self._format or spec.format)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""
-        return self._reader.read(names)
+        with self._renamed():
+            yield from self._reader.read(names)
 
     def bundle(self) -> Bundle | None:
         """See `CheckpointReader.bundle`."""
-        return self._reader.bundle()
+        with self._renamed():
+            return self._reader.bundle()
+
+    @contextlib.contextmanager
+    def _renamed(self) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError as error:
+            problems = (
+                replace(problem, state=problem.state.replace(self._inner, self._path))
+                for problem in error.problems
+            )
+            raise CheckpointError(*problems) from error
 
 
 @contextlib.contextmanager
@@ -321,12 +344,10 @@ def unreadable(path: str, what: str, cause: object) -> CheckpointError:
       cause: the reason; only the first line of an exception is shown.
     """
     lines = str(cause).splitlines() or [type(cause).__name__]
-    return CheckpointError(
-        Problem(
-            f"{path} cannot be read as {what}",
-            lines[0],
-            "name another checkpoint, or restore its files from a copy",
-        )
+    return CheckpointError.of(
+        f"{path} cannot be read as {what}",
+        lines[0],
+        "name another checkpoint, or restore its files from a copy",
     )
 
 

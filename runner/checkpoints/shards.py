@@ -23,7 +23,7 @@ from runner.checkpoints.reader import (
     unreadable,
 )
 from runner.checkpoints.torch_files import TorchReader
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 
 WEIGHT_MAP = "weight_map"
 _HDF5 = ".h5"
@@ -91,12 +91,10 @@ class ShardsReader(CheckpointReader):
         listed = {(name, shard) for name, shards in self._weight_map.items() for shard in shards}
         if differing := sorted(stored ^ listed):
             names = (f"{name} in {shard}" for name, shard in differing)
-            raise CheckpointError(
-                Problem(
-                    f"{self.path} and its shards list different tensors",
-                    f"only one of the two has {', '.join(names)}",
-                    "copy the index and its shards again, or name another checkpoint",
-                )
+            raise CheckpointError.of(
+                f"{self.path} and its shards list different tensors",
+                f"only one of the two has {', '.join(names)}",
+                "copy the index and its shards again, or name another checkpoint",
             )
         return specs
 
@@ -123,12 +121,10 @@ class ShardsReader(CheckpointReader):
         paths = {shard: os.path.join(folder, shard) for shard in shards}
         missing = [path for path in paths.values() if not files.is_file(path)]
         if missing:
-            raise CheckpointError(
-                Problem(
-                    f"{self.path} lacks {len(missing)} of its {len(paths)} shards",
-                    "missing: " + ", ".join(missing),
-                    "copy the missing files to the others, or name another checkpoint",
-                )
+            raise CheckpointError.of(
+                f"{self.path} lacks {len(missing)} of its {len(paths)} shards",
+                "missing: " + ", ".join(missing),
+                "copy the missing files to the others, or name another checkpoint",
             )
         with explained(self.path, self.what):
             for path in paths.values():

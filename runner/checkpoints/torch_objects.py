@@ -14,9 +14,10 @@ from runner.checkpoints.pickle_nodes import (
     PersistentId,
     PickleError,
 )
-from runner.errors import CheckpointError, Problem, nearest
+from runner.checkpoints.reader import is_number
+from runner.errors import CheckpointError, nearest
 
-# Storage classes of `torch`, and the element types of `torch`, by NumPy's names.
+# Storage classes of `torch` -> NumPy's names of their element types.
 _DTYPES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -37,19 +38,6 @@ _DTYPES = {
     "QInt32Storage": "int32",
     "QUInt4x2Storage": "uint8",
     "QUInt2x4Storage": "uint8",
-    "float8_e8m0fnu": "float8_e8m0fnu",
-    **{f"float{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    **{f"int{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-    **{f"float8_{kind}": f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")},
-    **{f"complex{bits}": f"complex{bits}" for bits in (64, 128)},
-    **{name: name for name in ("bfloat16", "bool")},
-    "half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "long": "int64",
-    "int": "int32",
-    "short": "int16",
 }
 # Where programs keep the model's values beside other things, first wins.
 _STATE_DICTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
@@ -126,13 +114,11 @@ def state_dict(root: Node, path: str, mapping: str = "") -> StateDict:
         node = top[mapping] if mapping else root
     tensors, tied = _distinct(_tensors(node))
     if not tensors:
-        raise CheckpointError(
-            Problem(
-                f"{path} holds no tensors" + (f" in {mapping!r}" if mapping else ""),
-                "it is a file of torch.save with other objects",
-                "name a file with a state_dict, or a mapping in this file after `#`",
-                tuple(f"{path}#{name}" for name in nearest(mapping, _mappings(top))),
-            )
+        raise CheckpointError.of(
+            f"{path} holds no tensors" + (f" in {mapping!r}" if mapping else ""),
+            "it is a file of torch.save with other objects",
+            "name a file with a state_dict, or a mapping in this file after `#`",
+            tuple(f"{path}#{name}" for name in nearest(mapping, _mappings(top))),
         )
     return StateDict(mapping, tensors, tied, step if type(step) is int else None)
 
@@ -305,7 +291,7 @@ def _view(function: str, arguments: tuple[Node, ...]) -> StorageView:
         metadata_at = 7
         kind = arguments[6] if len(arguments) > 6 else None
         name = kind.name.rpartition(".")[2] if isinstance(kind, Global) else ""
-        dtype = _DTYPES.get(name, f"{name} of PyTorch")
+        dtype = name if is_number(name) else f"{name} of PyTorch"
     (offset,) = _integers((arguments[1],))
     if len(shape) != len(strides) or len(shape) > _MAX_RANK:
         raise PickleError(f"a tensor has {len(shape)} dimensions and {len(strides)} strides")

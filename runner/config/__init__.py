@@ -8,7 +8,7 @@
   `runner.__main__`), and reports Hydra's errors as problems; `key_problems`: problems of single
   keys; `spelling`: values as overrides and YAML, and commands to copy into a shell.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
-  `scaffold_reading` does so for scaffolds.
+  `scaffold_reading` does so for scaffolds, `devices` for the devices that train.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.

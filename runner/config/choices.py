@@ -199,6 +199,17 @@ OnTrialError = Enum(
 )
 
 
+DeviceBatch = Enum(
+    "DeviceBatch",
+    {
+        # The batch of a step, which the devices divide.
+        "global": "global",
+        # The batch of one device: a step takes as many as there are devices.
+        "per_device": "per_device",
+    },
+)
+
+
 # Stands for the values that training would start from, in place of a run's checkpoint.
 SCAFFOLDS = "scaffolds"
 
@@ -335,6 +346,15 @@ def _is_finite(value: object) -> bool:
 FINITE = Rule(_is(_is_finite, "it must be a finite number"))
 CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
 SHA256 = rule(_is(re.compile("(sha256:)?[0-9a-f]{64}").fullmatch, "it is not 64 hex digits"))
+_DEVICES = re.compile(r"all|[1-9]\d*|\[('?/?((gpu|cpu):)?\d+'?(, )?)+\]", re.IGNORECASE)
+DEVICES = rule(
+    _is(
+        lambda value: _DEVICES.fullmatch(str(value)),
+        "it is neither a number of devices, nor `all`, nor a list of devices",
+    ),
+    "for example {key}=2, or {key}=[gpu:0,gpu:2]",
+    words="a number, `all`, or a list such as `[0, 2]` or `[gpu:0, gpu:2]`",
+)
 PROOF = rule(_path("it names no reference"), "null proves nothing")
 NAME = rule(_name, "name=my_experiment")
 RUN_DIR = rule(_path("runs need a folder"))

@@ -35,7 +35,7 @@ from runner.config.instantiation import register_resolvers
 from runner.config.key_problems import bad_value, unknown_key
 from runner.config.keys import annotation
 from runner.config.reference import help_of_keys
-from runner.config.schema import RunConfig
+from runner.config.schema import RunConfig, to_compose
 from runner.errors import ConfigError, Problem, ranked, similar
 from runner.internals.omegaconf import bound_yaml
 
@@ -295,8 +295,7 @@ def register() -> None:
     bound_yaml()
     OmegaConf.register_new_resolver("runner_help", help_of_keys)
     store = ConfigStore.instance()
-    # OmegaConf merges neither a list into a mapping nor the reverse, but either into null.
-    store.store(name="runner_config", node=RunConfig(scaffolds=None))
+    store.store(name="runner_config", node=to_compose())
     # Hydra copies its sources, and the store with them, for each composition (a tenth of its time)
     # and each group that --help lists (0.7 s in all). It need not: the store copies what it loads.
     vars(store)["__deepcopy__"] = ConfigStore.instance

@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.config.choices import EXPERIMENT, Mode, Resume
 from runner.config.composition import compose_experiment, experiment_names
-from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.schema import DevicesConfig, RunConfig, ScaffoldConfig
 from runner.config.training_schema import EVALUATE_EVERY, TrainConfig, implied_goal
 from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
@@ -33,6 +33,7 @@ NOT_IN_FINGERPRINT = (
     "checkpoint",
     "sweep",
     "cluster",
+    "devices",
 )
 # Left out if empty, because runs that are older than these keys must resume.
 _IF_SET = (
@@ -82,6 +83,8 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     for hook in plain["hooks"].values():
         if str(hook["_target_"]).endswith(".EarlyStoppingHook"):
             _name_as_before(hook, config.train)
+    if devices := _devices_in_result(config.devices):
+        plain["devices"] = devices
     if config.cluster.synchronous:
         # Not where the tasks are, nor how many: a run may resume with more of them.
         plain["cluster"] = {"synchronous": True}
@@ -100,6 +103,12 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
             # Runs of a checkout have the examples that a wheel ships by this name.
             part["_target_"] = re.sub(r"^runner\.examples\.", "experiments.", str(part["_target_"]))
     return plain_values
+
+
+def _devices_in_result(devices: DevicesConfig) -> dict[str, Any]:
+    """Returns what of the devices decides the result: not which and how many there are."""
+    plain, default = asdict(devices), asdict(DevicesConfig())
+    return {key: plain[key] for key in ("batch", "sync_batch_norm") if plain[key] != default[key]}
 
 
 def _name_as_before(hook: dict[str, Any], train: TrainConfig) -> None:
@@ -170,12 +179,10 @@ class Identity:
         """Returns the fingerprint of an experiment that is a source of this run."""
         chain = (*self._asked_by, self._config)
         if experiment in chain:
-            raise ConfigError(
-                Problem(
-                    f"the experiment {experiment.name} is its own source",
-                    " <- ".join(config.name for config in (*chain, experiment)),
-                    "name another experiment or a checkpoint in one of them",
-                )
+            raise ConfigError.of(
+                f"the experiment {experiment.name} is its own source",
+                " <- ".join(config.name for config in (*chain, experiment)),
+                "name another experiment or a checkpoint in one of them",
             )
         return Identity(experiment, chain).fingerprint()
 

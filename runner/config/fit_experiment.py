@@ -15,7 +15,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from runner.config.instantiation import CALL
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 
 _MAIN = "__main__"
 _PLAIN = (str, int, float, bool, type(None))
@@ -45,7 +45,7 @@ class FitExperiment:
             kind = type(build_model).__name__
             cause = "the run builds the model itself, in a graph"
             remedy = "give a function that returns the compiled model"
-            raise ConfigError(Problem(f"build_model is a {kind}", cause, remedy))
+            raise ConfigError.of(f"build_model is a {kind}", cause, remedy)
         # With the defaults of its arguments, which are parameters of the run and can be swept over.
         model = {**_defaults(build_model), **self.call("model", build_model)}
         arguments = {key: self.value(f"data.{key}", value) for key, value in data.items()}

@@ -170,9 +170,7 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
             raise raised(key, cause or error) from cause
         has_arguments = any(name not in _HYDRA_KEYS[:2] for name in node)
         refused = "refuses its arguments" if has_arguments else "fails"
-        raise ConfigError(
-            Problem(f"{key}: {node['_target_']} {refused}", located(cause))
-        ) from error
+        raise ConfigError.of(f"{key}: {node['_target_']} {refused}", located(cause)) from error
 
 
 def check_target(key: str, node: Mapping[str, Any], references: References) -> None:
@@ -245,12 +243,10 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
         problem = Problem(f"{key}._target_ is {path!r}", _reason(error), remedy, _similar(path))
         raise ConfigError(problem) from error
     if not callable(target):
-        raise ConfigError(
-            Problem(
-                f"{key}._target_ is {path!r}",
-                f"that is a {type(target).__name__}, which cannot be called",
-                remedy,
-            )
+        raise ConfigError.of(
+            f"{key}._target_ is {path!r}",
+            f"that is a {type(target).__name__}, which cannot be called",
+            remedy,
         )
     return target
 

@@ -11,14 +11,27 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 # Key of the metadata of a field that holds structured configs by name.
 ENTRIES = "entries"
+# The same of a field that holds a structured config, or a short form of it.
+SECTION = "section"
 
-hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
-"""Returns field -> annotation of a structured config."""
+
+def _hints(kind: Any) -> dict[str, Any]:
+    sections = {field.name: field.metadata.get(SECTION) for field in dataclasses.fields(kind)}
+    return {name: sections.get(name) or hint for name, hint in get_type_hints(kind).items()}
+
+
+hints: Callable[[Any], dict[str, Any]] = cache(_hints)
+"""Returns field -> annotation of a structured config, also where the field has a short form."""
 
 
 def entries(kind: type) -> dict[str, type]:
     """Returns the metadata of an untyped field that holds structured configs by name."""
     return {ENTRIES: kind}
+
+
+def section(kind: type) -> dict[str, type]:
+    """Returns the metadata of an untyped field that holds a structured config or a short form."""
+    return {SECTION: kind}
 
 
 def annotation(key: str, root: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.config.composition import shipped
 from runner.config.spelling import program
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 
 # The template's folder and package, which take the name of the project.
 _NAME = "my_project"
@@ -38,11 +38,11 @@ def init(arguments: Sequence[str], template: Path) -> str:
         return _USAGE
     if len(arguments) != 1 or arguments[0].startswith("-"):
         state = f"init got {shlex.join(arguments) or 'nothing'}"
-        raise ConfigError(Problem(state, "it takes one folder", _USAGE))
+        raise ConfigError.of(state, "it takes one folder", _USAGE)
     folder = Path(arguments[0])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         state = f"{folder} exists and is not an empty folder"
-        raise ConfigError(Problem(state, "nothing is overwritten", "name a new folder"))
+        raise ConfigError.of(state, "nothing is overwritten", "name a new folder")
     name = _package(folder)
     try:
         for source in sorted((template / _NAME).rglob("*")):
@@ -53,7 +53,7 @@ def init(arguments: Sequence[str], template: Path) -> str:
                 target.write_text(content, encoding="utf-8")
     except OSError as error:
         cause = f"{type(error).__name__}: {error.strerror}"
-        raise ConfigError(Problem(f"{folder} cannot be written", cause)) from error
+        raise ConfigError.of(f"{folder} cannot be written", cause) from error
     first = f"{program()} --config-dir conf +experiment=first"
     return f"{folder}: created; its README.md explains how to adapt it\n" + (
         f"next: cd {shlex.quote(str(folder))} && {first}"
@@ -68,10 +68,8 @@ def _package(folder: Path) -> str:
     if name.isidentifier() and not keyword.iskeyword(name) and not taken:
         return name
     cause = "a package of that name is installed" if taken else "Python cannot import that name"
-    raise ConfigError(
-        Problem(
-            f"{folder} cannot be the project's folder",
-            f"{cause}, and the project's package is named after the folder",
-            "choose another name with only letters, digits and _",
-        )
+    raise ConfigError.of(
+        f"{folder} cannot be the project's folder",
+        f"{cause}, and the project's package is named after the folder",
+        "choose another name with only letters, digits and _",
     )

@@ -64,7 +64,7 @@ _WORDS: dict[Any, str] = {
     Any: "any value",
 }
 # The width of lines without a terminal, and of the column of keys.
-_WIDTH, _LEFT, _INDENT = 99, 35, 6
+_WIDTH, _LEFT = 99, 35
 
 
 @dataclass(frozen=True)
@@ -267,15 +267,13 @@ def help_of_keys(_root_: Any) -> str:
 
 
 def _row(left: str, right: str, width: int) -> Iterator[str]:
-    """Yields a key with its meaning beside it, or below it in a narrow terminal."""
-    beside = width >= 2 * _LEFT
-    indent = _LEFT if beside else _INDENT
-    text = textwrap.wrap(right, width - indent, break_on_hyphens=False)
+    """Yields a key with its meaning beside it, or below it if the key is long."""
+    text = textwrap.wrap(right, max(width, 2 * _LEFT) - _LEFT, break_on_hyphens=False)
     first = f"  {left}"
-    if text and beside and len(first) < _LEFT - 1:
+    if text and len(first) < _LEFT - 1:
         first = f"{first:{_LEFT}}{text.pop(0)}"
     yield first
-    yield from (f"{' ' * indent}{line}" for line in text)
+    yield from (f"{' ' * _LEFT}{line}" for line in text)
 
 
 @cache

@@ -13,7 +13,7 @@ from omegaconf import MISSING
 
 from runner.config import choices
 from runner.config.choices import Mode, Resume, at_least
-from runner.config.keys import entries
+from runner.config.keys import entries, section
 from runner.config.masking import MaskConfig as MaskConfig
 from runner.config.scaffold_schema import RestorationConfig as RestorationConfig
 from runner.config.scaffold_schema import ScaffoldConfig as ScaffoldConfig
@@ -100,6 +100,20 @@ class ClusterConfig:
 
 
 @dataclass
+class DevicesConfig:
+    """Training on several devices of this machine; `devices=2` is short for `devices.count=2`."""
+
+    # A number, `all` GPUs, or a list such as `[0, 2]` or `["gpu:0", "gpu:2"]`. Without a GPU, a
+    # number takes as many logical CPU devices, which share the cores.
+    count: Any = field(default=1, metadata=choices.DEVICES)
+    # What a batch of the data is.
+    batch: choices.DeviceBatch = choices.DeviceBatch["global"]
+    # True gives batch-norm layers the statistics of the whole batch. By default each device uses
+    # its own, and those of the first one are saved.
+    sync_batch_norm: bool = False
+
+
+@dataclass
 class SessionConfig:
     """The TensorFlow session."""
 
@@ -141,6 +155,9 @@ class SweepConfig:
     on_error: choices.OnTrialError = choices.OnTrialError["continue"]
     # How often to retry a trial that fails or is killed, from its last checkpoint.
     retries: int = field(default=0, metadata=at_least(0))
+    # How many GPUs each of several trials that run at once has to itself, by CUDA_VISIBLE_DEVICES.
+    # Null: trials share all.
+    devices_per_trial: int | None = field(default=None, metadata=at_least(1))
     # Whether to draw figures of the trials for the parent run at the end.
     figures: bool = True
     # Swept keys that only repeat a trial. Trials that differ in no other key form one band of the
@@ -222,7 +239,20 @@ class RunConfig:
     # Name -> `_target_` of a `keras.callbacks.Callback`, and its arguments. Callbacks are called as
     # in `keras.Model.fit`, in this order.
     callbacks: dict[str, Any] = field(default_factory=dict)
+    # The devices that train, as `devices.count`, or the keys below.
+    devices: Any = field(default_factory=DevicesConfig, metadata=section(DevicesConfig))
     session: SessionConfig = field(default_factory=SessionConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
+
+
+def to_compose() -> RunConfig:
+    """Returns the defaults over which OmegaConf merges a configuration.
+
+    It merges neither a list into a mapping nor the reverse, but either into null; and no number
+    into a typed mapping.
+    """
+    return RunConfig(
+        scaffolds=None, devices={"count": 1, "batch": "global", "sync_batch_norm": False}
+    )

@@ -24,14 +24,16 @@ from runner.config.choices import (
 )
 from runner.config.cluster_spec import is_cluster, is_collective
 from runner.config.composition import default_optimizer, reporting_composition
+from runner.config.devices import device_problems, read_devices
 from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import rule_problems, unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.scaffold_reading import read_scaffolds
-from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig
+from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, to_compose
 from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
+from runner.internals.mlflow import records_load_of_any_store
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 # The modes that read a run's checkpoint.
@@ -73,6 +75,8 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
     problems += [unknown_key(key) for key in unknown_keys(resolved, RunConfig)]
     problems += _target_problems(resolved)
     problems += rule_problems(resolved, RunConfig)
+    devices, unfit_devices = read_devices(resolved["devices"])
+    problems += unfit_devices
     scaffolds, scaffold_problems = read_scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
     problems += _model_problems(resolved)
@@ -83,8 +87,10 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
         raise ConfigError(*problems)
     objects: Any = OmegaConf.to_object(config)
     typed: RunConfig = objects
-    typed.scaffolds = scaffolds
+    typed.scaffolds, typed.devices = scaffolds, devices
     typed.train.goal = typed.train.direction
+    if unfit_devices := [*device_problems(typed)]:
+        raise ConfigError(*unfit_devices)
     return typed
 
 
@@ -113,7 +119,7 @@ def is_from_run_dir(command: DictConfig) -> bool:
 
 def _complete(config: DictConfig | Mapping[str, Any]) -> DictConfig:
     """Returns a copy over the schema, with its defaults for keys that are absent or deleted."""
-    schema = OmegaConf.structured(RunConfig(scaffolds=None))
+    schema = OmegaConf.structured(to_compose())
     completed: Any = copy.deepcopy(config)
     if OmegaConf.get_type(config) is not RunConfig:
         register_resolvers()
@@ -245,6 +251,12 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
             f"export.register is {name!r}, and export.which is {SCAFFOLDS}",
             "a registered model belongs to a run, and no run has these values",
             "delete export.register",
+        )
+    if resolved["tracking"]["system_metrics"] and not records_load_of_any_store():
+        yield Problem(
+            "tracking.system_metrics is true",
+            "MLflow older than 3.7 records no load from here",
+            "install mlflow>=3.7, or delete it",
         )
     if None not in (resolved["predict"]["file"], resolved["predict"]["data"]):
         yield Problem(

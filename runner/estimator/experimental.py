@@ -95,18 +95,51 @@ def _stop_if(
     crossed: Callable[[dict[int, float]], bool],
     estimator: Estimator,
     metric_name: str,
-    *,
-    eval_dir: str | None,
-    min_steps: int,
-    **interval: Any,
+    eval_dir: str | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
 ) -> _Hook:
-    """Returns a hook that ends training when `crossed` accepts the metric's values by step."""
+    """Returns a hook that ends training when `crossed` accepts a metric's values by step.
+
+    It reads the event files of evaluations in `eval_dir`, by default `estimator.eval_dir()`, from
+    step `min_steps` on; the intervals are as for `make_early_stopping_hook`.
+    """
 
     def should_stop() -> bool:
         metrics = read_eval_metrics(eval_dir or estimator.eval_dir())
         return crossed({step: metrics[step][metric_name] for step in metrics if step >= min_steps})
 
-    return make_early_stopping_hook(estimator, should_stop, **interval)
+    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+
+
+def stop_if_higher_hook(
+    estimator: Estimator, metric_name: str, threshold: float, *args: Any, **kwargs: Any
+) -> _Hook:
+    """Returns a hook that ends training when a metric is above a threshold.
+
+    It reads the event files of evaluations. The other arguments are TensorFlow's: `eval_dir`,
+    `min_steps`, `run_every_secs` and `run_every_steps`.
+    """
+
+    def is_above(values: dict[int, float]) -> bool:
+        return any(value > threshold for value in values.values())
+
+    return _stop_if(is_above, estimator, metric_name, *args, **kwargs)
+
+
+def stop_if_lower_hook(
+    estimator: Estimator, metric_name: str, threshold: float, *args: Any, **kwargs: Any
+) -> _Hook:
+    """Returns a hook that ends training when a metric is below a threshold.
+
+    It takes the arguments of `stop_if_higher_hook`.
+    """
+
+    def is_below(values: dict[int, float]) -> bool:
+        return any(value < threshold for value in values.values())
+
+    return _stop_if(is_below, estimator, metric_name, *args, **kwargs)
 
 
 def _stalled(values: dict[int, float], steps: int, sign: int) -> bool:
@@ -120,78 +153,20 @@ def _stalled(values: dict[int, float], steps: int, sign: int) -> bool:
     return False
 
 
-def stop_if_higher_hook(
-    estimator: Estimator,
-    metric_name: str,
-    threshold: float,
-    eval_dir: str | None = None,
-    min_steps: int = 0,
-    run_every_secs: float | None = 60,
-    run_every_steps: int | None = None,
-) -> _Hook:
-    """Returns a hook that ends training when a metric is above a threshold.
-
-    It reads the event files of evaluations in `eval_dir`, by default `estimator.eval_dir()`, from
-    step `min_steps` on; the intervals are as for `make_early_stopping_hook`.
-    """
-    return _stop_if(
-        lambda values: any(value > threshold for value in values.values()),
-        estimator,
-        metric_name,
-        eval_dir=eval_dir,
-        min_steps=min_steps,
-        run_every_secs=run_every_secs,
-        run_every_steps=run_every_steps,
-    )
-
-
-def stop_if_lower_hook(
-    estimator: Estimator,
-    metric_name: str,
-    threshold: float,
-    eval_dir: str | None = None,
-    min_steps: int = 0,
-    run_every_secs: float | None = 60,
-    run_every_steps: int | None = None,
-) -> _Hook:
-    """Returns a hook that ends training when a metric is below a threshold.
-
-    It reads the event files of evaluations in `eval_dir`, by default `estimator.eval_dir()`, from
-    step `min_steps` on; the intervals are as for `make_early_stopping_hook`.
-    """
-    return _stop_if(
-        lambda values: any(value < threshold for value in values.values()),
-        estimator,
-        metric_name,
-        eval_dir=eval_dir,
-        min_steps=min_steps,
-        run_every_secs=run_every_secs,
-        run_every_steps=run_every_steps,
-    )
-
-
 def stop_if_no_increase_hook(
     estimator: Estimator,
     metric_name: str,
     max_steps_without_improvement: int,
-    eval_dir: str | None = None,
-    min_steps: int = 0,
-    run_every_secs: float | None = 60,
-    run_every_steps: int | None = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> _Hook:
     """Returns a hook that ends training when a metric has not grown for so many steps.
 
-    It reads the event files of evaluations in `eval_dir`, by default `estimator.eval_dir()`, from
-    step `min_steps` on; the intervals are as for `make_early_stopping_hook`.
+    It takes the other arguments of `stop_if_higher_hook`.
     """
+    steps = max_steps_without_improvement
     return _stop_if(
-        lambda values: _stalled(values, max_steps_without_improvement, 1),
-        estimator,
-        metric_name,
-        eval_dir=eval_dir,
-        min_steps=min_steps,
-        run_every_secs=run_every_secs,
-        run_every_steps=run_every_steps,
+        lambda values: _stalled(values, steps, 1), estimator, metric_name, *args, **kwargs
     )
 
 
@@ -199,24 +174,16 @@ def stop_if_no_decrease_hook(
     estimator: Estimator,
     metric_name: str,
     max_steps_without_improvement: int,
-    eval_dir: str | None = None,
-    min_steps: int = 0,
-    run_every_secs: float | None = 60,
-    run_every_steps: int | None = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> _Hook:
     """Returns a hook that ends training when a metric has not shrunk for so many steps.
 
-    It reads the event files of evaluations in `eval_dir`, by default `estimator.eval_dir()`, from
-    step `min_steps` on; the intervals are as for `make_early_stopping_hook`.
+    It takes the other arguments of `stop_if_higher_hook`.
     """
+    steps = max_steps_without_improvement
     return _stop_if(
-        lambda values: _stalled(values, max_steps_without_improvement, -1),
-        estimator,
-        metric_name,
-        eval_dir=eval_dir,
-        min_steps=min_steps,
-        run_every_secs=run_every_secs,
-        run_every_steps=run_every_steps,
+        lambda values: _stalled(values, steps, -1), estimator, metric_name, *args, **kwargs
     )
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from runner.config.instantiation import build_target, locate_target
 from runner.config.schema import RunConfig as ExperimentConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.estimator.export import (
     TensorServingInputReceiver,
     build_raw_serving_input_receiver_fn,
@@ -242,25 +242,20 @@ def _function(key: str, node: Mapping[str, Any], argument: str) -> Callable[...,
         return function
     result = build_target(key, node)
     if not callable(result):
-        raise ConfigError(
-            Problem(
-                f"{key}: {node['_target_']} takes no {argument} and returns "
-                f"{type(result).__name__}",
-                f"it is neither a {key} nor a function that returns one",
-            )
+        raise ConfigError.of(
+            f"{key}: {node['_target_']} takes no {argument} and returns {type(result).__name__}",
+            f"it is neither a {key} nor a function that returns one",
         )
     return result  # type: ignore[no-any-return]
 
 
 def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
     if mode not in config.input_fns:
-        raise ConfigError(
-            Problem(
-                f"input_fns.{mode} is missing",
-                f"mode {mode} reads it",
-                f"give input_fns.{mode} the `_target_` of an input_fn"
-                + (", or evaluate.split=validation" if mode == "test" else ""),
-            )
+        raise ConfigError.of(
+            f"input_fns.{mode} is missing",
+            f"mode {mode} reads it",
+            f"give input_fns.{mode} the `_target_` of an input_fn"
+            + (", or evaluate.split=validation" if mode == "test" else ""),
         )
     function: Callable[..., Any] = build_target(
         f"input_fns.{mode}", {**config.input_fns[mode], "_partial_": True}
@@ -293,12 +288,10 @@ def _fed_spec(name: str, feature: Any, split: str) -> tf.TensorSpec:
     if isinstance(feature, tf.Tensor):
         return tf.TensorSpec(feature.shape, feature.dtype)
     feature_class = type(feature).__name__
-    raise ConfigError(
-        Problem(
-            "input_fns.serving is missing",
-            f"only tensors can be fed, and {name!r} of input_fns.{split} is a {feature_class}",
-            "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
-        )
+    raise ConfigError.of(
+        "input_fns.serving is missing",
+        f"only tensors can be fed, and {name!r} of input_fns.{split} is a {feature_class}",
+        "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
     )
 
 

@@ -20,6 +20,8 @@
   `precision`: the new graph and the model in it, with seeds, 16 bits, XLA and threads.
 - `variables`: their names, specs and savers; `configured_hooks`: the hooks of the configuration,
   and the values of `${graph:NAME}` in their arguments.
+- `devices`: the devices of this machine that train; `parallel_call`: calls a model on several of
+  them; `joint_moments`: batch-norm statistics of all of them.
 - `calls`: calls user code, and names the part of it that an error comes from.
 - `replica`: the seam at which a cluster places the parts of a graph.
 

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from runner.config.instantiation import References, build_target, check_target, locate_target
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.built_graph import Training
 
 
@@ -102,7 +102,7 @@ class HookKind:
 
     def _error(self, key: str, node: Mapping[str, Any]) -> ConfigError:
         state = f"{key}: {node['_target_']} is not a {self.base_name}"
-        return ConfigError(Problem(state, self.cause, self.remedy))
+        return ConfigError.of(state, self.cause, self.remedy)
 
 
 # `directory` and `checkpoints` are paths; `evaluation` is the hook that evaluates; `record` takes

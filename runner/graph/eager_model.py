@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from runner.config.instantiation import build_target, has_reference, locate_target
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.epochs import RATE
 from runner.graph.experiment import features_of, takes_its_own_steps
 from runner.graph.keras_optimizer import named_state, optimizers_of
@@ -49,12 +49,10 @@ def build_eager_model(config: RunConfig, batch: Any = None, *, compiled: bool = 
         model: Any = build_model(config) if config.model else None
         if not isinstance(model, keras.Model):
             target = config.model.get("_target_")
-            raise ConfigError(
-                Problem(
-                    "the run has no Keras model",
-                    f"{target} is no keras.Model" if target else "it trains a graph or a function",
-                    "use hooks in place of callbacks, mode=export to export it, and no `proof`",
-                )
+            raise ConfigError.of(
+                "the run has no Keras model",
+                f"{target} is no keras.Model" if target else "it trains a graph or a function",
+                "use hooks in place of callbacks, mode=export to export it, and no `proof`",
             )
         own_steps = takes_its_own_steps(model)
         if compiled and not own_steps:
@@ -112,7 +110,7 @@ def trained_model(config: RunConfig, prefix: str) -> Any:
     lacking = sorted(variables.keys() - saved.keys())
     if lacking:
         cause = f"it lacks {', '.join(lacking[:3])}"
-        raise ConfigError(Problem(f"{prefix} is not a checkpoint of this model", cause))
+        raise ConfigError.of(f"{prefix} is not a checkpoint of this model", cause)
     for name, variable in variables.items():
         variable.assign(reader.get_tensor(name))
     return model

@@ -11,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.eager_model import build_eager_model, variables_of_run
 from runner.graph.experiment import takes_its_own_steps
 from runner.graph.input_pipeline import TrainingInput
@@ -50,12 +50,10 @@ class EagerTwin:
         eager = variables_of_run(model, variables)
         missing = sorted(eager.keys() - variables.keys())
         if missing:
-            raise ConfigError(
-                Problem(
-                    f"callbacks: the model, built again, has {missing[0]}, which the run lacks",
-                    "its `_target_` names layers in another way when it is called again",
-                    "give the layers names",
-                )
+            raise ConfigError.of(
+                f"callbacks: the model, built again, has {missing[0]}, which the run lacks",
+                "its `_target_` names layers in another way when it is called again",
+                "give the layers names",
             )
         self._pairs = {name: (variables[name], variable) for name, variable in eager.items()}
         self._light = [

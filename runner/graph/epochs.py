@@ -68,11 +68,12 @@ def epoch_metrics(
 
 
 def in_epochs(
-    config: RunConfig, data: Any, batches: tf.data.Dataset
+    config: RunConfig, data: Any, batches: tf.data.Dataset, *, per_step: int
 ) -> tuple[tf.data.Dataset, int | None]:
     """Returns the training data without end, and the length of an epoch in global steps.
 
-    The length is None, and the data as they are, where nothing depends on epochs.
+    The length is None, and the data as they are, where nothing depends on epochs. A step takes
+    `per_step` batches.
 
     Raises:
       ConfigError: when the length is needed and not known.
@@ -90,7 +91,7 @@ def in_epochs(
         cause = f"the length of an epoch is not known: data.train() {endless}"
         steps = _guess(data, batches)
         raise ConfigError(Problem(state, cause, f"set train.steps_per_epoch={steps}"))
-    return batches.repeat(), -(-count // train.accumulate)
+    return batches.repeat(), -(-count // per_step)
 
 
 def _guess(data: Any, batches: tf.data.Dataset) -> int | str:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.session.session_manager import PLACED_SOFTLY
@@ -115,7 +115,7 @@ class InGraphEvaluation(Evaluation):
             if on_batch is not None:
                 on_batch(self._values(session, sums, counts))
         if not all(counts.values()):
-            raise ConfigError(Problem(f"data.{self.split}() gives no example to evaluate"))
+            raise ConfigError.of(f"data.{self.split}() gives no example to evaluate")
         return self._values(session, sums, counts)
 
     def _values(
@@ -223,7 +223,7 @@ class SeparateEvaluation(Evaluation):
                     if self.once:
                         break
         if batches == 0:
-            raise ConfigError(Problem(f"the input of mode {self.split} holds no batch to evaluate"))
+            raise ConfigError.of(f"the input of mode {self.split} holds no batch to evaluate")
         return dict(final.final_ops_values)
 
 
@@ -261,18 +261,14 @@ def require_end(split: str, cardinality: int) -> None:
     """Raises a ConfigError where a pass over a split would never end, or may not."""
     endless = cardinality == tf.data.INFINITE_CARDINALITY
     if split == "train" and cardinality < 0:
-        raise ConfigError(
-            Problem(
-                f"data.train() repeats forever{'' if endless else ', as far as is known'}",
-                "an evaluation is one pass over a split, and the size of this one is not known",
-                "give the data a method sizes() that returns {'train': COUNT, ...}",
-            )
+        raise ConfigError.of(
+            f"data.train() repeats forever{'' if endless else ', as far as is known'}",
+            "an evaluation is one pass over a split, and the size of this one is not known",
+            "give the data a method sizes() that returns {'train': COUNT, ...}",
         )
     if endless:
-        raise ConfigError(
-            Problem(
-                f"the data of the {split} split repeats forever",
-                "an evaluation is one pass over a split",
-                "leave out .repeat(), or end it with .take(COUNT)",
-            )
+        raise ConfigError.of(
+            f"the data of the {split} split repeats forever",
+            "an evaluation is one pass over a split",
+            "leave out .repeat(), or end it with .take(COUNT)",
         )

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.graph.input_pipeline import TrainingInput, operations_for
+from runner.graph.input_pipeline import TrainingInput
+from runner.session.fetches import operations_for
 
 _Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
 

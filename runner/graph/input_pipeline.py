@@ -6,14 +6,13 @@ It also finds state of a training step that checkpoints do not hold, so that res
 from __future__ import annotations
 
 import warnings
-from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from runner.internals.tensorflow import called_functions, function_nodes
+from runner.session.fetches import operations_run
+from runner.session.short_step import IN_CALLERS_THREAD
 
 
 @dataclass(frozen=True)
@@ -72,16 +71,36 @@ class TrainingInput:
             self._dataset = dataset
             self._iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
             self.initializer: tf.Operation = self._iterator.initializer
-            self.saveable, self.state = _state(self._iterator, replicas)
+            self.saveable, self.state, self._resource = _state(self._iterator, replicas)
+            # A thread of the pool must not wait for a batch, which the pool may have to prepare; so
+            # another thread waits. The caller's thread waits itself, and saves two wake-ups.
+            self._in_caller = tf.compat.v1.placeholder_with_default(False, [], "in_callers_thread")
+        tf.compat.v1.add_to_collection(IN_CALLERS_THREAD, self._in_caller)
 
     def next(self) -> tuple[Any, tf.Tensor]:
         """Returns the next batch, and how long the step waited for it in seconds, float64."""
         before = tf.timestamp()
         with tf.control_dependencies([before]):
-            batch = self._iterator.get_next()
+            batch = self._next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
             self.seconds = tf.timestamp() - before
             return batch, self.seconds
+
+    def _next(self) -> Any:
+        specs = tf.nest.flatten(self.element_spec)
+        if not all(type(spec) is tf.TensorSpec for spec in specs):
+            return self._iterator.get_next()  # Composite tensors are decoded by private functions.
+
+        def waiting() -> Any:
+            tensors = tf.raw_ops.IteratorGetNextSync(
+                iterator=self._resource,
+                output_types=[spec.dtype for spec in specs],
+                output_shapes=[spec.shape for spec in specs],
+                name="IteratorGetNext",  # As in the other branch, for messages.
+            )
+            return tf.nest.pack_sequence_as(self.element_spec, tensors)
+
+        return tf.cond(self._in_caller, waiting, self._iterator.get_next)
 
     @property
     def element_spec(self) -> Any:
@@ -111,8 +130,8 @@ def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _state(iterator: Any, replicas: int) -> tuple[Any, InputState]:
-    """Returns a saveable of the position, and the operations that test and choose it.
+def _state(iterator: Any, replicas: int) -> tuple[Any, InputState, tf.Tensor]:
+    """Returns a saveable of the position, what tests and chooses it, and the iterator's resource.
 
     A position that is left out is saved as an empty vector, so that one saver serves both cases.
     Restoring starts the input first: TensorFlow restores only an initialised iterator.
@@ -151,7 +170,7 @@ def _state(iterator: Any, replicas: int) -> tuple[Any, InputState]:
         leave_out=left_out.initializer,
         saved_as=spec.name,
     )
-    return saveable, state
+    return saveable, state, resource
 
 
 def _serialize(resource: tf.Tensor, external_state: str) -> tf.Tensor:
@@ -198,7 +217,7 @@ def not_resumed_exactly(train_op: tf.Operation) -> list[str]:
 
     Keras's layers draw their random numbers from seeds in variables, which checkpoints do hold.
     """
-    operations = list(_operations(train_op))
+    operations = list(operations_run([train_op]))
     lines = []
     for line, kinds in _LOST.items():
         names = [f"{name} ({kind})" for kind, name in operations if kind in kinds]
@@ -206,35 +225,3 @@ def not_resumed_exactly(train_op: tf.Operation) -> list[str]:
         if names:
             lines.append(line.format(", ".join(names[:_SHOWN]) + more))
     return lines
-
-
-def operations_for(elements: Iterable[tf.Operation | tf.Tensor]) -> dict[tf.Operation, None]:
-    """Returns the operations that run to fetch elements of a graph, nearest first."""
-    reached = dict.fromkeys(getattr(element, "op", element) for element in elements)
-    pending = deque(reached)
-    while pending:
-        operation = pending.popleft()
-        for dependency in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs):
-            if dependency not in reached:
-                reached[dependency] = None
-                pending.append(dependency)
-    return reached
-
-
-def _operations(train_op: tf.Operation) -> Iterator[tuple[str, str]]:
-    """Yields the type and name of every operation that runs, also inside functions."""
-    functions: set[str] = set()
-    for operation in operations_for([train_op]):
-        yield operation.type, operation.name
-        yield from _called(operation.graph, operation.node_def, functions)
-
-
-def _called(
-    graph: tf.Graph, node: tf.compat.v1.NodeDef, seen: set[str]
-) -> Iterator[tuple[str, str]]:
-    for name in called_functions(node):
-        if name not in seen:
-            seen.add(name)
-            for inner in function_nodes(graph, name):
-                yield inner.op, f"{node.name}/{inner.name}"
-                yield from _called(graph, inner, seen)

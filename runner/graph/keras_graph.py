@@ -22,6 +22,7 @@ from runner.graph.built_graph import (
     Training,
 )
 from runner.graph.calls import Calls
+from runner.graph.devices import devices_of
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized, features_of, takes_its_own_steps
@@ -68,8 +69,8 @@ class KerasGraph(GraphMaker):
 
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
         """Builds the forward passes that train and evaluate, and the update of the variables."""
-        config = self.config
-        with new_graph(config, replica) as graph, dtype_policy(config):
+        config, devices = self.config, devices_of(self.config.devices)
+        with new_graph(config, replica) as graph, devices.scope(), dtype_policy(config):
             data = build_data(config)
             with replica.partitioned():
                 model = build_model(config)
@@ -82,7 +83,12 @@ class KerasGraph(GraphMaker):
                     config = replace(config, optimizer=compiled_optimizer(model))
                     notes += optimizer_notes(config, model)
             labelled = objective.needs_labels
-            source = training_input(config, data, replica, labelled=labelled) if train else None
+            per_step = config.train.accumulate * devices.batches
+            source = (
+                training_input(config, data, replica, labelled=labelled, per_step=per_step)
+                if train
+                else None
+            )
             parts = _Parts(config, model, data, source, calls)
             step = None
             if source is not None:
@@ -91,15 +97,17 @@ class KerasGraph(GraphMaker):
                 norms = frozen_norms(model, parts.policies(model_variables(model)))
                 notes += statistics_notes(norms)
                 frozen = [norm for norm, stays in norms.items() if stays]
-                forward = _forward(calls, model, objective, train=True, frozen=frozen)
-                step = TrainingStep(config, source, forward, replica=replica)
+                called = devices.called(model)
+                forward = _forward(calls, called, objective, train=True, frozen=frozen)
+                step = TrainingStep(config, source, forward, replica=replica, devices=devices)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_apart(graph)
             of_model = parts.variables()
             parts.require_sources(of_model)
             trained = [*parts.trained(of_model).values()]
             training = step.build(trained, evaluation.metrics, model) if step else None
-            notes += replica.notes() if step else []
+            if source is not None:
+                notes += [*devices.notes(model, source), *replica.notes()]
             if training is not None and config.callbacks:
                 training = replace(training, epoch=objective.epoch(training.train_op, graph))
             return parts.built(of_model, training, evaluation, notes=notes)
@@ -305,7 +313,7 @@ def _forward(
     """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
 
     After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
-    The batch-norm layers `frozen` keep their statistics.
+    The batch-norm layers `frozen` keep their statistics. `model` is what is called.
     """
 
     def forward(batch: Any) -> Any:

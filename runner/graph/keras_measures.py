@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.measures import Batch, Measure, Totals, Values, penalty
 from runner.internals.keras import hand_over_losses, metrics_of
 
@@ -101,12 +101,10 @@ class Losses(Measure):
                     y=part.labels, y_pred=part.outputs, sample_weight=part.weights
                 )
             if value.shape.rank:
-                raise ConfigError(
-                    Problem(
-                        "loss: its reduction leaves a value for each example",
-                        "a class of keras.losses returns their mean, by default",
-                        "delete `reduction` from its arguments",
-                    )
+                raise ConfigError.of(
+                    "loss: its reduction leaves a value for each example",
+                    "a class of keras.losses returns their mean, by default",
+                    "delete `reduction` from its arguments",
                 )
             if len(self._losses) > 1:
                 values[f"{output}_loss"] = value
@@ -233,12 +231,10 @@ def scalars(key: str, results: Mapping[str, Any]) -> Values:
         for entry_name, value in entries:
             tensor = tf.cast(value, tf.float32)
             if tensor.shape.rank != 0:
-                raise ConfigError(
-                    Problem(
-                        f"{key}: {entry_name} has the shape {tensor.shape}",
-                        "only a scalar is recorded and compared",
-                        "reduce it: keras.metrics.F1Score takes `average: macro`, for example",
-                    )
+                raise ConfigError.of(
+                    f"{key}: {entry_name} has the shape {tensor.shape}",
+                    "only a scalar is recorded and compared",
+                    "reduce it: keras.metrics.F1Score takes `average: macro`, for example",
                 )
             named[entry_name] = tensor
     return named

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
-from runner.internals.keras import slots_of, spares_weights
+from runner.internals.keras import Variable, slots_of, spares_weights
 from runner.restoration.model_variables import tensorflow_variable
 from runner.restoration.variables import EMA_SUFFIX
 
@@ -90,7 +90,7 @@ def compiled_optimizer(model: Any) -> dict[str, Any]:
             )
         )
     rate = optimizer.learning_rate
-    constant = isinstance(rate, keras.Variable)
+    constant = isinstance(rate, Variable)
     if constant:
         # A graph has no value of it for `get_config`, which takes a schedule as it is.
         optimizer.learning_rate = keras.optimizers.schedules.PolynomialDecay(1.0, 1)
@@ -223,7 +223,7 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
         scope = tf.compat.v1.get_default_graph().get_name_scope()
         shared = f"{scope}/{self.get_name()}" if scope else self.get_name()
         for attribute, value in vars(optimizer).items():
-            if isinstance(value, keras.Variable):
+            if isinstance(value, Variable):
                 self.names[value.value.op.name] = f"{shared}/{attribute.strip('_')}"
         for slot in slots_of(optimizer):
             self._add_slot(slot.variable.value, slot.name, tensorflow_variable(slot.trained))
@@ -251,7 +251,7 @@ def named_state(
       owner: returns the name of a variable that it trains, which its slots follow.
     """
     for key, value in vars(optimizer).items():
-        if isinstance(value, keras.Variable):
+        if isinstance(value, Variable):
             yield value, f"{prefix}/{key.strip('_')}"
     for slot in slots_of(optimizer) if optimizer.built else ():
         of_average = f"{owner(slot.trained)}/{prefix}{EMA_SUFFIX}"

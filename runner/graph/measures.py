@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem, ranked
+from runner.errors import ConfigError, ranked
 from runner.graph.calls import per_example
 from runner.graph.precision import full_precision
 
@@ -65,7 +65,7 @@ class Batch:
             if output in by_name:
                 return by_name[output]
             names = ranked(output, by_name)
-            raise ConfigError(Problem(f"{key}: {problem} {output!r}", choices=names))
+            raise ConfigError.of(f"{key}: {problem} {output!r}", choices=names)
 
         weights, outputs = self.weights, pick(self.outputs, "the model has no output")
         if isinstance(weights, Mapping | list | tuple):
@@ -162,13 +162,10 @@ class PerExample(Measure):
         """Returns the values, weighted, and the weights in their shape."""
         values = per_example(self.key, self._function, batch.labels, full_precision(batch.outputs))
         if values.shape.rank == 0:
-            raise ConfigError(
-                Problem(
-                    f"{self.key}: its function returns a scalar",
-                    "the runner averages values per example, so that every example counts the same",
-                    "return a value for each example, or use a class of keras.losses or "
-                    "keras.metrics",
-                )
+            raise ConfigError.of(
+                f"{self.key}: its function returns a scalar",
+                "the runner averages values per example, so that every example counts the same",
+                "return a value for each example, or use a class of keras.losses or keras.metrics",
             )
         if batch.weights is None or not self._weighted:
             return values, None

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem, ranked
+from runner.errors import ConfigError, ranked
 from runner.graph.epochs import EpochMeans, EpochMetrics, epoch_metrics
 from runner.graph.experiment import overrides
 from runner.graph.keras_measures import Losses, OfModel, Streaming, outputs_of
@@ -161,12 +161,10 @@ class Objective:
         _require_weighted(config.loss_weights, loss if isinstance(loss, Mapping) else ())
         if config.loss is None:
             if model is None or not (model.compiled or own_loss):
-                raise ConfigError(
-                    Problem(
-                        "loss has no value",
-                        "the model has none of its own, because it is not compiled",
-                        "name one, such as loss=sparse_categorical_crossentropy",
-                    )
+                raise ConfigError.of(
+                    "loss has no value",
+                    "the model has none of its own, because it is not compiled",
+                    "name one, such as loss=sparse_categorical_crossentropy",
                 )
             return OfModel(model, loss=True, metrics=takes_metrics)
         if own_loss and model is not None:
@@ -182,13 +180,11 @@ class Objective:
     def _by_output(self, losses: list[Any]) -> dict[str, Any]:
         names = outputs_of(self._model)
         if len(names) != len(losses):
-            raise ConfigError(
-                Problem(
-                    f"loss lists {len(losses)} losses, and the model names {len(names)} outputs",
-                    "each output has one, in order",
-                    "write loss as a mapping from the names of outputs",
-                    tuple(names),
-                )
+            raise ConfigError.of(
+                f"loss lists {len(losses)} losses, and the model names {len(names)} outputs",
+                "each output has one, in order",
+                "write loss as a mapping from the names of outputs",
+                tuple(names),
             )
         return dict(zip(names, losses, strict=True))
 
@@ -223,14 +219,12 @@ class Objective:
         if not weights:
             return batch
         if batch.weights is not None or tf.nest.is_nested(batch.labels):
-            raise ConfigError(
-                Problem(
-                    "class_weight is set, and the training data give "
-                    + ("labels of several outputs" if batch.weights is None else "sample weights"),
-                    "as in Keras, examples are weighted by the class of their only label, or by "
-                    "the data",
-                    "delete class_weight, and let the data give (features, labels, weights)",
-                )
+            raise ConfigError.of(
+                "class_weight is set, and the training data give "
+                + ("labels of several outputs" if batch.weights is None else "sample weights"),
+                "as in Keras, examples are weighted by the class of their only label, or by "
+                "the data",
+                "delete class_weight, and let the data give (features, labels, weights)",
             )
         return replace(batch, weights=class_weights(batch.labels, weights))
 
@@ -297,12 +291,10 @@ def resolved(kind: str, key: str, node: Any) -> Any:
     if isinstance(node, Mapping) and "_target_" in node:
         built = build_target(key, node)
         if isinstance(built, functools.partial) and inspect.isclass(built.func):
-            raise ConfigError(
-                Problem(
-                    f"{key}: {node['_target_']} is a class, and `_partial_` is true",
-                    "it would be constructed again for every batch",
-                    "delete `_partial_`",
-                )
+            raise ConfigError.of(
+                f"{key}: {node['_target_']} is a class, and `_partial_` is true",
+                "it would be constructed again for every batch",
+                "delete `_partial_`",
             )
         return built
     if isinstance(node, Mapping):
@@ -321,13 +313,11 @@ def _named(kind: str, key: str, name: str) -> Any:
         measure = module.get(name)
     except (ValueError, TypeError) as error:
         known = [name for name in dir(module) if not name.startswith("_")]
-        raise ConfigError(
-            Problem(
-                f"{key} is {name!r}",
-                f"Keras knows no {kind} of that name that needs no arguments",
-                "name a function or class of your own by `_target_`",
-                ranked(name, [*known, *_BY_SHAPE[kind]])[:5],
-            )
+        raise ConfigError.of(
+            f"{key} is {name!r}",
+            f"Keras knows no {kind} of that name that needs no arguments",
+            "name a function or class of your own by `_target_`",
+            ranked(name, [*known, *_BY_SHAPE[kind]])[:5],
         ) from error
     # Keras wraps a function only where it is given by name.
     return name if kind == "loss" and not isinstance(measure, keras.losses.Loss) else measure
@@ -337,13 +327,11 @@ def _require_weighted(weights: Mapping[str, float], losses: Collection[str]) -> 
     """Raises a ConfigError for `loss_weights` of outputs without a loss."""
     wrong = [name for name in weights if name not in losses]
     if wrong:
-        raise ConfigError(
-            Problem(
-                f"loss_weights.{wrong[0]} weighs no loss",
-                "the configuration gives no loss to an output of that name",
-                "" if losses else "write loss as a mapping from outputs to losses",
-                ranked(wrong[0], losses),
-            )
+        raise ConfigError.of(
+            f"loss_weights.{wrong[0]} weighs no loss",
+            "the configuration gives no loss to an output of that name",
+            "" if losses else "write loss as a mapping from outputs to losses",
+            ranked(wrong[0], losses),
         )
 
 
@@ -353,12 +341,10 @@ def _require_called(config: RunConfig, model: Any) -> None:
         return
     overridden = [method for method in _NOT_CALLED if overrides(model, method)]
     if overridden:
-        raise ConfigError(
-            Problem(
-                f"model: {type(model).__name__} has a {' and a '.join(overridden)} of its own",
-                "a run makes the function that takes its steps itself",
-                "move what differs to train_step, test_step or compute_loss, which are called",
-            )
+        raise ConfigError.of(
+            f"model: {type(model).__name__} has a {' and a '.join(overridden)} of its own",
+            "a run makes the function that takes its steps itself",
+            "move what differs to train_step, test_step or compute_loss, which are called",
         )
 
 
@@ -385,12 +371,10 @@ def _merged(groups: Iterable[dict[str, Any]]) -> dict[str, Any]:
     for group in groups:
         for name, value in group.items():
             if name in merged:
-                raise ConfigError(
-                    Problem(
-                        f"two metrics are named {name}",
-                        "metrics of an output are named OUTPUT_METRIC, and `loss` is the loss",
-                        "give them distinct names",
-                    )
+                raise ConfigError.of(
+                    f"two metrics are named {name}",
+                    "metrics of an output are named OUTPUT_METRIC, and `loss` is the loss",
+                    "give them distinct names",
                 )
             merged[name] = value
     return merged

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import ClipConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.keras_optimizer import KerasOptimizer, require_usable
 from runner.restoration.variables import EMA_SUFFIX
 
@@ -152,13 +152,10 @@ def build_optimizer(
         of_keras = isinstance(target, type) and issubclass(target, keras.optimizers.Optimizer)
         names["learning_rate"] = (lambda: multiplied) if of_keras else multiplied
     elif multiplier != 1.0:
-        raise ConfigError(
-            Problem(
-                f"learning_rate_multiplier is {multiplier:g}, and there is no "
-                "optimizer.learning_rate",
-                "a multiplier needs what it multiplies",
-                "name an optimizer that has it, or delete the scaffolds' learning_rate_multiplier",
-            )
+        raise ConfigError.of(
+            f"learning_rate_multiplier is {multiplier:g}, and there is no optimizer.learning_rate",
+            "a multiplier needs what it multiplies",
+            "name an optimizer that has it, or delete the scaffolds' learning_rate_multiplier",
         )
     try:
         optimizer = build_target("optimizer", node, References({"graph": names}))
@@ -170,12 +167,10 @@ def build_optimizer(
         optimizer = build_target("optimizer", node, References({"graph": names}))
     if isinstance(optimizer, keras.optimizers.Optimizer | tf.compat.v1.train.Optimizer):
         return optimizer
-    raise ConfigError(
-        Problem(
-            f"optimizer: {node['_target_']} is not an optimizer",
-            "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
-            "for example keras.optimizers.AdamW",
-        )
+    raise ConfigError.of(
+        f"optimizer: {node['_target_']} is not an optimizer",
+        "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
+        "for example keras.optimizers.AdamW",
     )
 
 

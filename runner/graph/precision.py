@@ -9,16 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.config.choices import Mode
 from runner.config.instantiation import build_target
 from runner.config.schema import MODEL_SWITCHES, RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.experiment import Model
 from runner.graph.optimization import Schedule
 from runner.graph.replica import Replica
 from runner.internals.preprocessing import adapting_in_graphs
-from runner.restoration.model_variables import addresses, model_variables
-from runner.restoration.variables import require_matches
 
 
 def set_threads(config: RunConfig) -> None:
@@ -57,17 +54,10 @@ def new_graph(config: RunConfig, replica: Replica) -> Iterator[tf.Graph]:
 
 
 def build_model(config: RunConfig) -> Model:
-    """Builds the model; the keys for the runner are not among its arguments.
-
-    Raises:
-      PlanError: when patterns of scaffolds match none of its variables, in training. A model that
-        creates them when it is called is checked later, with the plan.
-    """
+    """Builds the model; the keys for the runner are not among its arguments."""
     node = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
     with adapting_in_graphs():
         model: Model = build_target("model", node)
-    if config.mode is Mode.train and getattr(model, "inputs", None):
-        require_matches(model_variables(model), config.scaffolds, addresses(model))
     return model
 
 
@@ -110,12 +100,10 @@ def scaled_losses(
     if config.model.get("dtype_policy") != "mixed_float16":
         return dict(optimizers)
     if list(optimizers) != [Schedule()]:
-        raise ConfigError(
-            Problem(
-                "model.dtype_policy is mixed_float16, and scaffolds have schedules of their own",
-                "the scale of the loss belongs to one optimizer for all variables",
-                "use mixed_bfloat16, or delete freeze_until_step and learning_rate_multiplier",
-            )
+        raise ConfigError.of(
+            "model.dtype_policy is mixed_float16, and scaffolds have schedules of their own",
+            "the scale of the loss belongs to one optimizer for all variables",
+            "use mixed_bfloat16, or delete freeze_until_step and learning_rate_multiplier",
         )
     scaled = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
     return {schedule: scaled(optimizer, "dynamic") for schedule, optimizer in optimizers.items()}

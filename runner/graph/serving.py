@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import PredictionGraph, ServingGraph
 from runner.graph.experiment import features_of
+from runner.internals.keras import flatten_with_path
 
 SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 # The endpoint of a model that Keras exports, which `keras.layers.TFSMLayer` calls.
@@ -24,7 +24,7 @@ def named(prefix: str, structure: Any) -> dict[str, Any]:
     A leaf outside of any dictionary is called `prefix`, or `prefix_0` and so on for several.
     """
     keyed = structure if isinstance(structure, Mapping) else {prefix: structure}
-    by_path = {"_".join(map(str, path)): leaf for path, leaf in keras.tree.flatten_with_path(keyed)}
+    by_path = {"_".join(map(str, path)): leaf for path, leaf in flatten_with_path(keyed)}
     leaves = tf.nest.flatten(structure)
     several = keyed is structure or len(leaves) > 1
     return by_path if several and len(by_path) == len(leaves) else numbered(prefix, leaves)

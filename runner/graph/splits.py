@@ -77,10 +77,11 @@ def one_pass(split: str, data: Data, *, labelled: bool) -> tuple[tf.data.Dataset
 
 
 def training_input(
-    config: RunConfig, data: Data, replica: Replica, *, labelled: bool
+    config: RunConfig, data: Data, replica: Replica, *, labelled: bool, per_step: int = 1
 ) -> TrainingInput:
-    """Returns the training input of this process."""
-    batches, length = in_epochs(config, data, batches_of("train", data, labelled=labelled))
+    """Returns the training input of this process, of which a step takes `per_step` batches."""
+    batches = batches_of("train", data, labelled=labelled)
+    batches, length = in_epochs(config, data, batches, per_step=per_step)
     return TrainingInput(
         replica.shard(batches),
         prefetch=getattr(data, "prefetch", True),

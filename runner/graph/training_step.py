@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.built_graph import Training
+from runner.graph.devices import Devices
 from runner.graph.epochs import RATE
 from runner.graph.experiment import Model
 from runner.graph.input_pipeline import TrainingInput
@@ -35,8 +36,8 @@ from runner.graph.replica import Replica
 from runner.restoration.model_variables import keras_variables
 from runner.system.user_code import calling
 
-# Maps a batch to the loss and the metrics by name, scalars.
-Forward: TypeAlias = Callable[..., dict[str, tf.Tensor]]
+# A tf.function that maps a batch to the loss and the metrics by name, scalars.
+Forward: TypeAlias = Any
 
 _RATE_KEY = "optimizer.learning_rate"
 
@@ -57,17 +58,20 @@ class TrainingStep:
         forward: Forward,
         *,
         replica: Replica,
+        devices: Devices,
     ) -> None:
         """Adds the forward pass, in which the model creates its variables.
 
         With several batches to a step the forward pass is part of a loop that needs the variables,
-        and with `model.jit_compile` XLA compiles it together with the gradient. The model then
-        creates its variables when it is called for evaluation.
+        and with `model.jit_compile` XLA compiles it together with the gradient, which with several
+        devices is placed beside it. The model then creates its variables when it is called for
+        evaluation.
         """
-        self._replica = replica
+        self._replica, self._devices = replica, devices
         self._config, self._source, self._forward = config, source, forward
         self._global_step = tf.compat.v1.train.get_or_create_global_step()
-        later = is_compiled(config) or config.train.accumulate > 1
+        self._in_one_function = is_compiled(config) or devices.several
+        later = self._in_one_function or config.train.accumulate > 1
         self._one = None if later else self._next_means()
 
     def build(
@@ -147,15 +151,18 @@ class TrainingStep:
 
         def differentiated(batch: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
             means = self._means(batch)
-            pairs = optimizer.compute_gradients(means["loss"], variables)
+            # Each device differentiates what it has computed.
+            apart = {"colocate_gradients_with_ops": True} if self._devices.several else {}
+            pairs = optimizer.compute_gradients(means["loss"], variables, **apart)
             return means, [gradient for gradient, _ in pairs]
 
         def one_batch() -> Batch:
-            if is_compiled(config):
+            if self._in_one_function:
                 # Separately compiled, a recurrent layer's forward pass would have to hand the
                 # gradient TensorLists, which XLA cannot.
-                batch, waited = self._source.next()
-                together = tf.function(differentiated, autograph=False, jit_compile=True)
+                batch, waited = self._devices.next_batch(self._source)
+                compiled = is_compiled(config) or None
+                together = tf.function(differentiated, autograph=False, jit_compile=compiled)
                 means, gradients = together(batch)
                 return means, list(zip(gradients, variables, strict=True)), waited
             means, waited = self._one or self._next_means()
@@ -188,7 +195,10 @@ class TrainingStep:
     def _means(self, batch: Any) -> dict[str, tf.Tensor]:
         """Returns the metrics of this copy's part of a batch, times its weight."""
         part, weight = self._replica.share(batch)
-        means = self._forward(part)
+        # A function called within another has its gradient in a third, which knows no devices.
+        several = self._devices.several
+        forward = self._forward.python_function if several else self._forward
+        means: dict[str, tf.Tensor] = forward(part)
         if weight is None:
             return means
         return {name: value * tf.cast(weight, value.dtype) for name, value in means.items()}

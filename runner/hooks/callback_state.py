@@ -11,9 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from runner.internals.keras import Variable
+
 # Keras sets these in every process.
 _NOT_STATE = ("_model", "params")
-_VARIABLES = (tf.Variable, keras.Variable)
+_VARIABLES = (tf.Variable, Variable)
 # Callbacks of Keras choose one when they compare first, and change other attributes with it.
 _COMPARISONS = {"less": keras.ops.less, "greater": keras.ops.greater}
 

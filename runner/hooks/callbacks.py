@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,24 +38,18 @@ _WITHOUT_WEIGHTS = (
     keras.callbacks.TerminateOnNaN,
 )
 _WEIGHTS_BY_EPOCH = (keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard)
-# The part of the time from which on a callback is reported, and the seconds that it takes at least.
-_COSTLY, _COSTLY_SECONDS = 0.1, 1.0
 
 
 class NamedCallback:
-    """A callback of the configuration: which methods it has, and what they cost.
+    """A callback of the configuration, and which methods it has.
 
     Args:
       key: its key in the configuration, for messages.
       callback: the callback.
-
-    Attributes:
-      seconds: the time in its methods, and for the weights that it needs.
     """
 
     def __init__(self, key: str, callback: _Callback) -> None:
         self.key, self.callback = key, callback
-        self.seconds = 0.0
 
     def has(self, method: str) -> bool:
         """Returns whether the callback has a method of its own, for the whole class or itself."""
@@ -137,8 +130,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         self._logs: dict[str, float] = {}
         # The values of an evaluation after the newest step.
         self._evaluated: dict[str, float] = {}
-        self._step, self._is_open, self._begun = 0, False, 0.0
-        self._reported: set[str] = set()
+        self._step, self._is_open = 0, False
         self._first_state: bytes | None = None
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
@@ -147,11 +139,11 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         session.run(self._metrics.reset)
         self._twin.forget()
         saved = session.run(self._metrics.saved)
-        if self._first_state is None:
+        is_first = self._first_state is None
+        if is_first:
             self._begin(session, resumes=bool(saved))
-        if saved or self._begun:
+        if saved or not is_first:
             self._restore(session, saved or self._first_state)
-        self._begun = self._begun or time.perf_counter()
         if self.model.stop_training:  # The process died before it could end the run.
             coord.request_stop()
 
@@ -185,10 +177,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         called = [callback for callback in self._callbacks if callback.has(method)]
         with eager_mode():
             for callback in called:
-                started = time.perf_counter()
                 self._twin.pull(session, weights=callback.needs_weights(method))
                 callback.call(method, *arguments)
-                callback.seconds += time.perf_counter() - started
             return push and bool(called) and self._twin.push(session)
 
     def end_epoch_if_due(self, run_context: SessionRunContext) -> None:
@@ -292,18 +282,6 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         self._is_open = False
         epoch = (self._step - 1) // self._epochs.length
         self.call(session, "on_epoch_end", epoch, dict(self._logs))  # They share what they add.
-        self._report_costly()
-
-    def _report_costly(self) -> None:
-        whole = time.perf_counter() - self._begun
-        for callback in self._callbacks:
-            costly = callback.seconds > max(_COSTLY * whole, _COSTLY_SECONDS)
-            if costly and callback.key not in self._reported:
-                self._reported.add(callback.key)
-                self._report(
-                    f"{callback.key} takes {callback.seconds / whole:.0%} of the time "
-                    f"({callback.seconds:.1f} s){_why_costly(callback)}"
-                )
 
 
 class _EpochEnds(tf.compat.v1.train.SessionRunHook):
@@ -319,14 +297,6 @@ class _EpochEnds(tf.compat.v1.train.SessionRunHook):
     def end(self, session: Session) -> None:
         """Ends the training."""
         self._hook.end_training(session)
-
-
-def _why_costly(callback: NamedCallback) -> str:
-    methods = [f"on_train_batch_{part}" for part in ("begin", "end")]
-    copied = [m for m in methods if callback.has(m) and callback.needs_weights(m)]
-    if not copied:
-        return ""
-    return f": for {copied[0]} it gets the model's weights at every step; on_epoch_end costs less"
 
 
 def _cut_rows(file: Path, separator: str, epoch: int) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from runner.config.choices import Goal
 from runner.config.schedule import When
-from runner.errors import NonFiniteLossError, Problem, RunnerError, SaveError
+from runner.errors import NonFiniteLossError, RunnerError, SaveError
 from runner.graph.input_pipeline import InputState
 from runner.hooks.nan_loss import FiniteCheck
 from runner.hooks.scheduled import (
@@ -211,24 +211,20 @@ def save_errors(directory: Path, step: int) -> Iterator[None]:
             raise
         lines = [line.strip() for line in str(error).splitlines()]
         files = [line for line in lines if str(directory) in line]
-        raise SaveError(
-            Problem(
-                f"step {step} is not saved",
-                (files or lines or [type(error).__name__])[0],
-                "make room or restore access; checkpoint.on_error decides whether training "
-                "continues, and the same command continues a run that ended, with the same result",
-            )
+        raise SaveError.of(
+            f"step {step} is not saved",
+            (files or lines or [type(error).__name__])[0],
+            "make room or restore access; checkpoint.on_error decides whether training "
+            "continues, and the same command continues a run that ended, with the same result",
         ) from error
 
 
 def _non_finite(names: list[str], step: int) -> NonFiniteLossError:
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return NonFiniteLossError(
-        Problem(
-            f"step {step} is not saved",
-            f"NaN or infinity in {shown}",
-            "look at the data, the learning rate and train.clip",
-        )
+    return NonFiniteLossError.of(
+        f"step {step} is not saved",
+        f"NaN or infinity in {shown}",
+        "look at the data, the learning rate and train.clip",
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
-from runner.errors import NonFiniteLossError, Problem
+from runner.errors import NonFiniteLossError
 from runner.hooks.scheduled import Session, SessionRunArgs, SessionRunContext, SessionRunValues
 
 
@@ -115,12 +115,10 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         else:
             again = f", after {self._done} rollbacks" if self._done else ""
             saved = f"the last checkpoint before it is {last}"
-            raise NonFiniteLossError(
-                Problem(
-                    f"training stopped because {state}{again}",
-                    saved if last else "no checkpoint was saved before it",
-                    self._remedy,
-                )
+            raise NonFiniteLossError.of(
+                f"training stopped because {state}{again}",
+                saved if last else "no checkpoint was saved before it",
+                self._remedy,
             )
 
     def _roll_back(self, session: Session, message: str) -> None:

@@ -23,8 +23,6 @@ from runner.hooks.scheduled import (
 
 # Drawing holds the interpreter for some milliseconds, and the loop needs it too.
 _DRAWN_PER_SECOND = 2.0
-# Narrower terminals have no room for the bar and the metrics beside the numbers.
-_WIDE = 80
 # What the numbers, and a short bar, need beside the metrics.
 _BESIDE = 50
 
@@ -101,21 +99,13 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         if isinstance(self._screen, NotebookScreen):
             self._bar = _NotebookBar(self._screen, self._steps, step)
         elif self._screen.is_terminal:
-            columns: list[progress.ProgressColumn] = [
+            self._bar = bar = progress.Progress(
+                progress.TextColumn("training", table_column=_one_line()),
+                progress.BarColumn(bar_width=None),  # Takes what the others leave.
                 progress.MofNCompleteColumn(table_column=_one_line()),
                 _Rate(table_column=_one_line()),
                 progress.TimeRemainingColumn(table_column=_one_line()),
-            ]
-            if self._screen.console.width >= _WIDE:
-                # The bar takes what the others leave.
-                columns = [
-                    progress.TextColumn("training", table_column=_one_line()),
-                    progress.BarColumn(bar_width=None),
-                    *columns,
-                    progress.TextColumn("{task.fields[values]}", table_column=_one_line()),
-                ]
-            self._bar = bar = progress.Progress(
-                *columns,
+                progress.TextColumn("{task.fields[values]}", table_column=_one_line()),
                 console=self._screen.console,
                 transient=True,
                 refresh_per_second=_DRAWN_PER_SECOND,

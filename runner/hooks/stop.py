@@ -13,7 +13,7 @@ import tensorflow as tf
 from runner.config.choices import Goal
 from runner.config.schedule import as_seconds
 from runner.config.training_schema import implied_goal
-from runner.errors import ConfigError, Problem, ranked
+from runner.errors import ConfigError, ranked
 from runner.hooks.evaluation import EvaluationHook
 from runner.hooks.scheduled import (
     Clock,
@@ -184,12 +184,10 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
           ConfigError: when no evaluation produces it.
         """
         if self._metric not in self._evaluation.metrics:
-            raise ConfigError(
-                Problem(
-                    f"early stopping needs the metric {self._metric!r}",
-                    "no evaluation produces it",
-                    choices=ranked(self._metric, self._evaluation.metrics),
-                )
+            raise ConfigError.of(
+                f"early stopping needs the metric {self._metric!r}",
+                "no evaluation produces it",
+                choices=ranked(self._metric, self._evaluation.metrics),
             )
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:

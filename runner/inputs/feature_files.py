@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 
 SUFFIXES = (".npz", ".npy", ".jsonl")
 
@@ -28,8 +28,8 @@ def features_of_file(path: str, batch_size: int) -> tf.data.Dataset:
       ConfigError: when the file cannot be read or has no example.
     """
     if not path.endswith(SUFFIXES):
-        raise ConfigError(
-            Problem(f"the features are in {path}", "its suffix tells the format", choices=SUFFIXES)
+        raise ConfigError.of(
+            f"the features are in {path}", "its suffix tells the format", choices=SUFFIXES
         )
     try:
         if path.endswith(".jsonl"):
@@ -39,7 +39,7 @@ def features_of_file(path: str, batch_size: int) -> tf.data.Dataset:
         (count,) = {len(array) for array in arrays.values()}
     except (OSError, ValueError, TypeError) as error:
         cause = f"{type(error).__name__}: {error}"
-        raise ConfigError(Problem(f"{path} holds no features", cause)) from error
+        raise ConfigError.of(f"{path} holds no features", cause) from error
 
     def read() -> Iterator[Any]:
         for begin in range(0, count, batch_size):

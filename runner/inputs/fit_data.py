@@ -139,7 +139,7 @@ def _source(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
     if isinstance(x, Iterator):
         cause = "a run that resumes begins it again"
         remedy = "give the function that returns it"
-        raise ConfigError(Problem("data: x is a generator", cause, remedy))
+        raise ConfigError.of("data: x is a generator", cause, remedy)
     return x if _has_batches(x) else _together(x, y, sample_weight)
 
 
@@ -159,7 +159,7 @@ def _together(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
     if len(lengths) != 1:
         listed = ", ".join(map(str, sorted(lengths)))
         state = f"data: the arrays have {listed} examples"
-        raise ConfigError(Problem(state, "there must be as many labels and weights as features"))
+        raise ConfigError.of(state, "there must be as many labels and weights as features")
     # As in `fit`: a tuple alone would be features, labels and weights.
     return arrays[0] if y is None and not isinstance(arrays[0], tuple) else arrays
 
@@ -174,7 +174,7 @@ def _as_arrays(part: Any) -> Any:
     if array.ndim == 0:
         kind = type(part).__name__
         cause = "arrays, a tf.data.Dataset, a PyDataset or a function that returns a generator fit"
-        raise ConfigError(Problem(f"data: {kind} is no data", cause))
+        raise ConfigError.of(f"data: {kind} is no data", cause)
     return array.astype(keras.config.floatx()) if array.dtype.kind == "f" else array
 
 
@@ -193,7 +193,7 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
     count = batches.num_batches
     if count is None:
         state = "data: the PyDataset has no length"
-        raise ConfigError(Problem(state, "an epoch is a pass over it", "give it a `__len__`"))
+        raise ConfigError.of(state, "an epoch is a pass over it", "give it a `__len__`")
     first = tf.nest.map_structure(np.asarray, batches[0])
 
     def fetch(place: NDArray[np.int64]) -> Sequence[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 
 # Returns an iterator over (features, labels), nested structures of arrays [batch, ...].
 Batches: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
@@ -104,7 +104,7 @@ class _Source:
         iterator = iter(batches())
         first = next(iterator, None)
         if first is None:
-            raise ConfigError(Problem("data: a generator gives no batch"))
+            raise ConfigError.of("data: a generator gives no batch")
         self._iterator: Iterator[tuple[Any, Any]] = itertools.chain([first], iterator)
         self._next = 0
         arrays = tf.nest.map_structure(np.asarray, first)

@@ -120,12 +120,10 @@ class Npz(SplitData):
     def _examples(self, part: str) -> NDArray[np.int64]:
         count = len(_array(self.path, self.labels))
         if len(_array(self.path, self.features)) != count or count < 3:
-            raise ConfigError(
-                Problem(
-                    f"data: {self.path} holds {len(_array(self.path, self.features))} "
-                    f"{self.features} and {count} {self.labels}",
-                    "there must be as many of one as of the other, and at least 3",
-                )
+            raise ConfigError.of(
+                f"data: {self.path} holds {len(_array(self.path, self.features))} "
+                f"{self.features} and {count} {self.labels}",
+                "there must be as many of one as of the other, and at least 3",
             )
         return split(count, self.validation_part, self.test_part)[part]
 
@@ -165,10 +163,8 @@ def _read(path: str, name: str, changed: int) -> NDArray[Any]:
                 return np.atleast_1d(file[name])
             names = list(file)
     except (OSError, ValueError) as error:
-        raise ConfigError(Problem(f"data.path is {path}", f"it cannot be read: {error}")) from error
-    raise ConfigError(
-        Problem(f"data: {path} has no array {name!r}", choices=nearest(name, names, 5))
-    )
+        raise ConfigError.of(f"data.path is {path}", f"it cannot be read: {error}") from error
+    raise ConfigError.of(f"data: {path} has no array {name!r}", choices=nearest(name, names, 5))
 
 
 @dataclass(frozen=True)

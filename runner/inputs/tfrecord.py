@@ -89,12 +89,10 @@ class TFRecord:
 
     def _batches(self, records: tf.data.Dataset) -> tf.data.Dataset:
         if self.label not in self.features or len(self.features) < 2:
-            raise ConfigError(
-                Problem(
-                    f"data.label is {self.label!r} among the features {', '.join(self.features)}",
-                    "the label and at least one other must be among them",
-                    choices=ranked(self.label, self.features),
-                )
+            raise ConfigError.of(
+                f"data.label is {self.label!r} among the features {', '.join(self.features)}",
+                "the label and at least one other must be among them",
+                choices=ranked(self.label, self.features),
             )
         shapes = {name: list(spec.get("shape", [])) for name, spec in self.features.items()}
         dtypes = {name: tf.as_dtype(spec["dtype"]) for name, spec in self.features.items()}

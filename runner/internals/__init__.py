@@ -3,6 +3,7 @@
 - `tensorflow`: TensorFlow's.
 - `keras`: Keras's; `preprocessing`: of its layers that adapt to data.
 - `omegaconf`: OmegaConf's.
+- `mlflow`: what older versions of MLflow do otherwise.
 
 Nothing here imports another room but `errors`. A test of each module fails when its library changes
 the API that it uses. `runner.sweeps.study` builds on Optuna's classes itself.

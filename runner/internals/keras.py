@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src import backend
+
+# The class of the variables that layers and optimizers make. In Keras 3.6, `keras.Variable` is a
+# subclass of it, of which they have no instance; in newer versions it is the same.
+from keras.src.backend import Variable as Variable
 from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib
 
@@ -98,6 +103,16 @@ def flattened_map(layer: Any) -> tuple[int, ...]:
     return tuple(shape) if len(shape) > 2 and None not in shape and max(shape[:-1]) > 1 else ()
 
 
+def flatten_with_path(structure: Any) -> list[tuple[Any, Any]]:
+    """Returns (path, leaf) of a structure, by `keras.tree.flatten_with_path` where there is one."""
+    if hasattr(keras.tree, "flatten_with_path"):
+        return list(keras.tree.flatten_with_path(structure))
+    import optree  # Keras 3.6 takes structures apart by it, and has only the other half.
+
+    paths = optree.tree_paths(structure, none_is_leaf=True, namespace="keras")
+    return list(zip(paths, keras.tree.flatten(structure), strict=True))
+
+
 def metrics_of(model: Any) -> list[Any]:
     """Returns the metrics of a Keras model, also those that `compile` made or was given.
 
@@ -122,6 +137,52 @@ def hand_over_losses(model: Any, scope: Any) -> None:
         scope.losses.extend(layer._losses)
 
 
+def add_losses(model: Any, losses: Sequence[Any]) -> None:
+    """Makes losses those that `add_loss` added in a model's last call, in place of its layers'.
+
+    A layer forgets the losses of a call when it is called again; nothing public clears them.
+    """
+    model._clear_losses()
+    model._losses.extend(losses)
+
+
+def seeds_of(model: Any) -> list[keras.Variable]:
+    """Returns the variables from which the layers of a model draw random numbers.
+
+    They are among its variables, and nothing public tells them apart.
+    """
+    return [generator.state for layer in layers_of(model) for generator in layer._seed_generators]
+
+
+def mask_of(tensor: Any) -> Any:
+    """Returns the mask that a layer gave its output, which losses and metrics read; or None."""
+    return backend.get_keras_mask(tensor)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Gives an output its mask."""
+    backend.set_keras_mask(tensor, mask)
+
+
+@contextmanager
+def replaced_moments(moments: Callable[..., Any]) -> Iterator[None]:
+    """Lets batch-norm layers use other statistics of a batch within the block.
+
+    Keras's `synchronized=True` needs a `tf.distribute.Strategy`. `moments` takes Keras's own
+    method, the layer, its inputs and mask, and returns mean and variance.
+    """
+    original = keras.layers.BatchNormalization._moments
+
+    def replaced(layer: Any, inputs: Any, mask: Any) -> Any:
+        return moments(original, layer, inputs, mask)
+
+    keras.layers.BatchNormalization._moments = replaced
+    try:
+        yield
+    finally:
+        keras.layers.BatchNormalization._moments = original
+
+
 @dataclass(frozen=True)
 class Slot:
     """A variable that a Keras optimizer keeps for a variable that it trains.
@@ -132,7 +193,7 @@ class Slot:
       trained: the variable that the optimizer trains, as it was given to `build`.
     """
 
-    variable: keras.Variable
+    variable: Variable
     name: str
     trained: Any
 
@@ -150,7 +211,7 @@ def slots_of(optimizer: Any) -> Iterator[Slot]:
             continue
         if isinstance(slots, list | tuple) and len(slots) == len(trained):
             for slot, variable in zip(slots, trained, strict=True):
-                if isinstance(slot, keras.Variable):
+                if isinstance(slot, Variable):
                     last = slot.path.rpartition("/")[2]
                     name = last.removeprefix(_slot_prefix(variable))
                     yield Slot(slot, attribute.strip("_") if name == last else name, variable)

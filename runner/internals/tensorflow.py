@@ -61,6 +61,14 @@ def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]
     return function.cached_definition.node_def if function is not None else ()
 
 
+def set_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Gives an operation another input, of the same type and shape, before anything has run.
+
+    An operation is public only with its inputs made before it.
+    """
+    operation._update_input(index, tensor)
+
+
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
     """Returns the names of the functions that a node calls, in its attributes' order."""
     values = node.attr.values()

@@ -1,4 +1,4 @@
-"""The assignment of tensors' modules to variables' modules that all evidence supports most."""
+"""The assignment of tensors' modules to variables' modules that words and order support most."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from scipy.sparse import csr_matrix
 
 from runner.mapping.fitting import Fitter, Fitting, Matrix
 from runner.mapping.modules import Module
-from runner.mapping.names import Token
 
 # Each module that is assigned outweighs all other evidence.
 _ASSIGNED = 1000.0
 # A tensor or a variable that stays alone in two modules that fit otherwise.
 _ALONE = 20.0
-_WORDS, _ORDER, _STRUCTURE = 2.0, 1.0, 6.0
+_WORDS, _ORDER = 2.0, 1.0
 _MOST_ROUNDS = 8
 # The share of pairs that must have a word on both sides, of those that have it on one.
 _TRUSTED = 0.6
@@ -55,26 +53,24 @@ class Assignment:
 def assign(
     variables: Sequence[Module], tensors: Sequence[Module], fitter: Fitter, *, ordered: bool
 ) -> Assignment:
-    """Assigns modules by words and order, then by structure too until nothing changes."""
+    """Assigns modules by order and words, until the words that agree change nothing."""
     alone = fitter.alone(variables, tensors)
     score = np.where(np.isfinite(alone), _ASSIGNED - _ALONE * alone, 0.0)
     fixed = score + _ORDER * _order(variables, tensors)
-    words, structure = _Words(variables, tensors), _Structure(variables, tensors)
+    words = _Words(variables, tensors)
     total = fixed + _WORDS * words.agreement({})
     pairs: dict[int, int] = {}
     for _ in range(_MOST_ROUNDS):
         rows, columns = linear_sum_assignment(np.where(score > 0, total, 0.0), maximize=True)
-        before, pairs = (
-            pairs,
-            {
-                int(row): int(column)
-                for row, column in zip(rows, columns, strict=True)
-                if score[row, column] > 0
-            },
-        )
+        before = pairs
+        pairs = {
+            int(row): int(column)
+            for row, column in zip(rows, columns, strict=True)
+            if score[row, column] > 0
+        }
         if pairs == before:
             break
-        total = fixed + _WORDS * words.agreement(pairs) + _STRUCTURE * structure.support(pairs)
+        total = fixed + _WORDS * words.agreement(pairs)
     return Assignment(variables, tensors, fitter, alone, pairs, words.trusted(pairs), ordered)
 
 
@@ -136,42 +132,3 @@ def _ranks(modules: Sequence[Module], by_words: bool) -> Matrix:
         ordered = sorted(members, key=lambda index: modules[index].position)
         ranks[ordered] = np.arange(len(ordered)) / max(len(ordered) - 1, 1)
     return ranks
-
-
-class _Structure:
-    """Whether the beginnings and the ends of two names correspond already."""
-
-    def __init__(self, variables: Sequence[Module], tensors: Sequence[Module]) -> None:
-        self._sides = [
-            (_incidence(variables, ends), _incidence(tensors, ends)) for ends in (False, True)
-        ]
-
-    def support(self, pairs: dict[int, int]) -> Matrix:
-        """Returns, for two modules, the mean overlap of the best of their beginnings and ends."""
-        total: Matrix = np.zeros(())
-        for mine, theirs in self._sides:
-            chosen = csr_matrix(
-                (np.ones(len(pairs)), ([*pairs.keys()], [*pairs.values()])),
-                (mine.shape[0], theirs.shape[0]),
-            )
-            common = (mine.T @ chosen @ theirs).tocoo()
-            sizes, others = mine.sum(0).A1, theirs.sum(0).A1
-            overlap = common.data / (sizes[common.row] + others[common.col] - common.data)
-            # One shared module alone says nothing: the pair itself would be its own evidence.
-            overlap[common.data < 2] = 0
-            links = csr_matrix((overlap**2, (common.row, common.col)), common.shape)
-            total = total + np.asarray((mine @ links @ theirs.T).todense())
-        return total
-
-
-def _incidence(modules: Sequence[Module], ends: bool) -> csr_matrix:
-    """Returns modules x beginnings (or ends) of their names, 1 where a module has it."""
-    numbers: dict[tuple[Token, ...], int] = {}
-    rows, columns = [], []
-    for row, module in enumerate(modules):
-        cells = module.tokens
-        for count in range(1, len(cells) + 1):
-            cut = cells[-count:] if ends else cells[:count]
-            rows.append(row)
-            columns.append(numbers.setdefault(cut, len(numbers)))
-    return csr_matrix((np.ones(len(rows)), (rows, columns)), (len(modules), len(numbers) or 1))

@@ -66,7 +66,6 @@ class _Verdict:
       other: the module of tensors that it would take.
       support: the kinds of evidence against the exchange.
       opposed: the kinds of evidence for it.
-      is_claim: whether `taker` has no tensors, and would take the ones of `row`, which are `other`.
     """
 
     row: int
@@ -74,7 +73,6 @@ class _Verdict:
     other: int
     support: Sequence[str]
     opposed: Sequence[str]
-    is_claim: bool = False
 
 
 def _exchanged(pairs: Mapping[int, int], verdicts: Sequence[_Verdict]) -> dict[int, int]:
@@ -87,8 +85,7 @@ def _exchanged(pairs: Mapping[int, int], verdicts: Sequence[_Verdict]) -> dict[i
         column = result.pop(row)
         if taker is not None:
             result[taker] = column
-        if not verdict.is_claim:
-            result[row] = verdict.other
+        result[row] = verdict.other
         moved |= {row, taker} - {None}
     return result
 
@@ -105,28 +102,19 @@ def _verdicts(assignment: Assignment) -> Iterator[_Verdict]:
     is_taken = takers >= 0
     now = alone[rows, columns] + np.where(is_taken, alone[takers, others], 0)
     then = alone[rows, others] + np.where(is_taken, alone[takers, columns], 0)
-    # A variable that has no tensor may be the one whose tensor another took.
-    claims = (columns < 0) & is_taken & (alone[rows, others] <= alone[takers, others])
     allowed = (columns >= 0) & (columns != others) & (then <= now) & ~(is_taken & (takers < rows))
-    at = np.flatnonzero(claims | allowed)
+    at = np.flatnonzero(allowed)
     for row, taker, column, other in np.stack([rows, takers, columns, others], 1)[at].tolist():
-        if column < 0:
-            claim = exchanges.claims(taker, row, other)
-            yield _Verdict(taker, row, other, *claim, is_claim=True)
-        else:
-            rival = None if taker < 0 else taker
-            yield _Verdict(row, rival, other, *exchanges.evidence(row, rival, column, other))
+        rival = None if taker < 0 else taker
+        yield _Verdict(row, rival, other, *exchanges.evidence(row, rival, column, other))
 
 
 def _with_order(verdict: _Verdict, assignment: Assignment, orders: Orders) -> _Verdict:
     """Adds what the orders of definition say of an exchange."""
-    if verdict.is_claim:
-        return verdict
-    row, column = verdict.row, assignment.pairs[verdict.row]
     if verdict.taker is None:
-        order = orders.place(row, column, verdict.other)
-    else:
-        order = orders.verdict((row, column), (verdict.taker, verdict.other))
+        return verdict
+    pair = verdict.row, assignment.pairs[verdict.row]
+    order = orders.verdict(pair, (verdict.taker, verdict.other))
     if order > 0:
         return replace(verdict, support=[*verdict.support, ORDER])
     return replace(verdict, opposed=[*verdict.opposed, ORDER]) if order else verdict
@@ -137,7 +125,7 @@ def _doubts(verdicts: Sequence[_Verdict]) -> dict[int, set[int]]:
     doubts: dict[int, set[int]] = defaultdict(set)
     for verdict in verdicts:
         if verdict.opposed or not verdict.support:
-            if verdict.taker is None or verdict.is_claim:
+            if verdict.taker is None:
                 doubts[verdict.row].add(verdict.other)
             else:
                 doubts[verdict.row].add(~verdict.taker)

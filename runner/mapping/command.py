@@ -20,7 +20,7 @@ from runner.config.composition import (
 )
 from runner.config.instantiation import build_target
 from runner.config.validation import validate
-from runner.errors import CheckpointError, ConfigError, PlanError, Problem, nearest
+from runner.errors import CheckpointError, ConfigError, PlanError, nearest
 from runner.mapping.proposal import propose
 from runner.restoration import report
 
@@ -47,15 +47,15 @@ def main(arguments: Sequence[str]) -> None:
     settings = [argument for argument in parsed.arguments if "=" in argument.split("/")[0]]
     paths = [argument for argument in parsed.arguments if argument not in settings]
     if not paths:
-        raise ConfigError(
-            Problem("no checkpoint is named", "runner map takes a model and checkpoints", _EPILOG)
+        raise ConfigError.of(
+            "no checkpoint is named", "runner map takes a model and checkpoints", _EPILOG
         )
     model, scaffolds = _model(parsed.model, settings)
     checkpoints = [str(scaffolds.get(path, path)) for path in paths]
     for checkpoint in checkpoints:
         if checkpoint.startswith(EXPERIMENT):
             state, remedy = f"{checkpoint} names an experiment", "name a run of it"
-            raise ConfigError(Problem(state, "runner map trains nothing", remedy))
+            raise ConfigError.of(state, "runner map trains nothing", remedy)
     proposal = propose(model, checkpoints, hints=hints)
     print(proposal, end="")
     print("\n".join(f"# {line}".rstrip() for line in report.summary(proposal.plan)))
@@ -86,7 +86,7 @@ def _pair(text: str, where: str) -> tuple[str, str]:
     theirs, equals, ours = text.partition("=")
     if not (theirs and equals and ours):
         cause = "it takes a word of the checkpoint and the model's word for it"
-        raise ConfigError(Problem(f"{where} is {text!r}", cause, f"{where} q=query"))
+        raise ConfigError.of(f"{where} is {text!r}", cause, f"{where} q=query")
     return theirs, ours
 
 
@@ -101,24 +101,22 @@ def _model(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
             return keras.models.load_model(name, compile=False), {}
         except (OSError, ValueError, TypeError) as error:
             lines = str(error).splitlines() or [type(error).__name__]
-            raise CheckpointError(Problem(f"{name} cannot be loaded", lines[0])) from error
+            raise CheckpointError.of(f"{name} cannot be loaded", lines[0]) from error
     if "." in name:
         return _of_target(name, settings), {}
     with command_scope():
         if name not in experiment_names():
-            raise ConfigError(
-                Problem(
-                    f"there is no experiment {name!r}",
-                    "a model is a dotted name, a .keras file or an experiment",
-                    "name one of them",
-                    nearest(name, experiment_names()),
-                )
+            raise ConfigError.of(
+                f"there is no experiment {name!r}",
+                "a model is a dotted name, a .keras file or an experiment",
+                "name one of them",
+                nearest(name, experiment_names()),
             )
         overrides = [f"+experiment={name}", *settings]
         config = validate(without_hydra(compose_command(overrides)), experiment_names())
     if not config.model:
         cause = "it trains a graph or a function"
-        raise ConfigError(Problem(f"the experiment {name} has no Keras model", cause))
+        raise ConfigError.of(f"the experiment {name} has no Keras model", cause)
     checkpoints = {key: scaffold.checkpoint for key, scaffold in config.scaffolds.items()}
     return build_target("model", config.model), checkpoints
 

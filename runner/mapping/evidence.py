@@ -46,15 +46,6 @@ class Exchanges:
                 (support if verdict > 0 else opposed).append(PLACES)
         return support, opposed
 
-    def claims(self, row: int, claimant: int, column: int) -> tuple[list[str], list[str]]:
-        """Returns the evidence for a pair, and for a variable that has no tensors in its place."""
-        mine, yours = (self._assignment.variables[at].words for at in (row, claimant))
-        words = self._assignment.tensors[column].words & self._assignment.trusted
-        support, opposed = len((mine - yours) & words), len((yours - mine) & words)
-        if bool(support) == bool(opposed):
-            return [], []
-        return ([WORDS], []) if support else ([], [WORDS])
-
     def _order(self, first: tuple[Module, Module], second: tuple[Module | None, Module]) -> int:
         """Compares the order of two modules, as numbers and words tell it."""
         if second[0] is None:

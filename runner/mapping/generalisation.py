@@ -1,4 +1,4 @@
-"""Rules for many pairs of names: numbers become parts with arithmetic, equal words become parts."""
+"""Rules for many pairs of names: numbers become parts with arithmetic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def generalise(
       forbidden: names of the same kind that no rule may match.
     """
     barred = [*forbidden]
-    rules = _shared_words(_numbered(pairs), whole, barred)
+    rules = _numbered(pairs)
     while True:
         ordered = dict(sorted(rules.items(), key=_specificity))
         wrong = _wrong(ordered, whole, barred)
@@ -208,25 +208,3 @@ def _names(key: str, places: Sequence[int]) -> list[str]:
         choices = [word[1].lower()] if word else []
         names.append(next(one for one in (*choices, *"nkijmabcdefgh") if one not in names))
     return names
-
-
-def _shared_words(
-    rules: Mapping[str, str], whole: Mapping[str, str], forbidden: Sequence[str]
-) -> dict[str, str]:
-    """Joins rules that differ in one part of the path, which is the same in key and value."""
-    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for key, value in rules.items():
-        source, steps = _split_steps(value)
-        for word in {*re.findall(r"(?<=/)\w+(?=/)", key)}:
-            hole = rf"(?<![\w{{]){word}(?![\w}}])"
-            if len(re.findall(hole, key)) == len(re.findall(hole, source)) == 1:
-                joined = re.sub(hole, "{role}", key), re.sub(hole, "{role}", source) + steps
-                groups[joined].append(key)
-    result = dict(rules)
-    for (key, value), members in sorted(groups.items(), key=lambda group: -len(group[1])):
-        if len(members) > 1 and {*members} <= result.keys():
-            rest = {name: text for name, text in result.items() if name not in members}
-            trial = dict(sorted({**rest, key: value}.items(), key=_specificity))
-            if key not in _wrong(trial, whole, forbidden):
-                result = trial
-    return result

@@ -31,9 +31,6 @@ class Orders:
         theirs = _orders(assignment.tensors, definition=assignment.ordered)
         rows = np.array(sorted(certain, key=lambda row: assignment.variables[row].position), int)
         columns = np.array([assignment.pairs[row] for row in rows], int)
-        self._positions = [module.position for module in assignment.variables]
-        self._places = [self._positions[row] for row in rows]
-        self._pairs = [*zip(rows.tolist(), columns.tolist(), strict=True)]
         self._agreeing = [
             (one, two)
             for one, two in product(mine, theirs)
@@ -47,15 +44,6 @@ class Orders:
             for one, two in self._agreeing
         } - {0}
         return signs.pop() if len(signs) == 1 else 0
-
-    def place(self, row: int, column: int, other: int) -> int:
-        """Returns 1 if a module that no variable takes would break the order around a pair."""
-        at = int(np.searchsorted(self._places, self._positions[row]))
-        near = slice(max(at - 10, 0), at + 11)
-        around = [pair for pair in self._pairs[near] if pair[0] != row]
-        before = {self.verdict((row, column), pair) for pair in around}
-        after = {self.verdict((row, other), pair) for pair in around}
-        return int(-1 in after and -1 not in before)
 
 
 _Order = tuple[NDArray[np.int_], NDArray[np.int_], list[int]]

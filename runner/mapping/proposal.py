@@ -20,7 +20,6 @@ from runner.mapping.text import document
 from runner.restoration import eager
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.model_variables import eager_variables, layer_facts, tensorflow_variable
-from runner.restoration.starting_scaffold import scaffold_name
 from runner.restoration.variables import WARM_STARTED, classify
 
 # The formats that keep the order in which a model defines its layers.
@@ -137,7 +136,8 @@ def _is_floating(dtype: str) -> bool:
 
 
 def _free_name(path: str, taken: Mapping[str, object]) -> str:
-    stem = scaffold_name(path)
+    file = os.path.basename(path.rstrip("/")).partition(".")[0]
+    stem = re.sub(r"\W+", "_", file).strip("_") or "pretrained"
     return next(
         name
         for at in range(len(taken) + 1)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from runner.console import plural
 from runner.mapping.correspondence import Correspondence, Pair
-from runner.restoration.rule_patterns import compile_rule
+from runner.restoration.rules import Rules
 
 _MOST_SHOWN = 12
 
@@ -44,7 +44,11 @@ def _line(key: str, value: Any) -> str:
 
 
 def _rules(rules: Mapping[str, str], correspondence: Correspondence) -> Iterator[str]:
-    used = by_rule(rules, [*correspondence.pairs, *correspondence.constants])
+    used: dict[str, list[str]] = {key: [] for key in rules}
+    table = Rules(rules)
+    for name in (*correspondence.pairs, *correspondence.constants):
+        if match := table.match([name]):
+            used[match[0].key].append(name)
     lines = [_line(key, value) for key, value in rules.items()]
     width = min(max(map(len, lines)), 80)
     for key, line in zip(rules, lines, strict=True):
@@ -52,19 +56,6 @@ def _rules(rules: Mapping[str, str], correspondence: Correspondence) -> Iterator
         reasons = Counter(reason for pair in pairs for reason in pair.reasons)
         shown = ", ".join(reason for reason, _ in reasons.most_common()) or "the file has none"
         yield f"      {line:{width}}  # {plural(len(used[key]), 'variable')}: {shown}"
-
-
-def by_rule(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
-    """Returns rule -> the variables that use it, of plain module rules last as in a scaffold."""
-    used: dict[str, list[str]] = {key: [] for key in rules}
-    ordered = sorted(rules, key=lambda key: key.endswith("/"))
-    patterns = [(key, compile_rule(key, rules[key])) for key in ordered]
-    for name in names:
-        for key, pattern in patterns:
-            if pattern.match(name) is not None:
-                used[key].append(name)
-                break
-    return used
 
 
 def _open_questions(correspondence: Correspondence) -> Iterator[str]:

@@ -16,8 +16,7 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `engine`: restores the values of a plan; `reading`: reads, converts and checks them.
 - `restorer`: `Restorer`, the door for restoring in sessions; `session_backend`: their backend.
-- `sources`: opens the scaffolds' checkpoints; `starting_scaffold`: the scaffold that
-  `runner.inspect --as-scaffold` prints.
+- `sources`: opens the scaffolds' checkpoints.
 - `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them.
 - `eager_plan`: `WarmStartPlan`, a plan as programs have it.
 - `eager`: `plan`, `warm_start` and the callback `WarmStart`, the doors for programs without a run.

@@ -26,7 +26,7 @@ from runner.checkpoints.locate import Artifacts, is_mlflow_uri
 from runner.checkpoints.reader import CheckpointReader, TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.internals.keras import layers_of
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Backend, restore_values
@@ -236,12 +236,10 @@ def _prepare(
     model: Any, scaffolds: Any, optimizer: Any, input_shape: Any, restoration: Any
 ) -> _WarmStart:
     if not tf.executing_eagerly():
-        raise ConfigError(
-            Problem(
-                "TensorFlow does not execute eagerly here",
-                "in a graph, values are assigned by a session",
-                "call it outside of tf.function and tf.Graph; sessions have runner.Scaffold",
-            )
+        raise ConfigError.of(
+            "TensorFlow does not execute eagerly here",
+            "in a graph, values are assigned by a session",
+            "call it outside of tf.function and tf.Graph; sessions have runner.Scaffold",
         )
     configs, rules = read_warm_start(scaffolds, restoration)
     if input_shape is not None and not getattr(model, "built", True):
@@ -311,12 +309,10 @@ def _frozen(
     )
     for name in sorted(frozen):
         if isinstance(variables[name], tf.Variable):
-            raise ConfigError(
-                Problem(
-                    f"scaffolds.{claims[name][0]}.trainable is false, and {name} is a tf.Variable",
-                    "only Keras's variables can be made untrainable",
-                    "delete the key, and leave the variables out where gradients are applied",
-                )
+            raise ConfigError.of(
+                f"scaffolds.{claims[name][0]}.trainable is false, and {name} is a tf.Variable",
+                "only Keras's variables can be made untrainable",
+                "delete the key, and leave the variables out where gradients are applied",
             )
     return frozen
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.open import open_pinned
 from runner.console import as_html
-from runner.errors import PlanError, Problem
+from runner.errors import PlanError
 from runner.restoration import html_report, json_report, report
 from runner.restoration.inversion import invert
 from runner.restoration.model_variables import eager_variables
@@ -83,12 +83,10 @@ class WarmStartPlan(RestorationPlan):
         inverse = invert(self, chosen, values, open_reader=lambda: open_pinned(pinned))
         if inverse.lost:
             cause = "an expression without an inverse cannot be turned back"
-            raise PlanError(
-                Problem(
-                    f"not all values of {chosen} can be turned back: {inverse.lost_notice}",
-                    cause,
-                    "leave these variables out of the values",
-                )
+            raise PlanError.of(
+                f"not all values of {chosen} can be turned back: {inverse.lost_notice}",
+                cause,
+                "leave these variables out of the values",
             )
         return dict(inverse.tensors)
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import CheckpointError, Problem
+from runner.internals.keras import flatten_with_path
 from runner.restoration.reference import Reference
 
 
@@ -31,7 +32,7 @@ def model_inputs(model: Any, reference: Reference) -> Any:
     recorded = recorded_names("inputs", reference, specs, names)
     if missing := [f"inputs/{name}".rstrip("/") for name in specs if name not in recorded]:
         state = f"{reference.path} lacks {', '.join(missing)}"
-        raise CheckpointError(Problem(state, "the model takes it", "record every input"))
+        raise CheckpointError.of(state, "the model takes it", "record every input")
     arranged = [_arranged(recorded[name], spec, reference) for name, spec in specs.items()]
     return keras.tree.pack_sequence_as(structure, arranged)
 
@@ -49,7 +50,7 @@ def _input_structure(model: Any) -> Any:
 
 def by_name(structure: Any) -> dict[str, Any]:
     """Returns path -> leaf of a structure, `0/image`; the path of an only leaf is empty."""
-    leaves = keras.tree.flatten_with_path(structure)
+    leaves = flatten_with_path(structure)
     return {"/".join(map(str, path)): leaf for path, leaf in leaves}
 
 
@@ -99,12 +100,10 @@ def _arranged(name: str, spec: Any, reference: Reference) -> Any:
         arrangements = [moved[0], array] if first else [array, *moved]
     fitting = [a for a in arrangements if spec is None or _fits(a.shape, spec.shape)]
     if not fitting:
-        raise CheckpointError(
-            Problem(
-                f"{reference.path}: {f'inputs/{name}'.rstrip('/')} has the shape {[*array.shape]}",
-                f"the model takes {[None, *spec.shape[1:]]}",
-                "record inputs of the model's size; channels may be first or last",
-            )
+        raise CheckpointError.of(
+            f"{reference.path}: {f'inputs/{name}'.rstrip('/')} has the shape {[*array.shape]}",
+            f"the model takes {[None, *spec.shape[1:]]}",
+            "record inputs of the model's size; channels may be first or last",
         )
     dtype = getattr(spec, "dtype", None)
     return keras.ops.convert_to_tensor(np.ascontiguousarray(fitting[0]), dtype=dtype)

@@ -101,7 +101,7 @@ class Fitter:
             cause = f"a cast from {old} to {new} may lose values"
             remedy = f"allow it by ++{key}.cast=true, or exclude the variables"
         state = f"{key}: {variable.full_name} is {new}, but its tensor is {old}"
-        raise PlanError(Problem(state, cause, remedy))
+        raise PlanError.of(state, cause, remedy)
 
     def _shape(self, variable: VariableSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> Problem:
         key, new, name = f"scaffolds.{self._scaffold}", variable.full_shape, variable.full_name

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader, is_number
-from runner.errors import ConfigError, Problem, nearest
+from runner.errors import ConfigError, nearest
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.variables import WARM_STARTED
 
@@ -117,14 +117,12 @@ def _require(plan: RestorationPlan, scaffold: str, values: Mapping[str, Any]) ->
     if scaffold not in restored:
         cause = "the values go back under the names of the checkpoint that they came from"
         state = f"nothing is restored from a scaffold {scaffold!r}"
-        raise ConfigError(Problem(state, cause, "name another scaffold", restored))
+        raise ConfigError.of(state, cause, "name another scaffold", restored)
     names = [assignment.variable.name for assignment in plan.assignments]
     for name in values.keys() - {*names}:
-        raise ConfigError(
-            Problem(
-                f"{name} is no variable of the plan",
-                "values are named after variables",
-                "give plan.invert the model itself, or its values by the names in the plan",
-                nearest(name, names),
-            )
+        raise ConfigError.of(
+            f"{name} is no variable of the plan",
+            "values are named after variables",
+            "give plan.invert the model itself, or its values by the names in the plan",
+            nearest(name, names),
         )

@@ -215,9 +215,8 @@ class _Matcher:
             variable.full_name,
             wanted,
             variable.full_shape,
-            renamed=renamed,
             owner=owner,
-            renameable=owner is None and len(names) == 1 and not averaged,
+            renameable=not (owner or renamed or averaged) and len(names) == 1,
         )
         return Match(notes=(f"no tensor{other}",))
 

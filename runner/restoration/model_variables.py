@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
-from runner.internals.keras import flattened_map, layers_of, slots_of
+from runner.internals.keras import Variable, flattened_map, layers_of, slots_of
 from runner.restoration.weights_layout import layers_around
 
 
@@ -219,28 +219,24 @@ def eager_variables(model: Any) -> dict[str, Any]:
     elif isinstance(model, tf.Module):
         variables = dict(_of_module(model))
     else:
-        raise ConfigError(
-            Problem(
-                f"the model is a {type(model).__name__}",
-                "a Keras model, a tf.Module or a mapping name -> variable can be warm-started",
-            )
+        raise ConfigError.of(
+            f"the model is a {type(model).__name__}",
+            "a Keras model, a tf.Module or a mapping name -> variable can be warm-started",
         )
     for name, variable in variables.items():
         if not isinstance(variable, _VARIABLES):
             kind = type(variable).__name__
-            raise ConfigError(Problem(f"{name} is a {kind}", "it is not a tf.Variable"))
+            raise ConfigError.of(f"{name} is a {kind}", "it is not a tf.Variable")
     if not variables:
-        raise ConfigError(
-            Problem(
-                f"the model {getattr(model, 'name', '')} has no variables yet".replace("  ", " "),
-                "it is not built",
-                "build it, call it once, or pass input_shape=(None, ...)",
-            )
+        raise ConfigError.of(
+            f"the model {getattr(model, 'name', '')} has no variables yet".replace("  ", " "),
+            "it is not built",
+            "build it, call it once, or pass input_shape=(None, ...)",
         )
     return variables
 
 
-_VARIABLES = (tf.Variable, keras.Variable)
+_VARIABLES = (tf.Variable, Variable)
 
 
 def _of_module(module: tf.Module) -> Iterator[tuple[str, Any]]:

@@ -30,15 +30,13 @@ class Miss:
       variable: its name.
       wanted: the name of the tensor.
       shape: the variable's shape.
-      renamed: whether a rule of the scaffold made the tensor's name.
       owner: the variable that it is a slot or an average of, if any.
-      renameable: whether another rename of the variable may find the tensor.
+      renameable: whether a rename of the variable may find the tensor.
     """
 
     variable: str
     wanted: str
     shape: tuple[int, ...]
-    renamed: bool = False
     owner: str | None = None
     renameable: bool = True
 
@@ -71,9 +69,7 @@ def missing_problems(
     if rules is not None:
         problems.append(_with_rename(key, source, renameable, rules))
         misses = [miss for miss in misses if not miss.renameable]
-    if misses and not taken and (prefix := _common_prefix(misses, tensors)):
-        problems.append(_with_prefix(key, source, misses, prefix=prefix))
-    elif misses:
+    if misses:
         problems.append(_without_rename(key, source, misses, taken=taken, tensors=tensors))
     return problems
 
@@ -108,11 +104,7 @@ def _with_rename(
     key: str, source: CheckpointSpec, misses: Sequence[Miss], rules: Mapping[str, str]
 ) -> Problem:
     command = override(f"{key}.rename", rules)
-    if any(miss.renamed for miss in misses):
-        # What the command line adds comes last, after rules that match already.
-        how = f"put first in {key}.rename: {yaml('rename', rules)}"
-    else:
-        how = f"in YAML {yaml('rename', rules)}" + (f", or paste {command}" if command else "")
+    how = f"in YAML {yaml('rename', rules)}" + (f", or paste {command}" if command else "")
     return Problem(
         _missing(key, misses),
         f"{source.path} holds {len(source.tensors)} tensors, none named "
@@ -162,32 +154,6 @@ def _without_rename(
         f"{source.path} holds {len(source.tensors)} tensors, {likely}",
         f"{remedy}, name another checkpoint, exclude the variables, or set ++{key}.missing=init",
         choices,
-    )
-
-
-def _common_prefix(misses: Sequence[Miss], tensors: Collection[str]) -> str:
-    """Returns the prefix that all missing names lack, or an empty string.
-
-    `DataParallel` adds `module.`, Lightning `model.`.
-    """
-    first = misses[0].wanted
-    prefixes = [name.removesuffix(first) for name in tensors if name.endswith(f".{first}")]
-    for prefix in sorted(prefixes, key=len):
-        if all(prefix + miss.wanted in tensors for miss in misses):
-            return prefix
-    return ""
-
-
-def _with_prefix(
-    key: str, source: CheckpointSpec, misses: Sequence[Miss], *, prefix: str
-) -> Problem:
-    everything = yaml("rename", {"re:(.*)": rf"{prefix}\1"})
-    return Problem(
-        _missing(key, misses),
-        f"{source.path} holds {len(source.tensors)} tensors, whose names begin with {prefix!r}",
-        f"begin the values of {key}.rename and rules with {prefix!r}, or without rules add "
-        f"{everything}",
-        tuple(f"{miss.variable}: {prefix}{miss.wanted}" for miss in misses[:_NAMED]),
     )
 
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.internals.keras import Call, layers_of, recorded_calls
 from runner.restoration.eager import last_plan
 from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
@@ -60,7 +60,7 @@ def prove(
     """
     if not isinstance(model, keras.Layer):
         state = f"the model is a {type(model).__name__}"
-        raise ConfigError(Problem(state, "a proof compares the layers of a Keras model"))
+        raise ConfigError.of(state, "a proof compares the layers of a Keras model")
     if not isinstance(reference, Reference):
         reference = read_reference(str(reference))
     return _Proving(model, reference, plan or last_plan(model), scaffold).proof()

@@ -65,7 +65,7 @@ def read_reference(path: str) -> Reference:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         cause = str(error).partition("\n")[0] or type(error).__name__
         remedy = "record it by numpy.savez, as docs/how-to/prove.md shows"
-        raise CheckpointError(Problem(f"{path} is not a reference", cause, remedy)) from error
+        raise CheckpointError.of(f"{path} is not a reference", cause, remedy) from error
     parts: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in _PARTS}
     unknown = []
     for entry, array in arrays.items():

@@ -13,7 +13,7 @@ checkpoint.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.schema import ScaffoldConfig
@@ -77,17 +77,26 @@ class Rules:
         Raises:
           ValueError: when a computation in it is not possible.
         """
-        matches = [
+        match = self.match(names)
+        return match and self._filled(*match)
+
+    def match(self, names: Sequence[str]) -> tuple[Rule, dict[str, str]] | None:
+        """Returns the rule for a variable, and the parts of its name; None without a rule."""
+        return self._closest(
             (rule, parts)
             for rule in self._rules
             for name in names
             if (parts := rule.pattern.match(name)) is not None
-        ]
-        if not matches:
-            return None
-        rule, parts = min(matches, key=lambda match: len(match[1]["rest"]))
-        self._used.add(rule.key)
-        return self._filled(rule, parts)
+        )
+
+    def _closest(
+        self, matches: Iterable[tuple[Rule, dict[str, str]]]
+    ) -> tuple[Rule, dict[str, str]] | None:
+        """Returns the match that leaves the shortest rest of the name, and records its use."""
+        match = min(matches, key=lambda match: len(match[1]["rest"]), default=None)
+        if match is not None:
+            self._used.add(match[0].key)
+        return match
 
     def unused(self) -> tuple[str, ...]:
         """Returns the patterns of the rules that no variable has used so far."""
@@ -108,17 +117,13 @@ class Rules:
 
     def _module(self, path: str) -> str:
         """Returns the beginning of names in the checkpoint for a path that ends in `/`."""
-        matches = [
+        match = self._closest(
             (rule, parts)
             for rule in self._modules
             if (parts := rule.pattern.match(path)) is not None
             and all(parts[part] != path for part in rule.pattern.parts.values())
-        ]
-        if not matches:
-            return path
-        rule, parts = min(matches, key=lambda match: len(match[1]["rest"]))
-        self._used.add(rule.key)
-        source = _source(self._filled(rule, parts))
+        )
+        source = _source(self._filled(*match)) if match else None
         return source.name if isinstance(source, Tensor) else path
 
 

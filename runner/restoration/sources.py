@@ -74,13 +74,11 @@ def _require_pinned(pin: str, spec: CheckpointSpec) -> None:
     if spec.digest != f"sha256:{pin}" and not files.is_remote(spec.path):
         digests += [files.digest_of_file(spec.path)] if files.is_file(spec.path) else []
     if f"sha256:{pin}" not in digests:
-        raise CheckpointError(
-            Problem(
-                f"{spec.path} is not the checkpoint that `sha256` pins",
-                f"its digest is {digests[-1]}, the pinned one sha256:{pin}",
-                "name the pinned file, or pin this one where it is meant",
-                (digests[0],),
-            )
+        raise CheckpointError.of(
+            f"{spec.path} is not the checkpoint that `sha256` pins",
+            f"its digest is {digests[-1]}, the pinned one sha256:{pin}",
+            "name the pinned file, or pin this one where it is meant",
+            (digests[0],),
         )
 
 
@@ -160,12 +158,10 @@ def _read(path: str | Path) -> Any:
     except OmegaConfBaseException as error:
         raise ConfigError(unresolved(error)) from error
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(
-            Problem(
-                f"{where} cannot be read as YAML",
-                " ".join(str(error).split()),
-                "name a file with `scaffolds:`, a mapping name -> scaffold",
-            )
+        raise ConfigError.of(
+            f"{where} cannot be read as YAML",
+            " ".join(str(error).split()),
+            "name a file with `scaffolds:`, a mapping name -> scaffold",
         ) from error
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Collision, StateChoice
 from runner.config.schema import ScaffoldConfig
-from runner.errors import PlanError, Problem, nearest
+from runner.errors import Problem, nearest
 from runner.restoration.patterns import Selected, select
 from runner.restoration.problems import bad_expression, some
 
@@ -214,25 +214,6 @@ def assign_owners(
     chosen = {Collision.mean: slice(None), Collision.last: slice(-1, None)}
     part = chosen.get(collision, slice(1))
     return Ownership({name: tuple(claims[name][part]) for name in claims}, tuple(problems))
-
-
-def require_matches(
-    names: Collection[str],
-    scaffolds: Mapping[str, ScaffoldConfig],
-    addresses: Mapping[str, str] | None = None,
-) -> None:
-    """Raises a PlanError for patterns that match none of a model's variables.
-
-    Training calls it before the graph is built, which takes several times as long as the model.
-    Scaffolds that may claim other variables, such as slots, are left to the plan.
-    """
-    states = {name: classify(name, model=True) for name in names}
-    by_default = {
-        key: value for key, value in scaffolds.items() if {*_BY_DEFAULT}.issuperset(value.state)
-    }
-    problems = assign_owners(states, by_default, Collision.first, addresses=addresses).problems
-    if problems:
-        raise PlanError(*problems)
 
 
 def _claimed(

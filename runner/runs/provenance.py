@@ -27,7 +27,7 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.system.atomic_files import write_text
 from runner.tracking import RunStore
-from runner.tracking.tracker import COMMAND_TAG
+from runner.tracking.stored_runs import COMMAND_TAG
 
 logger = logging.getLogger(__name__)
 

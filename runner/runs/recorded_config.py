@@ -16,7 +16,7 @@ from runner.config.choices import SCAFFOLDS
 from runner.config.fingerprint import NOT_IN_FINGERPRINT
 from runner.config.keys import flatten, leaves
 from runner.config.masking import MASKED
-from runner.config.schema import RunConfig
+from runner.config.schema import to_compose
 from runner.errors import ConfigError, Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.address import resolve
@@ -60,7 +60,7 @@ def recorded_config(command: DictConfig, overrides: Sequence[str]) -> DictConfig
         problems += _gone(directory, settings["tracking.uri"])
     if problems:
         raise ConfigError(*problems)
-    merged = OmegaConf.merge(OmegaConf.structured(RunConfig(scaffolds=None)), recorded)
+    merged = OmegaConf.merge(OmegaConf.structured(to_compose()), recorded)
     OmegaConf.set_struct(merged, False)
     for key in NOT_IN_FINGERPRINT:
         if key != "tracking":
@@ -82,13 +82,11 @@ def _keys(overrides: Sequence[str]) -> Iterator[str]:
 def _recorded(directory: RunDirectory) -> DictConfig:
     if directory.read() is None:
         near = directory.path if directory.path.is_dir() else directory.path.parent
-        raise RunDirectoryError(
-            Problem(
-                f"run_dir is {directory.path}, which is not a run, and no experiment is named",
-                "it has no run.json",
-                "name a run, as in run_dir=runs/NAME/001, or its experiment: +experiment=NAME",
-                contents.runs_in(str(near)) if near.is_dir() else (),
-            )
+        raise RunDirectoryError.of(
+            f"run_dir is {directory.path}, which is not a run, and no experiment is named",
+            "it has no run.json",
+            "name a run, as in run_dir=runs/NAME/001, or its experiment: +experiment=NAME",
+            contents.runs_in(str(near)) if near.is_dir() else (),
         )
     try:
         recorded = OmegaConf.load(directory.config)
@@ -98,7 +96,7 @@ def _recorded(directory: RunDirectory) -> DictConfig:
         cause = "it does not name the experiment"
     if not isinstance(recorded, DictConfig) or "name" not in recorded:
         remedy = f"name the experiment with all of its overrides, and run_dir={directory.path}"
-        raise RunDirectoryError(Problem(f"{directory.config} cannot be used", cause, remedy))
+        raise RunDirectoryError.of(f"{directory.config} cannot be used", cause, remedy)
     return recorded
 
 

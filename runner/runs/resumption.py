@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -10,8 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from runner.config.fingerprint import fingerprint
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord, runs
 from runner.system.atomic_files import make_container, next_numbered_folder
 from runner.system.status import Status
@@ -24,7 +23,6 @@ _EXTENDABLE = (
     *(_STEPS, "train.epochs", "train.steps_per_epoch", "train.evaluate_every", "train.clip"),
     *("train.non_finite", "optimizer", "hooks", "callbacks", "metrics", "weighted_metrics"),
 )
-_OF_OTHER_VARIABLES = ("model", "scaffolds", "optimizer._target_", "train.ema_decay")
 # The ways in which configurations differ whose records look alike.
 _UNSEEN = "another secret, or the scaffolds in another order"
 
@@ -66,18 +64,16 @@ class ResumeCriteria:
         `extend` continues a run, finished or not, whose configuration differs at most in keys
         that decide neither variables nor data, such as `train.steps` or the learning rate. Of
         several it takes one with the fewest differences, and of these the one that came furthest.
-      settings: the settings of `record` with their secrets, for `extend`.
     """
 
     container: Path
     record: RunRecord
     resume: str
-    settings: Mapping[str, Any]
 
     @property
     def steps(self) -> int:
         """The configured `train.steps`."""
-        return _steps(self.settings)
+        return _steps(self.record.settings)
 
     def concerns(self, record: RunRecord) -> bool:
         """Whether a run may be resumed at all: a trial's run only by the same trial."""
@@ -101,7 +97,7 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
             return directory
         state = f"{container} holds no run that resume=extend can continue"
         remedy = f"repeat a run's configuration with a larger {_STEPS}, or use resume=auto"
-        raise no_such_run(container, state, criteria.record, remedy, recipe=True)
+        raise no_such_run(container, state, criteria.record, remedy)
     for directory, record in runs(container) if resume != "never" else ():
         if criteria.is_interrupted(record) and criteria.concerns(record):
             return directory
@@ -190,42 +186,18 @@ def _extendable(criteria: ResumeCriteria) -> list[tuple[RunDirectory, RunRecord,
 
 def _may_continue(record: RunRecord, criteria: ResumeCriteria) -> bool:
     """Whether a run has the same configuration but for keys that an extension may change."""
-    if record.status == Status.PRUNED:
-        return False
-    former = _as_before(criteria.settings, criteria.record.settings, record.settings)
-    return fingerprint(former) == record.fingerprint
-
-
-def _as_before(value: Any, masked: Any, former: Any, key: str = "") -> Any:
-    """Returns nested settings with the former values of the keys that an extension may change.
-
-    Args:
-      value: the settings, with their secrets.
-      masked: the same without secrets, as `former` has them.
-      former: the recorded settings of a run.
-      key: the dotted key of the value.
-    """
-    if masked == former:
-        return value
-    if not all(isinstance(item, Mapping) for item in (value, former)):
-        return former if _may_change(key) else value
-    prefix = f"{key}." if key else ""
-    before: dict[str, Any] = {}
-    for name in dict.fromkeys((*value, *former)):
-        inner = f"{prefix}{name}"
-        if name in value and name in former:
-            before[name] = _as_before(value[name], masked[name], former[name], inner)
-        elif (name in former) == _may_change(inner):
-            before[name] = value.get(name, former.get(name))
-    return before
+    new = criteria.record.settings
+    return (
+        record.status != Status.PRUNED
+        and list(record.settings.get("scaffolds", ())) == list(new.get("scaffolds", ()))
+        and all(map(_may_change, _leaves_that_differ(record.settings, new)))
+    )
 
 
 def _may_change(key: str) -> bool:
-    return key != "optimizer._target_" and _is_below(key, _EXTENDABLE)
-
-
-def _is_below(key: str, roots: Sequence[str]) -> bool:
-    return any(key == root or key.startswith(f"{root}.") for root in roots)
+    return key != "optimizer._target_" and any(
+        key == root or key.startswith(f"{root}.") for root in _EXTENDABLE
+    )
 
 
 def _changes(former: RunRecord, criteria: ResumeCriteria) -> list[str]:
@@ -249,28 +221,7 @@ def _steps_taken(directory: RunDirectory) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
-def extension_lines(former: RunRecord, record: RunRecord) -> Iterator[str]:
-    """Yields a line if an extended run differs from one that takes all its steps at once.
-
-    Args:
-      former: the record of the run before it was extended.
-      record: the record of its extension.
-    """
-    changes = [
-        change
-        for change in differences(former.settings, record.settings)
-        if not change.startswith(f"{_STEPS}: ")
-    ]
-    if changes:
-        yield (
-            f"not exactly what {_steps(record.settings)} steps at once would be: "
-            f"{'; '.join(changes)} applies only from here on"
-        )
-
-
-def no_such_run(
-    container: Path, state: str, record: RunRecord, remedy: str, *, recipe: bool = False
-) -> RunDirectoryError:
+def no_such_run(container: Path, state: str, record: RunRecord, remedy: str) -> RunDirectoryError:
     """Returns the error that no run of a folder fits a configuration; it describes the nearest.
 
     Args:
@@ -278,50 +229,33 @@ def no_such_run(
       state: the state of the problem.
       record: the record of the configuration.
       remedy: the remedy of the problem.
-      recipe: whether the remedy tells how to start from the checkpoint of the nearest.
     """
     compared = [
         (directory, former, differences(former.settings, record.settings))
         for directory, former in runs(container)
     ]
     if not compared:
-        return RunDirectoryError(Problem(state, "it holds no run at all", remedy))
+        return RunDirectoryError.of(state, "it holds no run at all", remedy)
     directory, former, changes = min(compared, key=lambda run: len(run[2]))
     if former.fingerprint != record.fingerprint:
         changes = changes or [_UNSEEN]
     cause = f"{directory.path} is {former.status} after {_steps_taken(directory)} steps"
     cause += f" and differs: {'; '.join(changes)}" if changes else ""
-    if recipe and directory.has_checkpoint() and changes:
-        remedy = start_from(directory, changes, has_scaffolds=bool(record.settings["scaffolds"]))
-    return RunDirectoryError(Problem(state, cause, remedy))
+    return RunDirectoryError.of(state, cause, remedy)
 
 
-def start_from(directory: RunDirectory, changes: Sequence[str], *, has_scaffolds: bool) -> str:
-    """Returns the remedy that a new run starts from a run's checkpoint and its step.
-
-    Args:
-      directory: the former run.
-      changes: the differences of the new configuration, as `differences` gives them.
-      has_scaffolds: whether the new configuration has scaffolds, which own variables too.
-    """
-    keys = [change.partition(": ")[0] for change in changes]
-    slots = "" if any(_is_below(key, _OF_OTHER_VARIABLES) for key in keys) else "optimizer_slots, "
-    scaffold = (
-        f'{{checkpoint: "{directory.path.absolute()}", variables: {{include: ["*"]}}, '
-        f"state: [weights, batch_norm, {slots}global_step]}}"
-    )
-    collision = " restoration.collision=last" if has_scaffolds else ""
-    return f"start a run from its checkpoint: '+scaffolds.former={scaffold}'{collision} resume=auto"
-
-
-def differences(old: Any, new: Any, key: str = "") -> list[str]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns `key: old -> new` for each leaf that differs between two nested settings."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        absent = "(absent)"
-        prefix = f"{key}." if key else ""
-        return [
-            line
-            for name in dict.fromkeys((*old, *new))
-            for line in differences(old.get(name, absent), new.get(name, absent), prefix + name)
-        ]
-    return [] if old == new else [f"{key}: {old} -> {new}"]
+    pairs = _leaves_that_differ(old, new).items()
+    return [f"{key}: {before} -> {after}" for key, (before, after) in pairs]
+
+
+def _leaves_that_differ(old: Any, new: Any, key: str = "") -> dict[str, tuple[Any, Any]]:
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return {} if old == new else {key: (old, new)}
+    absent, prefix = "(absent)", f"{key}." * bool(key)
+    leaves: dict[str, tuple[Any, Any]] = {}
+    for name in dict.fromkeys((*old, *new)):
+        values = old.get(name, absent), new.get(name, absent)
+        leaves |= _leaves_that_differ(*values, prefix + name)
+    return leaves

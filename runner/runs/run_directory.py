@@ -152,12 +152,10 @@ class RunDirectory:
             content["status"] = Status(content["status"])
             return RunRecord(**{name: value for name, value in content.items() if name in known})
         except (ValueError, TypeError, KeyError) as error:
-            raise RunDirectoryError(
-                Problem(
-                    f"{record} cannot be read",
-                    f"it was edited, or written by another version: {error}",
-                    "move the run away, or give run_dir=... another folder",
-                )
+            raise RunDirectoryError.of(
+                f"{record} cannot be read",
+                f"it was edited, or written by another version: {error}",
+                "move the run away, or give run_dir=... another folder",
             ) from error
 
     def load_record(self) -> RunRecord:

@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from runner.checkpoints.bundle import BundleReader
 from runner.checkpoints.contents import STATE_FILE, read_state
 from runner.checkpoints.reader import TensorSpec
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 from runner.runs.run_directory import RunDirectory
 from runner.system.atomic_files import next_numbered_folder, sync_to_disk, write_text
 
@@ -132,12 +132,10 @@ def _recover_newest(run: RunDirectory, say: Callable[[str], None]) -> None:
             break
         damaged[newest] = reason
     else:
-        raise CheckpointError(
-            Problem(
-                f"{run.path} cannot be resumed: none of its checkpoints is whole",
-                "; ".join(f"step {step}: {reason}" for step, reason in damaged.items()),
-                "restore their files from a copy, or start a new run with resume=never",
-            )
+        raise CheckpointError.of(
+            f"{run.path} cannot be resumed: none of its checkpoints is whole",
+            "; ".join(f"step {step}: {reason}" for step, reason in damaged.items()),
+            "restore their files from a copy, or start a new run with resume=never",
         )
     names = [
         f"{PREFIX}-{step}"

@@ -5,8 +5,9 @@
   Otherwise it lets its restorer first initialize everything and then restore.
 - `pretrained`: the restorer of scaffolds with savers, by a plan of what the savers restore. Runs
   have a `Restorer` of their own plan.
-- `cached_session`: the session under all monitored sessions; it prepares each kind of step once,
-  and may run a tiny step in the caller's thread. `fetches`: what a step fetches and feeds.
+- `cached_session`: the session under all monitored sessions; it prepares each kind of step once.
+  `fetches`: what a step fetches and feeds. `short_step`: runs a tiny step in the caller's thread
+  where that is faster.
 
 Programs use these classes as `runner.*`. Nothing here knows the configuration or a run directory;
 hooks have a room of their own, and TensorFlow's private API is in `runner.internals.tensorflow`.

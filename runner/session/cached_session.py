@@ -1,28 +1,32 @@
 """A Session that prepares each kind of step once, where Session.run does so at every call.
 
 This saves 150 us of a step: a fifth of a step of 1 ms, and two thirds of a step of a tiny graph.
-
-A tiny step may then run in the caller's thread: handing it over to TensorFlow's pool of threads
-takes 40 to 100 us on two cores, most of such a step. With this choice the step of
-`benchmarks.monitored_step` (4 hooks, a tiny graph) takes 0.26 to 0.40 of a bare `Session.run`,
-without it 0.57 to 0.86; steps of 1 ms and more are not affected.
+Tiny steps may then run in the caller's thread, see `short_step`.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 import tensorflow as tf
 
 from runner.internals.tensorflow import Step, prepare_step, session_config
-from runner.session.fetches import Build, Feed, FetchPlan, append_key, convert_all, plan_feeds
+from runner.session.fetches import (
+    Build,
+    Feed,
+    FetchPlan,
+    append_key,
+    convert_all,
+    operations_for,
+    plan_feeds,
+)
+from runner.session.short_step import IN_CALLERS_THREAD, ShortStep, needs_pool
 
 # Kinds of steps in memory, each with the executor of its part of the graph. One more starts over.
 CAPACITY = 256
@@ -130,7 +134,6 @@ class CachedSession(tf.compat.v1.Session):
     def _start_caching(self) -> None:
         self._prepared: dict[Hashable, _Prepared] = {}
         self._lock = threading.Lock()
-        self._pool_needed: tuple[int, bool] | None = None
         self._remote = bool(self.sess_str)
         self._caches = not self._remote
         self._choose_threads = session_config(self).inter_op_parallelism_threads == 0
@@ -150,14 +153,24 @@ class CachedSession(tf.compat.v1.Session):
         tensors, operations = plan.tensors.values(), plan.operations.values()
 
         def prepare(inline: bool) -> Step:
-            return prepare_step(self, fed, tensors, operations, inline=inline)
+            if not inline:
+                return prepare_step(self, fed, tensors, operations, inline=False)
+            runs = operations_for([*tensors, *operations])
+            switches = [
+                switch
+                for switch in self.graph.get_collection(IN_CALLERS_THREAD)
+                if switch.op in runs
+            ]
+            step = prepare_step(self, [*fed, *switches], tensors, operations, inline=True)
+            switched = [np.array(True) for _ in switches]
+            return (lambda *values: step(*values, *switched)) if switches else step
 
         with self._lock:
             if key in self._prepared:
                 return self._prepared[key]
             try:
                 step = (
-                    ShortStep(prepare, self._needs_pool)
+                    ShortStep(prepare, lambda: needs_pool([*tensors, *operations]))
                     if self._choose_threads
                     else prepare(inline=False)
                 )
@@ -168,12 +181,6 @@ class CachedSession(tf.compat.v1.Session):
             elements = (plan.leaves, tuple(feed_dict or ()))
             self._prepared[key] = _Prepared(step, plan.build, feeds, elements)
             return self._prepared[key]
-
-    def _needs_pool(self) -> bool:
-        version = self.graph.version
-        if self._pool_needed is None or self._pool_needed[0] != version:
-            self._pool_needed = (version, needs_pool(self.graph))
-        return self._pool_needed[1]
 
 
 def cached(session: tf.compat.v1.Session) -> tf.compat.v1.Session:
@@ -186,89 +193,3 @@ def cached(session: tf.compat.v1.Session) -> tf.compat.v1.Session:
         CachedSession._start_caching(session)
         session.__class__ = CachedSession
     return session
-
-
-# Longer steps gain nothing that can be measured, and may lose by one thread.
-LONGEST_S = 0.5e-3
-# Calls timed each way. The shortest of them counts: a busy machine lengthens the others, and the
-# first one includes the optimization of the graph.
-SAMPLES = 20
-# Operations that wait for other operations of the step, which one thread would never reach, or that
-# pass their threads on to others, which would then work one by one.
-_NEEDS_POOL = (
-    "Barrier",
-    "Collective",
-    "Dataset",
-    "Iterator",
-    "Nccl",
-    "PyFunc",
-    "Queue",
-    "Reader",
-    "Recv",
-    "Send",
-    "Stage",
-)
-
-
-class ShortStep:
-    """A step that settles on the faster of two ways to run it; both give the same values.
-
-    Args:
-      prepare: returns the step, which runs in the caller's thread if its argument is True.
-      needs_pool: whether the step may never run there; called for short steps only.
-      clock: seconds from any origin.
-    """
-
-    def __init__(
-        self,
-        prepare: Callable[[bool], Step],
-        needs_pool: Callable[[], bool],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._prepare, self._needs_pool, self._clock = prepare, needs_pool, clock
-        self._step = prepare(False)
-        self._times: list[float] = []
-        # The step in the pool and its shortest time, while the caller's thread is timed.
-        self._pooled: tuple[Step, float] | None = None
-        self.settled = False
-
-    def __call__(self, *values: npt.ArrayLike) -> list[object]:
-        """Runs the step."""
-        if self.settled:
-            return self._step(*values)
-        start = self._clock()
-        result = self._step(*values)
-        times = self._times
-        times.append(self._clock() - start)
-        if len(times) == SAMPLES:
-            self._compare(min(times))
-        return result
-
-    def _compare(self, shortest: float) -> None:
-        if self._pooled is not None:
-            pooled, time_in_pool = self._pooled
-            if shortest >= time_in_pool:
-                self._step = pooled
-            self.settled = True
-        elif shortest > LONGEST_S or self._needs_pool():
-            self.settled = True
-        else:
-            self._pooled = (self._step, shortest)
-            self._step = self._prepare(True)
-            self._times = []
-
-
-def needs_pool(graph: tf.Graph) -> bool:
-    """Returns whether some operation of the graph or its functions may need more than one thread.
-
-    Operations that TensorFlow does not know, of other libraries, may too.
-    """
-    definition = graph.as_graph_def()
-    functions = definition.library.function
-    known = {function.signature.name for function in functions}
-    kinds = {node.op for node in definition.node}
-    kinds.update(node.op for function in functions for node in function.node_def)
-    return any(
-        any(word in kind for word in _NEEDS_POOL) or not hasattr(tf.raw_ops, kind)
-        for kind in kinds - known
-    )

@@ -1,15 +1,20 @@
-"""Plans the fetches and feeds of a call of `Session.run` for the calls that follow it."""
+"""Plans the fetches and feeds of a call of `Session.run` for the calls that follow it.
+
+It also lists the operations that such a call runs.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+
+from runner.internals.tensorflow import called_functions, function_nodes
 
 # Takes the values of the distinct tensors and returns them in the structure of the fetches.
 Build: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -193,3 +198,38 @@ def convert_all(feeds: Sequence[Feed], values: Iterable[Any]) -> list[_Array] | 
 
 def _belongs(element: Any, graph: tf.Graph) -> bool:
     return getattr(element, "graph", None) is graph  # Eager tensors belong to no graph.
+
+
+def operations_for(elements: Iterable[tf.Operation | tf.Tensor]) -> dict[tf.Operation, None]:
+    """Returns the operations that run to fetch elements of a graph, nearest first."""
+    reached = dict.fromkeys(getattr(element, "op", element) for element in elements)
+    pending = deque(reached)
+    while pending:
+        operation = pending.popleft()
+        for dependency in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs):
+            if dependency not in reached:
+                reached[dependency] = None
+                pending.append(dependency)
+    return reached
+
+
+def operations_run(elements: Iterable[tf.Operation | tf.Tensor]) -> Iterator[tuple[str, str]]:
+    """Yields the type and name of every operation that runs to fetch elements, in functions too.
+
+    A call of a function is no operation.
+    """
+    functions: set[str] = set()
+    for operation in operations_for(elements):
+        yield operation.type, operation.name
+        yield from _called(operation.graph, operation.node_def, functions)
+
+
+def _called(
+    graph: tf.Graph, node: tf.compat.v1.NodeDef, seen: set[str]
+) -> Iterator[tuple[str, str]]:
+    for name in called_functions(node):
+        if name not in seen:
+            seen.add(name)
+            for inner in function_nodes(graph, name):
+                yield inner.op, f"{node.name}/{inner.name}"
+                yield from _called(graph, inner, seen)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.internals.tensorflow import SupervisorWithManager, init_singular_session
 from runner.restoration.restorer import Restorer
 from runner.session.cached_session import cached
@@ -214,8 +214,8 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     }
     for name, pair in aliases.items():
         if None not in pair:
-            raise ConfigError(
-                Problem(f"{name} and model_{name} are given", "they are one argument", "give one")
+            raise ConfigError.of(
+                f"{name} and model_{name} are given", "they are one argument", "give one"
             )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
@@ -296,11 +296,9 @@ class Supervisor(SupervisorWithManager):
                 self._pretrained.build()
             return SessionManager(restorer=self._pretrained, **arguments)
         if self._pretrained:
-            raise ConfigError(
-                Problem(
-                    "a session manager and pretrained scaffolds are given",
-                    "it is the manager that restores",
-                    "give them to it: SessionManager(checkpoint_dirs=..., scaffolds=...)",
-                )
+            raise ConfigError.of(
+                "a session manager and pretrained scaffolds are given",
+                "it is the manager that restores",
+                "give them to it: SessionManager(checkpoint_dirs=..., scaffolds=...)",
             )
         return manager

@@ -13,6 +13,7 @@ A sweep in the order of its life:
   sweep_directory  the files: what identifies the sweep, and one record for each attempt at a trial
   parent_run       the run in MLflow whose children the trials are
   launchers        Hydra's launchers, as far as a sweep treats them differently
+  devices          GPUs of trials that run side by side
   execution        launches attempts, and retries failures
   job              one attempt, in whatever process the launcher has chosen; its `Trial` is the
                    sweep as the run in that process sees it

@@ -37,6 +37,7 @@ class Execution:
       launch: starts jobs, and returns when they have ended.
       retries: how often a trial that failed or was killed is retried.
       interruption: the signals that end the sweep.
+      device_sets: the sets of devices of which each process takes one; empty for none.
       crashes_together: whether the death of one process may end other trials.
       cancel_queued: removes jobs that have not started from the launcher's queue.
     """
@@ -48,11 +49,13 @@ class Execution:
         retries: int,
         *,
         interruption: Interruption | None = None,
+        device_sets: tuple[str, ...] = (),
         crashes_together: bool = True,
         cancel_queued: Callable[[], object] = lambda: None,
     ) -> None:
         self._directory, self._launch, self._retries = directory, launch, retries
         self._interruption = interruption or Interruption()
+        self._device_sets = device_sets
         self._crashes_together, self._cancel_queued = crashes_together, cancel_queued
 
     def run(self, attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -153,4 +156,10 @@ class Execution:
 
     def _numbered(self, attempt: Attempt, number: int) -> Attempt:
         last = number > self._retries
-        return replace(attempt, number=number, last=last, sweeper=this_process())
+        return replace(
+            attempt,
+            number=number,
+            last=last,
+            sweeper=this_process(),
+            device_sets=self._device_sets,
+        )

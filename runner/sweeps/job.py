@@ -28,6 +28,7 @@ from runner.errors import (
     UserCodeError,
 )
 from runner.runs.run_directory import RunDirectory, when_free
+from runner.sweeps.devices import take_devices
 from runner.sweeps.launchers import may_be_requeued, requeue_signals
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.lifeline import at_work
@@ -233,6 +234,9 @@ def _run(
         objective, signalled = None, None
         try:
             with interruption.interruptible():
+                if attempt.device_sets:
+                    devices = take_devices(job.directory.devices, attempt.device_sets)
+                    job.file.update(devices=devices)
                 trial.report = _report(job, attempt)
                 # Without locks between hosts, an earlier process may still train it.
                 objective = when_free(lambda: train(trial), print)

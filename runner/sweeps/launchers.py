@@ -66,6 +66,13 @@ class LauncherKind:
             )
         )
 
+    def end_processes(self) -> None:
+        """Ends joblib's processes, which would otherwise wait for further jobs for minutes."""
+        if self._target == JOBLIB:
+            from joblib.externals.loky import get_reusable_executor
+
+            get_reusable_executor().shutdown()
+
     def cancel_queued(self) -> None:
         """Cancels the sweep's jobs that wait in Slurm's queue; running ones save their last step.
 

@@ -19,7 +19,7 @@ from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
 from runner.tracking import Tracker
-from runner.tracking.tracker import DESCRIPTION_TAG
+from runner.tracking.stored_runs import DESCRIPTION_TAG
 
 
 def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[list[str]]:

@@ -60,6 +60,8 @@ class Attempt:
       over: recorded as killed; never relaunched.
       infeasible: whether it violates a constraint of its search.
       study: the name of the study that decides whether it is pruned; None for no pruning.
+      device_sets: the sets of devices one of which its process takes; empty where it takes none.
+      devices: the set that its process has taken, as CUDA_VISIBLE_DEVICES names it.
     """
 
     trial: int
@@ -82,6 +84,8 @@ class Attempt:
     over: bool = False
     infeasible: bool = False
     study: str | None = None
+    device_sets: tuple[str, ...] = ()
+    devices: str = ""
 
     def __str__(self) -> str:
         values = " ".join(f"{key}={value}" for key, value in self.values.items())
@@ -106,6 +110,7 @@ class AttemptFile:
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
         content["curve"] = tuple((step, value) for step, value in content["curve"])
+        content["device_sets"] = tuple(content.get("device_sets", ()))
         content["status"] = Status(content["status"])
         return Attempt(**content)
 
@@ -187,12 +192,14 @@ class SweepDirectory:
       path: the directory.
       lock: held by the process that opened the sweep.
       joined: whether another process has opened the sweep, and this one takes part.
+      devices: the folder of the locks of devices.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = FileLock(path / "lock")
         self.joined = False
+        self.devices = path / "devices"
         self._state = path / "stopped"
 
     def attempt(self, number: int) -> AttemptFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from hydra.core.utils import env_override
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config.choices import Mode
 from runner.config.masking import Mask
@@ -29,6 +30,7 @@ from runner.errors import (
     RunnerError,
     require_all,
 )
+from runner.sweeps.devices import trial_devices
 from runner.sweeps.execution import Execution
 from runner.sweeps.launchers import LauncherKind
 from runner.sweeps.objectives import Objective, ranked_trials
@@ -81,6 +83,7 @@ class RunnerSweeper(Sweeper):
         self.screen = Screen()
         self.late_error: RunnerError | None = None
         self.study: Any = None
+        self._device_sets: tuple[str, ...] = ()
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -153,6 +156,7 @@ class RunnerSweeper(Sweeper):
         objectives = self.objectives(config)
         _check_swept({name for point in points for name in point.values})
         self._launcher_kind.require_installed()
+        self._plan_devices(composed)
         if config.mode is Mode.train:
             start_delivery(config.tracking)  # Its imports overlap the imports of targets.
         self.check_trials(composed)
@@ -175,6 +179,20 @@ class RunnerSweeper(Sweeper):
         if self.late_error is not None:
             raise self.late_error
         return list(results.trials)
+
+    def _plan_devices(self, composed: Sequence[ComposedPoint]) -> None:
+        """Prints how the trials get devices, and adapts the launcher's settings to it."""
+        hydra = self.config.hydra
+        with env_override(hydra.job.env_set):
+            devices = trial_devices(
+                [trial.config for trial in composed], hydra.launcher, os.environ
+            )
+        self._device_sets = devices.sets
+        with open_dict(hydra.launcher):
+            for key, value in devices.launcher.items():
+                OmegaConf.update(hydra.launcher, key, value)
+        if devices.line:
+            self.screen.line(devices.line)
 
     def check_trials(self, composed: Sequence[ComposedPoint]) -> None:
         """Checks what the trials name outside their configuration: folders, targets, sources.
@@ -256,10 +274,15 @@ class RunnerSweeper(Sweeper):
             self._launcher(directory).launch,
             settings.retries,
             interruption=interruption,
+            device_sets=self._device_sets,
             crashes_together=kind.crashes_together,
             cancel_queued=kind.cancel_queued,
         )
-        return self.trials(composed, execution, directory)
+        try:
+            return self.trials(composed, execution, directory)
+        finally:
+            if self._device_sets:
+                kind.end_processes()
 
     def _results(
         self,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.errors import Problem, RunDirectoryError, SaveError
+from runner.errors import RunDirectoryError, SaveError
 
 # Full, over quota, too large, read-only, failing.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -46,7 +46,7 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
 def require_absent(path: Path, remedy: str = "move it away to write it again") -> None:
     """Raises a RunDirectoryError if a file or folder exists, because nothing is overwritten."""
     if path.exists():
-        raise RunDirectoryError(Problem(f"{path} exists", "nothing is overwritten", remedy))
+        raise RunDirectoryError.of(f"{path} exists", "nothing is overwritten", remedy)
 
 
 @contextmanager
@@ -73,13 +73,11 @@ def disk_errors(folder: Path) -> Iterator[None]:
         in_folder = error.filename is not None and file.absolute().is_relative_to(folder.absolute())
         if not in_folder and error.errno not in _DISK_ERRORS:
             raise
-        raise SaveError(
-            Problem(
-                f"{file} cannot be written",
-                error.strerror or str(error),
-                "make room or restore access; the same command then continues the run, with the "
-                "same result",
-            )
+        raise SaveError.of(
+            f"{file} cannot be written",
+            error.strerror or str(error),
+            "make room or restore access; the same command then continues the run, with the "
+            "same result",
         ) from error
 
 
@@ -102,12 +100,10 @@ def make_container(container: Path, key: str) -> None:
     try:
         container.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunDirectoryError(
-            Problem(
-                f"{key} is {container}",
-                f"it cannot be created: {error.strerror}",
-                f"give {key}=... a folder that can be written",
-            )
+        raise RunDirectoryError.of(
+            f"{key} is {container}",
+            f"it cannot be created: {error.strerror}",
+            f"give {key}=... a folder that can be written",
         ) from error
 
 

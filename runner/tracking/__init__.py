@@ -4,9 +4,9 @@ While it trains, a run only appends to a journal on disk and never waits for a s
 process follows the journal and delivers each record once; at its end the run waits for it, for a
 limited time. Finding runs and models asks MLflow directly.
 
-- `tracker`: `Tracker`, the interface that records one run, and the types of runs and models
-- `run_store`: `RunStore`, which opens trackers and finds runs; its trackers append records, with
-  secrets masked, to the journal. `journal`: the lines of a journal; `tracking_directory`: its files
+- `run_store`: `RunStore`, which opens trackers and finds runs; a `Tracker` appends what one run
+  records, with secrets masked, to its journal. `stored_runs`: the types of runs and models
+- `journal`: the lines of a journal; `tracking_directory`: its files
 - `current_run`: what one's own code records to the run that is being trained
 - `backends`: the table of stores; `destination`: the interface of a backend; `event_files`:
   TensorBoard's
@@ -15,9 +15,9 @@ limited time. Finding runs and models asks MLflow directly.
 - `encoding`: names and values within MLflow's limits
 - `address`: tracking URIs, shown without their passwords
 - `mlflow_store`, `mlflow_run`, `mlflow_connection`, `mlflow_models`: the only modules that import
-  MLflow
+  MLflow; `runner.internals.mlflow` has what older versions do otherwise
 
-The entry points are the functions below and the classes of `tracker`. Nothing here knows
+The entry points are the functions below and the classes of `run_store`. Nothing here knows
 TensorFlow's graphs or sessions, or what a run computes.
 """
 
@@ -29,8 +29,8 @@ from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.tracking.backends import configured_uris, mlflow_uri
 from runner.tracking.follower_process import start_follower
-from runner.tracking.run_store import RunStore
-from runner.tracking.tracker import TrackedRun, Tracker
+from runner.tracking.run_store import RunStore, Tracker
+from runner.tracking.stored_runs import TrackedRun
 
 __all__ = ["RunStore", "TrackedRun", "Tracker", "open_store", "start_delivery"]
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from runner.config.masking import without_passwords
 from runner.config.spelling import called
-from runner.errors import Problem, TrackingUriError
+from runner.errors import TrackingUriError
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 
@@ -117,4 +117,4 @@ def resolve(uri: str, directory: Path) -> Address:
 
 def _refused(uri: str, cause: str, remedy: str) -> TrackingUriError:
     state = f"tracking.uri={Address(uri, '').shown!r} cannot be used"
-    return TrackingUriError(Problem(state, cause, remedy, _CHOICES))
+    return TrackingUriError.of(state, cause, remedy, _CHOICES)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.schema import TrackingConfig
-from runner.errors import Problem, TrackingError
+from runner.errors import TrackingError
 from runner.tracking.address import resolve
 from runner.tracking.destination import Destination
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
@@ -60,12 +60,10 @@ def _connect_mlflow(directory: TrackingDirectory, uri: str, opening: Opening) ->
         # The store may have been moved or copied with the run directories.
         parent_id = parent.position(uri).run_id or store.id_of(parent.opening())
         if parent_id is None:
-            raise ParentMissingError(
-                Problem(
-                    f"run {opening.run_name!r} cannot be opened yet",
-                    f"it is a part of the one in {opening.parent}, which the store does not have",
-                    f"see {parent.log}, or deliver that: python -m runner.sync {opening.parent}",
-                )
+            raise ParentMissingError.of(
+                f"run {opening.run_name!r} cannot be opened yet",
+                f"it is a part of the one in {opening.parent}, which the store does not have",
+                f"see {parent.log}, or deliver that: python -m runner.sync {opening.parent}",
             )
     run = store.open_run(opening, directory.position(uri).run_id, parent_id)
     if opening.system_metrics and directory.is_written():

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from runner.config.masking import Mask
-from runner.errors import Problem, TrackingError
-from runner.tracking.tracker import Tracker
+from runner.errors import TrackingError
+from runner.tracking.journal import HISTOGRAM
+from runner.tracking.run_store import Tracker
 
 logger = logging.getLogger(__name__)
 
-HISTOGRAM = ".histogram.json"
 _BINS = 30
 
 # The innermost is the current one: a run may train its sources first.
@@ -33,12 +33,10 @@ def current_run() -> CurrentRun:
       TrackingError: when the code runs outside of a run.
     """
     if not _active:
-        raise TrackingError(
-            Problem(
-                "runner.current_run() is called outside of a run",
-                "no run is being trained in this process",
-                "call it from the data, model, callbacks or hooks of an experiment",
-            )
+        raise TrackingError.of(
+            "runner.current_run() is called outside of a run",
+            "no run is being trained in this process",
+            "call it from the data, model, callbacks or hooks of an experiment",
         )
     return _active[-1]
 

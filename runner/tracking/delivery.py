@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import RunDirectoryError
 from runner.tracking.address import resolve
 from runner.tracking.backends import MLFLOW, backend_of
 from runner.tracking.follower import Follower
@@ -45,12 +45,10 @@ def sync(directory: TrackingDirectory, uri: str | None = None) -> bool:
     """
     opening = directory.opening()
     if opening is None:
-        raise RunDirectoryError(
-            Problem(
-                f"{directory.run_directory} holds nothing to deliver",
-                "it has no tracking/opening.json: it is not a run directory, or was not tracked",
-                "name the directory of one run, such as runs/NAME/001",
-            )
+        raise RunDirectoryError.of(
+            f"{directory.run_directory} holds nothing to deliver",
+            "it has no tracking/opening.json: it is not a run directory, or was not tracked",
+            "name the directory of one run, such as runs/NAME/001",
         )
     if uri is not None:
         others = (store for store in opening.stores if backend_of(store) is not MLFLOW)

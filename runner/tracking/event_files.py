@@ -10,10 +10,9 @@ from typing import Any
 
 from runner.system.imports import without_import_notes
 from runner.system.status import Status
-from runner.tracking.current_run import HISTOGRAM
 from runner.tracking.destination import Destination
 from runner.tracking.encoding import Delivery, Entry, MetricPoint
-from runner.tracking.journal import Artifact, Metrics, Record
+from runner.tracking.journal import HISTOGRAM, Artifact, Metrics, Record
 
 
 class EventFiles(Destination):

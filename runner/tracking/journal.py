@@ -17,6 +17,9 @@ from runner.system.status import Status
 
 logger = logging.getLogger(__name__)
 
+HISTOGRAM = ".histogram.json"
+"""The end of the names of artifacts that are histograms."""
+
 _CHECKSUM = 9  # Eight hexadecimal digits and a space.
 _NAME = re.compile(r"(\d+)(?:-after-(\d+))?\.journal")
 

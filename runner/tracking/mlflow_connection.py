@@ -13,7 +13,8 @@ import sqlalchemy
 from filelock import FileLock
 from mlflow import MlflowClient
 
-from runner.errors import Problem, TrackingError
+from runner.errors import TrackingError
+from runner.internals.mlflow import unchanged_logging
 from runner.tracking.address import Address
 
 
@@ -21,7 +22,7 @@ def open_client(address: Address) -> MlflowClient:
     """Opens the database, or asks the server for an experiment, and returns the client."""
     _quieten()
     if address.database is not None:
-        with exclusive(address.database):
+        with exclusive(address.database), unchanged_logging():
             return _client(address)
     if address.is_server:
         # MLflow's defaults retry for minutes. Values that the user has set stay.
@@ -56,13 +57,11 @@ def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
         with lock, _creation_completed(database):
             yield
     except (OSError, sqlite3.Error) as error:  # OSError: also the lock's timeout.
-        raise TrackingError(
-            Problem(
-                f"the database {database} cannot be opened",
-                str(error),
-                "wait until another process has created it, or name a file that can be written, or "
-                "an MLflow database: tracking.uri=...",
-            )
+        raise TrackingError.of(
+            f"the database {database} cannot be opened",
+            str(error),
+            "wait until another process has created it, or name a file that can be written, or "
+            "an MLflow database: tracking.uri=...",
         ) from error
 
 

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Run
 from mlflow.exceptions import MlflowException
 
-from runner.tracking.tracker import ExportedModel, Field
+from runner.tracking.stored_runs import ExportedModel, Field
 
 _MODEL_NAME = "model"
 # The folder that MLflow's TensorFlow flavour reads, relative to the model's folder.

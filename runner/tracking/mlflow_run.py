@@ -21,6 +21,7 @@ from mlflow.entities import (
 from mlflow.exceptions import MlflowException
 
 from runner.config.masking import without_passwords
+from runner.internals.mlflow import without_stored_nans
 from runner.system.status import Status
 from runner.tracking.address import Address
 from runner.tracking.destination import Destination
@@ -130,14 +131,20 @@ class MlflowRun(Destination):
             case _:
                 # Of several values for one tag the last counts.
                 tags = {entry.key: entry for entry in delivery if isinstance(entry, Tag)}
-                self._client.log_batch(
-                    self.run_id,
-                    metrics=[
-                        Metric(*entry) for entry in delivery if isinstance(entry, MetricPoint)
-                    ],
-                    params=[Param(*entry) for entry in delivery if isinstance(entry, Parameter)],
-                    tags=[RunTag(*tag) for tag in tags.values()],
+                self._log_batch(
+                    [Metric(*entry) for entry in delivery if isinstance(entry, MetricPoint)],
+                    [Param(*entry) for entry in delivery if isinstance(entry, Parameter)],
+                    [RunTag(*tag) for tag in tags.values()],
                 )
+
+    def _log_batch(self, metrics: list[Metric], *others: Any) -> None:
+        try:
+            self._client.log_batch(self.run_id, metrics, *others)
+        except MlflowException:
+            missing = without_stored_nans(self._client, self.run_id, metrics)
+            if len(missing) == len(metrics):
+                raise
+            self._client.log_batch(self.run_id, missing, *others)
 
     def _is_final(self, error: Exception, failures: int) -> bool:
         code = error.error_code if isinstance(error, MlflowException) else ""

@@ -14,14 +14,14 @@ from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-from runner.errors import NotInStoreError, Problem, RunnerError, TrackingError
+from runner.errors import NotInStoreError, RunnerError, TrackingError
 from runner.system.status import Status
 from runner.tracking.address import DEFAULT_URI, resolve
 from runner.tracking.encoding import decode_key, encode_tag
 from runner.tracking.mlflow_connection import open_client
 from runner.tracking.mlflow_models import keep_model, register_model
 from runner.tracking.mlflow_run import MlflowRun, described
-from runner.tracking.tracker import RUN_DIR_TAG, UID_TAG, ExportedModel, TrackedRun
+from runner.tracking.stored_runs import RUN_DIR_TAG, UID_TAG, ExportedModel, TrackedRun
 from runner.tracking.tracking_directory import Opening
 
 _PARENT_TAG = "mlflow.parentRunId"
@@ -114,7 +114,7 @@ class MlflowStore:
             if run is None:
                 cause = f"it is not found in {self.address.shown}"
                 remedy = "name the directory of a run, or an id that the store has"
-                raise NotInStoreError(Problem(state, cause, remedy))
+                raise NotInStoreError.of(state, cause, remedy)
             return _tracked(run, client.get_experiment(run.info.experiment_id).name)
 
     def finished(self, experiment: str, tags: Mapping[str, str]) -> list[TrackedRun]:
@@ -141,7 +141,7 @@ class MlflowStore:
         if not self.address.exists:
             cause = f"there is no {self.address.database}"
             remedy = "name the store that has it: tracking.uri, or the option --tracking or --uri"
-            raise NotInStoreError(Problem(state, cause, remedy))
+            raise NotInStoreError.of(state, cause, remedy)
 
     def _find(self, client: MlflowClient, experiment_id: str, uid: str) -> Run | None:
         runs = client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{uid}'", max_results=1)
@@ -217,12 +217,10 @@ class MlflowStore:
 
     def _deleted(self, name: str, restore: str) -> TrackingError:
         uri = shlex.quote(self.address.shown)
-        return TrackingError(
-            Problem(
-                f"{name} cannot be recorded any further",
-                f"it has been deleted in {self.address.shown}",
-                f"restore it: MLFLOW_TRACKING_URI={uri} mlflow {restore}",
-            )
+        return TrackingError.of(
+            f"{name} cannot be recorded any further",
+            f"it has been deleted in {self.address.shown}",
+            f"restore it: MLFLOW_TRACKING_URI={uri} mlflow {restore}",
         )
 
     def connect(self) -> MlflowClient:
@@ -243,14 +241,13 @@ class MlflowStore:
         except RunnerError:
             raise
         except Exception as error:
-            if "out-of-date database schema" in str(error):
+            # The second is MLflow 3.0's, of a database that a newer version wrote.
+            if any(text in str(error) for text in ("out-of-date database", "locate revision")):
                 remedy = (
                     "install the MLflow that wrote it, or back the database up and run:"
                     f" mlflow db upgrade {shlex.quote(self.address.shown)}"
                 )
-            raise TrackingError(
-                Problem(state=state, cause=described(error), remedy=remedy)
-            ) from error
+            raise TrackingError.of(state=state, cause=described(error), remedy=remedy) from error
 
 
 def _existing(client: MlflowClient, run_id: str) -> Run | None:

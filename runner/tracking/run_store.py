@@ -15,7 +15,7 @@ from filelock import Timeout
 
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
-from runner.errors import Problem, TrackingError
+from runner.errors import TrackingError
 from runner.system.status import Status
 from runner.tracking.address import Address, resolve
 from runner.tracking.backends import backend_of, configured_uris, mlflow_uri
@@ -32,7 +32,7 @@ from runner.tracking.journal import (
     read_lines,
     segments,
 )
-from runner.tracking.tracker import COMMAND_TAG, ExportedModel, TrackedRun, Tracker
+from runner.tracking.stored_runs import COMMAND_TAG, ExportedModel, TrackedRun
 from runner.tracking.tracking_directory import Opening, TrackingDirectory
 
 if TYPE_CHECKING:
@@ -46,8 +46,11 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
-class JournalTracker(Tracker):
-    """Appends the records of one run to its journal.
+class Tracker:
+    """Records one run: appends what it records to its journal.
+
+    No method waits for a store or raises because of it: records that cannot be delivered are
+    reported through `logging`, by `close` at the latest.
 
     Args:
       store: the run's stores.
@@ -73,12 +76,12 @@ class JournalTracker(Tracker):
         self._closed = False
 
     def log_parameters(self, parameters: Mapping[str, object]) -> None:
-        """Appends parameters, with secrets masked."""
+        """Records values that are fixed for the run, each as a string, with secrets masked."""
         masked = {name: str(self._mask.value(name, value)) for name, value in parameters.items()}
         self._journal.append(Parameters(masked))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Appends metrics with the present time; to a run that has ended, only new values."""
+        """Records a value of each metric at a global step; of a run that has ended, new values."""
         if self._adds:
             known = self._recorded(step)
             metrics = {name: value for name, value in metrics.items() if known.get(name) != value}
@@ -96,30 +99,48 @@ class JournalTracker(Tracker):
         }
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Appends tags, with secrets masked."""
+        """Sets tags, with secrets masked, and replaces those that exist."""
         self._journal.append(Tags(_masked(tags, self._mask)))
 
     def log_artifact(self, path: Path, folder: str = "", step: int | None = None) -> None:
-        """Appends the path; one in the run directory stays valid when the directory is moved."""
+        """Stores a copy of a file or directory, under its name, with the run.
+
+        Args:
+          path: the file or directory. It is copied after this call, when the store is available,
+            so it has to stay; in the run directory, which may be moved meanwhile.
+          folder: the folder among the artifacts, with `/` between the parts; the default is their
+            root.
+          step: the global step at which it was recorded; None for the run as a whole.
+        """
         path, root = path.absolute(), self._directory.run_directory.absolute()
         inside = path.is_relative_to(root)
         place = path.relative_to(root) if inside else path
         self._journal.append(Artifact(place, folder, step, None if step is None else now()))
 
     def log_text(self, text: str, file: str) -> None:
-        """Appends text, with secrets masked."""
+        """Stores text, with secrets masked, as the artifact named `file`."""
         self._journal.append(Text(self._mask.text(text), file))
 
     def log_dataset(self, dataset: Dataset) -> None:
-        """Appends a data set, with secrets masked."""
+        """Records a data set that the run reads, with secrets masked."""
         self._journal.append(replace(dataset, source=self._mask.text(dataset.source)))
 
     def rewind(self, step: int) -> None:
-        """Begins another segment of the journal if the run had got beyond `step`."""
+        """Notes that the run resumes from `step`, so that metrics of later steps come again.
+
+        Each step ends up in the store once, whether it came before this call or after it.
+        """
         self._journal.rewind(step)
 
     def close(self, status: Status, remaining: Callable[[], float | None] = lambda: None) -> None:
-        """Appends the status, and waits for the follower; see `FollowerProcess.finish`."""
+        """Records how the run ended, and delivers the rest within a bounded time.
+
+        A second call does nothing.
+
+        Args:
+          status: how the run ended; `Status.RUNNING` leaves it open, to be resumed.
+          remaining: returns how many seconds a signal leaves for the call; None without a signal.
+        """
         if self._closed:
             return
         self._closed = True
@@ -203,12 +224,10 @@ class RunStore:
         try:
             files.claim()
         except Timeout as error:
-            raise TrackingError(
-                Problem(
-                    f"nothing can be recorded from {directory}",
-                    "another process records from it",
-                    "wait for it, or end it",
-                )
+            raise TrackingError.of(
+                f"nothing can be recorded from {directory}",
+                "another process records from it",
+                "wait for it, or end it",
             ) from error
         first_tags = _masked(tags, self.mask)
         opening = files.opening() or Opening(
@@ -226,7 +245,7 @@ class RunStore:
         follower = self._follower() if self._uris else None
         if follower is not None:
             follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
-        return JournalTracker(self, files, follower, adds=ended is not None)
+        return Tracker(self, files, follower, adds=ended is not None)
 
     def recorded(self, directory: Path) -> bool:
         """Returns whether the run of a run directory is recorded, and can be recorded further."""
@@ -319,14 +338,12 @@ class RunStore:
             return None
         run_id = self.run_id(directory)
         if run_id is None:
-            raise TrackingError(
-                Problem(
-                    f"the model of {directory} cannot be kept in {self.store}",
-                    "the run is not recorded there",
-                    f"deliver it first: python -m runner.sync {shlex.quote(str(directory))}"
-                    if self.recorded(directory)
-                    else "train with that tracking.uri",
-                )
+            raise TrackingError.of(
+                f"the model of {directory} cannot be kept in {self.store}",
+                "the run is not recorded there",
+                f"deliver it first: python -m runner.sync {shlex.quote(str(directory))}"
+                if self.recorded(directory)
+                else "train with that tracking.uri",
             )
         return self._mlflow().keep_model(run_id, model, register, alias=alias)
 
@@ -347,12 +364,10 @@ class RunStore:
     def _mlflow(self, uri: str = "") -> MlflowStore:
         """Returns MLflow, which has the artifact at `uri`."""
         if self._address is None:
-            raise TrackingError(
-                Problem(
-                    f"{uri} is in MLflow, and tracking is off",
-                    "tracking.uri is null, so there is no store to ask for it",
-                    "set tracking.uri to the store that has it, or name a path",
-                )
+            raise TrackingError.of(
+                f"{uri} is in MLflow, and tracking is off",
+                "tracking.uri is null, so there is no store to ask for it",
+                "set tracking.uri to the store that has it, or name a path",
             )
         if self._mlflow_store is None:
             # Importing MLflow takes seconds.

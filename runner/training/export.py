@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.checkpoints.locate import BEST_OF_RUN
 from runner.config.choices import ExportFormat
-from runner.errors import ConfigError, Problem, RunDirectoryError, TrackingError, ranked
+from runner.errors import ConfigError, RunDirectoryError, TrackingError, ranked
 from runner.graph.build import graph_maker
 from runner.graph.built_graph import ServingGraph
 from runner.graph.eager_model import trained_model
@@ -22,7 +22,7 @@ from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.atomic_files import require_absent, unfinished
 from runner.system.signals import Interruption
 from runner.system.user_code import calling
-from runner.tracking.tracker import ExportedModel, Field
+from runner.tracking.stored_runs import ExportedModel, Field
 from runner.training.evaluation import Weights, chosen_weights
 from runner.training.export_names import FILE, export_names
 from runner.training.run import Experiment
@@ -77,11 +77,11 @@ def _require_scaffold(experiment: Experiment, names: str) -> None:
     if names not in config.scaffolds:
         state = f"export.names={names} names no scaffold"
         cause = "the values go back under the names of the checkpoint that they came from"
-        raise ConfigError(Problem(state, cause, "", ranked(names, config.scaffolds)))
+        raise ConfigError.of(state, cause, "", ranked(names, config.scaffolds))
     if config.export.register is not None:
         state = "export.names and export.register are both set"
         cause = "a SavedModel is registered, and not tensors under other names"
-        raise ConfigError(Problem(state, cause, "delete one of the two"))
+        raise ConfigError.of(state, cause, "delete one of the two")
 
 
 def _export_names(experiment: Experiment, weights: Weights, names: str, folder: Path) -> None:
@@ -117,7 +117,7 @@ def _require_same(folder: Path, weights: Weights) -> None:
     if weights.directory is None or step != weights.step:
         remedy = f"move it away to export step {weights.step}"
         cause = f"nothing is overwritten, and it is of step {step}"
-        raise RunDirectoryError(Problem(f"{folder} exists", cause, remedy))
+        raise RunDirectoryError.of(f"{folder} exists", cause, remedy)
 
 
 def _keep(experiment: Experiment, directory: RunDirectory, folder: Path, step: int) -> None:
@@ -179,12 +179,10 @@ def save_model(
     try:
         serving.restorer.restore(session, checkpoint)
     except (tf.errors.NotFoundError, ValueError) as error:
-        raise ConfigError(
-            Problem(
-                f"{checkpoint} lacks a variable of the graph for mode export",
-                str(error).splitlines()[0],
-                "make the same variables in every mode",
-            )
+        raise ConfigError.of(
+            f"{checkpoint} lacks a variable of the graph for mode export",
+            str(error).splitlines()[0],
+            "make the same variables in every mode",
         ) from error
     builder = tf.compat.v1.saved_model.Builder(str(folder))
     builder.add_meta_graph_and_variables(

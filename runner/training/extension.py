@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.errors import Problem, RunDirectoryError
+from runner.errors import RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.epochs import RATE
 from runner.graph.variables import CheckpointSaver, saved_as
-from runner.runs.resumption import differences, start_from
+from runner.runs.resumption import differences
 from runner.runs.run_directory import RunDirectory
 from runner.training.run import Experiment, OpenedRun
 
@@ -37,17 +37,10 @@ def require_variables(experiment: Experiment, directory: RunDirectory) -> None:
     if lacking:
         changes = differences(directory.load_record().settings, experiment.record.settings)
         more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-        raise RunDirectoryError(
-            Problem(
-                f"{directory.path} cannot be extended: {'; '.join(changes)}",
-                f"its checkpoint has no such {', '.join(lacking[:_NAMED])}{more}",
-                start_from(
-                    directory,
-                    # Slots would be lacking again.
-                    [*changes, "optimizer._target_"],
-                    has_scaffolds=bool(experiment.config.scaffolds),
-                ),
-            )
+        raise RunDirectoryError.of(
+            f"{directory.path} cannot be extended: {'; '.join(changes)}",
+            f"its checkpoint has no such {', '.join(lacking[:_NAMED])}{more}",
+            "start another run, with a scaffold whose checkpoint is this run",
         )
 
 

@@ -58,7 +58,7 @@ def start_of(run: str) -> Start:
     directory = RunDirectory(Path(run))
     if directory.read() is None:
         choices = contents.runs_in(run) if directory.path.is_dir() else ()
-        raise RunDirectoryError(Problem(f"{run} is not a run", "it has no run.json", "", choices))
+        raise RunDirectoryError.of(f"{run} is not a run", "it has no run.json", "", choices)
     try:
         document = json.loads(directory.provenances[0].read_text())
         variables = json.loads(directory.plan_json.read_text())["variables"]
@@ -66,7 +66,7 @@ def start_of(run: str) -> Start:
         recorded: Any = OmegaConf.to_container(OmegaConf.load(directory.config), resolve=False)
     except OSError as error:
         state = f"{run} has no record of its start"
-        raise RunDirectoryError(Problem(state, f"{error.filename} cannot be read")) from error
+        raise RunDirectoryError.of(state, f"{error.filename} cannot be read") from error
     scaffolds, problems = read_scaffolds(recorded["scaffolds"])
     rules, more = read_restoration(recorded["restoration"])
     if problems or more:

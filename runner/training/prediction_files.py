@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.system.atomic_files import unfinished
 
 Batch = Mapping[str, NDArray[Any]]
@@ -42,8 +42,8 @@ class Writer(ABC):
         sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}
         if len(set(sizes.values())) != 1 or not all(sizes.values()):
             shown = ", ".join(f"{name} {array.shape}" for name, array in batch.items())
-            raise ConfigError(
-                Problem(f"predict: the outputs are {shown}", "each needs a row for each example")
+            raise ConfigError.of(
+                f"predict: the outputs are {shown}", "each needs a row for each example"
             )
         if not self.count:
             self.shapes = {
@@ -75,12 +75,10 @@ class _Arrays(Writer):
                 self._rows[name] = self._stack.enter_context(path.open("w+b")), array
             rows, first = self._rows[name]
             if array.dtype == object or array.shape[1:] != first.shape[1:]:
-                raise ConfigError(
-                    Problem(
-                        f"predict: {name} cannot be one array",
-                        "its examples differ in shape, or are strings",
-                        "write lines: predict.to=FILE.jsonl",
-                    )
+                raise ConfigError.of(
+                    f"predict: {name} cannot be one array",
+                    "its examples differ in shape, or are strings",
+                    "write lines: predict.to=FILE.jsonl",
                 )
             rows.write(np.ascontiguousarray(array).tobytes())
 
@@ -159,7 +157,7 @@ def writer_of(path: Path) -> Iterator[Writer]:
         finally:
             writer.close()
         if not writer.count:
-            raise ConfigError(Problem("predict: there is no example to predict for"))
+            raise ConfigError.of("predict: there is no example to predict for")
 
 
 def _plain(value: Any) -> Any:

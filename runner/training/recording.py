@@ -35,7 +35,7 @@ from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker
 from runner.tracking.journal import Dataset
-from runner.tracking.tracker import COMMAND_TAG, DESCRIPTION_TAG
+from runner.tracking.stored_runs import COMMAND_TAG, DESCRIPTION_TAG
 from runner.training.run import OpenedRun, process_tags
 
 PROOF_TAG = "runner.proof"

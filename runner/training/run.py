@@ -27,6 +27,7 @@ from runner.console import Screen
 from runner.errors import InterruptedRunError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
+from runner.graph.devices import devices_of
 from runner.graph.replica import Replica
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
@@ -46,7 +47,7 @@ from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import Tracker, open_store
 from runner.tracking.current_run import CurrentRun
-from runner.tracking.tracker import RUN_DIR_TAG
+from runner.tracking.stored_runs import RUN_DIR_TAG
 from runner.training.proving import proven
 from runner.training.sources import FINGERPRINT_TAG, Sources, plan_run
 from runner.training.watch import SWEEP_TAG, TrialWatch
@@ -81,6 +82,8 @@ class Coordinator:
             inter_op_parallelism_threads=settings.inter_op_threads,
             allow_soft_placement=True,
         )
+        if cpus := devices_of(run.config.devices).logical_cpus:
+            config.device_count["CPU"] = cpus
         return ChiefSessionCreator(config=config, **arguments)
 
     def hooks(self, run: OpenedRun) -> tuple[_Hooks, _Hooks]:
@@ -194,7 +197,7 @@ class Experiment:
     def resume_criteria(self) -> ResumeCriteria:
         """The criteria by which a run in `container` is resumed."""
         resume = self.config.resume.value
-        return ResumeCriteria(self.container, self.record, resume, self.settings)
+        return ResumeCriteria(self.container, self.record, resume)
 
     def make_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start, with all problems, also of proofs that fail.

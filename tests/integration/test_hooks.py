@@ -13,7 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import yaml
 
-from runner.tracking.run_store import JournalTracker
+from runner.tracking.run_store import Tracker
 from tests.tiny.configs import LINEAR, PLAIN
 from tests.tiny.runs import directory, run, saved, short, written
 
@@ -132,11 +132,11 @@ def test_the_shipped_hooks_work_together_and_are_tracked(
 ) -> None:
     tracked: dict[str, dict[int, float]] = {}
 
-    def log(self: JournalTracker, metrics: Mapping[str, float], step: int) -> None:
+    def log(self: Tracker, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
             tracked.setdefault(name, {})[step] = value
 
-    monkeypatch.setattr(JournalTracker, "log_metrics", log)
+    monkeypatch.setattr(Tracker, "log_metrics", log)
     hooks = {
         **_shipped("early_stopping", patience=2, min_delta=100.0),
         **_shipped("wall_clock"),

@@ -147,6 +147,39 @@ def test_trials_in_other_processes(command: Command, launcher: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["processes", "slurm_local", "ray"])
+def test_trials_side_by_side_have_devices_of_their_own(
+    command: Command, launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three trials that need two devices each, of four."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,0,2")
+    seen = command.folder / "seen"
+    done = command.run(
+        "-m",
+        TINY,
+        "seed=1,2,3",
+        f"hydra/launcher={launcher}",
+        "sweep.devices_per_trial=2",
+        f"+hooks.seen={{_target_: tests.tiny.hooks.DevicesSeen,file: '{seen}'}}",
+        NO_FIGURES,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "devices: 2 of 3,1,0,2 for each trial" in done.stdout
+    in_use: list[str] = []
+    lines = [line.split() for line in seen.read_text().splitlines()]
+    assert len(lines) == 6
+    for event, devices in lines:
+        if event == "end":
+            in_use.remove(devices)
+            continue
+        assert len(devices.split(",")) == 2
+        in_use.append(devices)
+        taken = ",".join(in_use).split(",")
+        assert len(taken) == len(set(taken))
+        assert set(taken) <= set("0123")
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("launcher", ["processes", "slurm_local"])
 def test_a_signal_ends_trials_in_other_processes_and_the_same_command_continues_them(
     command: Command, launcher: str

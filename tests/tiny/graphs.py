@@ -69,14 +69,16 @@ def training_of(built: BuiltGraph) -> Training:
 
 @contextmanager
 def opened(
-    graph: BuiltGraph | RunConfig | None = None, *, restore: str | None = None
+    graph: BuiltGraph | RunConfig | None = None, *, restore: str | None = None, cpus: int = 1
 ) -> Iterator[Opened]:
-    """Opens a session of a built graph or of a configuration's.
+    """Opens a session of a built graph or of a configuration's, with logical CPU devices.
 
     It is initialized, unless a checkpoint is given to restore.
     """
     built = graph if isinstance(graph, BuiltGraph) else build(graph)
-    with built.graph.as_default(), tf.Session(config=UNOPTIMISED) as session:
+    config = tf.ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
+    config.MergeFrom(UNOPTIMISED)
+    with built.graph.as_default(), tf.Session(config=config) as session:
         if restore is None:
             start = training_of(built).input_initializer
             session.run([tf.global_variables_initializer(), start])

@@ -16,6 +16,23 @@ import psutil
 import tensorflow.compat.v1 as tf
 
 
+class DevicesSeen(tf.train.SessionRunHook):
+    """Appends a line to a file as a run begins and ends: which, and the visible devices."""
+
+    def __init__(self, file: str) -> None:
+        self._file = Path(file)
+
+    def begin(self) -> None:
+        self._append("begin")
+
+    def end(self, session: tf.Session) -> None:
+        self._append("end")
+
+    def _append(self, event: str) -> None:
+        with self._file.open("a") as stream:
+            stream.write(f"{event} {os.environ['CUDA_VISIBLE_DEVICES']}\n")
+
+
 class AtStep(tf.train.SessionRunHook):
     """Does something after a step, and only once in the life of `marker`, a file."""
 

@@ -85,7 +85,7 @@ class FakeLauncher:
         self.started.append(" ".join(overrides))
         container: Path = self.directory.path / "runs"
         record = RunRecord("tiny", str(overrides), Status.RUNNING, {}, trial=trial.name(container))
-        run = open_run(ResumeCriteria(container, record, "auto", {})).directory
+        run = open_run(ResumeCriteria(container, record, "auto")).directory
         status = Status.FAILED
         try:
             run.best.mkdir(exist_ok=True)

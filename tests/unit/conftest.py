@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from runner.internals.tensorflow import Step
     from tests.tiny.command_line import Command
     from tests.tiny.counter import Counter
     from tests.tiny.runs import Runs
@@ -30,6 +31,17 @@ def graph() -> Iterator[tf.Graph]:
 
     with tf.Graph().as_default() as graph:
         yield graph
+
+
+@pytest.fixture
+def in_callers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has cached sessions run all steps that may in the caller's thread, without a look."""
+    from runner.session import cached_session
+
+    def inline(prepare: Callable[[bool], Step], needs_pool: Callable[[], bool]) -> Step:
+        return prepare(not needs_pool())
+
+    monkeypatch.setattr(cached_session, "ShortStep", inline)
 
 
 @pytest.fixture

@@ -11,13 +11,12 @@ import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
-import yaml
 from rich.console import Console
 
 from runner.console import Screen
 from runner.inspect import main, state_class
 from runner.restoration.variables import StateClass
-from tests.conformance.goldens import old_array_protocol, save_bundle, save_npz
+from tests.conformance.goldens import save_bundle, save_npz
 from tests.tiny import torch_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,13 +95,11 @@ def test_aliases_are_shown(tmp_path: Path) -> None:
     assert _rows(_shown(str(tmp_path / "w.h5"), "--all")[1])["norm/moving_mean"][3:] == [path]
 
 
-def test_tied_tensors_have_one_row_and_a_scaffold(tmp_path: Path) -> None:
+def test_tied_tensors_have_one_row(tmp_path: Path) -> None:
     file = str(ROOT / "tests" / "data" / "torch" / "state_dict-2.15.pt")
     text = _shown(file)[1]
     assert " head.0.weight = tied.weight " in text
     assert " tied.weight " not in text.replace("= tied.weight", "")
-    keys = yaml.safe_load(_shown(file, "--as-scaffold")[1])["scaffolds"]["state_dict_2"]
-    assert keys["variables"]["include"] == ["conv/*", "head/*", "norm/*"]
 
 
 def test_a_terminal_gets_colour_and_a_pipe_none(model: str) -> None:
@@ -210,53 +207,6 @@ def test_a_position_in_the_training_data_is_listed_without_values(tmp_path: Path
     assert rows["kernel"][2:] == ["weight", "1", "1", "1", "0"]
     code, text = _shown(one, other)
     assert (code, "1 tensor differs" in text) == (1, True)
-
-
-def test_a_scaffold_to_start_from(tmp_path: Path) -> None:
-    import keras
-
-    import runner
-
-    cnn = keras.Sequential([keras.layers.Dense(3, name="dense")], name="cnn")
-    net = keras.Sequential([keras.Input((4,)), cnn, keras.layers.Dense(2, name="head")], name="net")
-    with old_array_protocol():
-        net.save(tmp_path / "net-1.keras")
-        net.save_weights(tmp_path / "net.weights.h5")
-        net.save(tmp_path / "net.h5")
-    for name in ("net-1.keras", "net.weights.h5", "net.h5"):
-        code, text = _shown(str(tmp_path / name), "--as-scaffold")
-        assert code == 0
-        (tmp_path / "scaffold.yaml").write_text(text)
-        plan = runner.plan(net, tmp_path / "scaffold.yaml")
-        assert plan.problems == ()
-        assert all(assignment.pieces for assignment in plan.assignments)
-        if name == "net-1.keras":
-            (scaffold,) = yaml.safe_load(text)["scaffolds"].items()
-    assert scaffold == (
-        "net_1",
-        {
-            "checkpoint": str(tmp_path / "net-1.keras"),
-            "variables": {"include": ["cnn/*", "head/*"]},
-            "rename": {"cnn/": "cnn/", "head/": "head/"},
-        },
-    )
-
-
-def test_a_scaffold_for_arrays_of_pytorch_and_for_variables_without_names(tmp_path: Path) -> None:
-    given = {"features.0.weight": [1.0], "features.0.running_mean": [1.0], "top[0].bias": [1.0]}
-    keys = yaml.safe_load(_shown(save_npz(tmp_path / "torch.npz", **given), "--as-scaffold")[1])
-    assert keys["scaffolds"]["torch"]["convert"] == {"*": "torch"}
-    counted = {"bn.weight": [1.0], "bn.num_batches_tracked": [1], "cls_token": [1.0]}
-    keys = yaml.safe_load(_shown(save_npz(tmp_path / "net.npz", **counted), "--as-scaffold")[1])
-    assert keys["scaffolds"]["net"]["convert"] == {"*": "torch"}
-    assert keys["scaffolds"]["net"]["variables"]["include"] == ["bn/*", "cls_token"]
-    with h5py.File(tmp_path / "w.h5", "w") as file:
-        file["layers/mine/vars/0"] = np.array([1], np.float32)
-    text = _shown(str(tmp_path / "w.h5"), "--as-scaffold")[1]
-    assert "#   layers/mine/vars/0" in text
-    odd = save_npz(tmp_path / "odd.npz", **{"a[0]/w": [1.0], "b": [1.0]})
-    keys = yaml.safe_load(_shown(odd, "--as-scaffold")[1])
-    assert keys["scaffolds"]["odd"]["variables"]["include"] == [r"re:a\[0\]/.*", "b"]
 
 
 def test_tensors_that_cannot_be_read_are_listed_and_not_compared(tmp_path: Path) -> None:

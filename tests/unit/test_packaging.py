@@ -20,6 +20,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.tiny.packages import wheel_of_sdist
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -32,6 +34,8 @@ CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines(
 PYTHONS = [
     f"3.{minor}" for minor in range(30) if f"3.{minor}" in SpecifierSet(PROJECT["requires-python"])
 ]
+SETS = ("oldest", "middle")
+INFO = f"runner-{PROJECT['version']}.dist-info"
 PLATFORMS = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")]
 
 
@@ -99,6 +103,14 @@ def test_the_wheel_holds_the_packages_with_their_configs_and_nothing_else(wheel:
     assert not [name for name in names if b"from experiments" in packed.read(name)]
 
 
+def test_a_wheel_built_from_the_source_distribution_is_the_same(
+    wheel: Path, tmp_path: Path
+) -> None:
+    packed, of_sdist = zipfile.ZipFile(wheel), zipfile.ZipFile(wheel_of_sdist(tmp_path))
+    assert sorted(of_sdist.namelist()) == sorted(packed.namelist())
+    assert [name for name in packed.namelist() if of_sdist.read(name) != packed.read(name)] == []
+
+
 NETS = "from runner.examples.models import DigitClassifier as Net\n"
 COMMAND = """
 from importlib.util import find_spec
@@ -123,7 +135,7 @@ def test_an_installed_wheel_beside_experiments_of_the_users_own(
     (mine / "experiments" / "__init__.py").touch()
     (mine / "experiments" / "nets.py").write_text(NETS, encoding="utf-8")
     zipfile.ZipFile(wheel).extractall(site)
-    scripts = zipfile.ZipFile(wheel).read("runner-0.1.0.dist-info/entry_points.txt").decode()
+    scripts = zipfile.ZipFile(wheel).read(f"{INFO}/entry_points.txt").decode()
     assert "runner = runner.__main__:command" in scripts
     overrides = ["model._target_=experiments.nets.Net", argument, "tracking=none"]
     done = subprocess.run(
@@ -147,7 +159,7 @@ def test_an_editable_install_leaves_no_copy_of_the_configs(tmp_path: Path) -> No
     assert not {name for name in names if "conf" in Path(name).parts}
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "constraints/oldest.txt"])
+@pytest.mark.parametrize("file", ["constraints.txt", *(f"constraints/{name}.txt" for name in SETS)])
 def test_constraints_are_names_and_versions_for_any_index(file: str) -> None:
     pin = re.compile(r"[a-z0-9._-]+==[a-z0-9.]+( ; [a-zA-Z0-9_.,'()=!<>* ]+)?")
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines()

@@ -118,7 +118,6 @@ FOREIGN = [
     (b"PK\x03\x04 and no more", "it begins like a zip archive and cannot be read"),
     (b'{"a": ', "it begins like JSON and is damaged"),
     (b'{"a": 1}', "it is JSON without a `weight_map`"),
-    (bytes(257) + b"ustar", "it is a tar archive; PyTorch wrote such files"),
     (_zip("notes.txt"), "a zip archive of something else"),
     (b"\x1c\x00\x00\x00TFL3" + bytes(8), "it is a TFLite model: its layers are fused"),
     (b"just some text", "it begins with b'just som', like none of them"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,18 @@ import tensorflow.compat.v1 as tf
 
 from runner.graph.input_pipeline import TrainingInput, not_resumed_exactly, without_autotuning
 from runner.hooks import InputStateHook
+from runner.session.cached_session import CachedSession
+from runner.session.short_step import BLOCK, ROUNDS, SAMPLES
 from tests.tiny.counter import Counter
 
 pytestmark = pytest.mark.usefixtures("graph")
+
+
+@pytest.fixture(params=["pool", "caller's thread"])
+def way(request: pytest.FixtureRequest) -> None:
+    """Where cached sessions run their steps."""
+    if request.param != "pool":
+        request.getfixturevalue("in_callers_thread")
 
 
 class _Take(tf.train.SessionRunHook):
@@ -59,11 +69,12 @@ class _Case:
             for _ in range(3):
                 session.run(counter.train_op)
         self.first, self.after = take.batches, take.after
-        with tf.Session() as session:
+        with CachedSession() as session:
             saver.restore(session, str(folder / "input"))
             self.restored = take.three(session)
 
 
+@pytest.mark.usefixtures("way")
 def test_the_position_is_saved_with_what_is_prefetched(tmp_path: Path) -> None:
     numbers = tf.data.Dataset.range(50).shuffle(10, seed=3).repeat().batch(2)
     case = _Case(numbers, tmp_path)
@@ -71,6 +82,7 @@ def test_the_position_is_saved_with_what_is_prefetched(tmp_path: Path) -> None:
     assert case.restored == case.after != case.first
 
 
+@pytest.mark.usefixtures("way")
 def test_an_input_that_cannot_be_saved_says_so_and_begins_again(tmp_path: Path) -> None:
     numbers = tf.TensorSpec([], tf.int64)
     data = tf.data.Dataset.from_generator(lambda: iter(range(100)), output_signature=numbers)
@@ -116,17 +128,75 @@ def _waited(wait: Callable[[], object]) -> float:
     def fetch(index: tf.Tensor) -> tf.Tensor:
         return tf.numpy_function(lambda each: (wait(), each)[1], [index], tf.int64)
 
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default(), CachedSession() as session:
         source = TrainingInput(tf.data.Dataset.range(3).map(fetch), prefetch=False)
         _, waited = source.next()
         session.run(source.initializer)
         return float(session.run(waited))
 
 
+@pytest.mark.usefixtures("way")
 def test_the_wait_for_a_batch_is_measured() -> None:
     never = threading.Event()
     assert 0.2 <= _waited(lambda: never.wait(0.2)) < 60.0
     assert 0.0 <= _waited(lambda: None) < 60.0
+
+
+def _failing(number: Any) -> Any:
+    if number == 2:
+        raise ValueError("no such file: 2.png")
+    return number
+
+
+def _outcomes(*, prefetch: bool) -> list[str]:
+    """Returns the numbers of six steps, or the errors."""
+    with tf.Graph().as_default(), CachedSession() as session:
+        data = tf.data.Dataset.range(5).map(
+            lambda number: tf.numpy_function(_failing, [number], tf.int64)
+        )
+        source = TrainingInput(data, prefetch=prefetch)
+        batch, _ = source.next()
+        doubled = batch * 2
+        session.run(source.initializer)
+        outcomes = []
+        for _ in range(6):
+            try:
+                outcomes.append(str(session.run(doubled)))
+            except tf.errors.OpError as error:
+                outcomes.append(f"{type(error).__name__}: {error.message}")
+    return outcomes
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_errors_of_the_data_come_at_their_step(prefetch: bool) -> None:
+    outcomes = _outcomes(prefetch=prefetch)
+    assert [outcomes[step] for step in (0, 1, 3, 4)] == ["0", "2", "6", "8"]
+    failed, ended = outcomes[2], outcomes[5]
+    assert failed.startswith("InvalidArgumentError: ")
+    assert "ValueError: no such file: 2.png" in failed
+    assert ended.startswith("OutOfRangeError: ")
+    assert "End of sequence" in ended
+    # Messages end with the same operation, whichever thread waits.
+    assert all(re.search(r"IteratorGetNext\W+$", text) for text in (failed, ended))
+
+
+def test_one_session_may_take_batches_in_both_ways() -> None:
+    """No batch is skipped or given twice when a step changes its thread, or is traced."""
+    numbers = tf.data.Dataset.range(1000).prefetch(3)
+    source = TrainingInput(numbers, prefetch=True)
+    batch, waited = source.next()
+    with tf.control_dependencies([batch]):
+        after = tf.constant(1.0)
+    traced = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    taken = []
+    with CachedSession() as session:
+        session.run(source.initializer)
+        for _ in range(2 * (SAMPLES + 2 * ROUNDS * BLOCK)):
+            taken.append(session.run([batch, after])[0])
+            taken.append(session.run([batch, waited])[0])
+        taken.append(session.run(batch, options=traced))
+    assert taken == list(range(len(taken)))
 
 
 def _in_functions() -> Any:

@@ -12,13 +12,18 @@ from keras.src.saving import saving_lib
 
 from runner.errors import InterruptedRunError
 from runner.internals.keras import (
+    add_losses,
     flattened_map,
     hand_over_losses,
     layers_of,
+    mask_of,
     metrics_of,
     recorded_calls,
+    replaced_moments,
     restored_names,
     saved_groups,
+    seeds_of,
+    set_mask,
     slots_of,
     spares_weights,
 )
@@ -142,3 +147,20 @@ def test_the_map_that_a_flatten_before_a_layer_reads() -> None:
     pooled = layers.Dense(3)
     pooled(layers.Flatten()(layers.GlobalAveragePooling2D(keepdims=True)(inputs)))
     assert flattened_map(pooled) == ()
+
+
+def test_what_a_call_on_several_devices_needs() -> None:
+    lossy = keras.layers.ActivityRegularization(l1=1.0)
+    dropout = keras.layers.Dropout(0.5)
+    norm = keras.layers.BatchNormalization(momentum=0.0)
+    model = keras.Sequential([keras.Input((2,)), lossy, dropout, norm])
+    assert seeds_of(model) == [dropout.seed_generator.state]
+    with replaced_moments(lambda original, layer, inputs, mask: (tf.ones(2), 4 * tf.ones(2))):
+        outputs = model(tf.ones((3, 2)), training=True)
+    assert norm.moving_variance.numpy().tolist() == [4.0, 4.0]
+    assert len(model.losses) == 1
+    add_losses(model, [tf.constant(5.0)])
+    assert [float(loss) for loss in model.losses] == [5.0]
+    assert mask_of(outputs) is None
+    set_mask(outputs, tf.constant([True, False, True]))
+    assert mask_of(outputs) is not None

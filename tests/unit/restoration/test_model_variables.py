@@ -20,6 +20,6 @@ def test_initializers_are_named_also_where_two_parts_share_names() -> None:
     assert {name.split("/", 1)[0] for name in named} == {"left", "right", "lstm"}
     assert {name.rpartition("/")[2]: value for name, value in named.items()} == {
         "kernel": "GlorotUniform",
-        "recurrent_kernel": "Orthogonal",
+        "recurrent_kernel": keras.initializers.Orthogonal.__name__,
         "bias": "Zeros, forget gate 1",
     }

@@ -6,7 +6,7 @@ import pytest
 
 from runner.config.choices import Collision, StateChoice
 from runner.config.schema import ScaffoldConfig, VariablesConfig
-from runner.errors import PlanError, Problem
+from runner.errors import Problem
 from runner.restoration.variables import (
     EMA_SUFFIX,
     Ownership,
@@ -15,7 +15,6 @@ from runner.restoration.variables import (
     classify,
     moving_average,
     owners_of,
-    require_matches,
 )
 from tests.tiny.plans import scaffold
 
@@ -234,13 +233,3 @@ def test_disjoint_classes_do_not_collide() -> None:
     assert owned(scaffolds) == Ownership(
         {"cnn/kernel": ("a",), "cnn/moving_mean": ("b",)}, problems=()
     )
-
-
-def test_a_pattern_without_a_variable_is_reported_before_the_graph_is_built() -> None:
-    names = ("cnn/kernel", "head/kernel")
-    scaffolds = {"cnn": ScaffoldConfig(VariablesConfig(["cnn/*"]))}
-    require_matches(names, scaffolds)
-    slots = ScaffoldConfig(VariablesConfig(["*/Adam"]), state=[StateChoice.optimizer_slots])
-    require_matches(names, {**scaffolds, "slots": slots})  # The optimizer has no slots yet.
-    with pytest.raises(PlanError, match=r"scaffolds\.cnn\.variables: 'cmn/\*' matches no variable"):
-        require_matches(names, {"cnn": ScaffoldConfig(VariablesConfig(["cmn/*"]))})

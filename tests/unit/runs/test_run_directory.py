@@ -37,12 +37,12 @@ def make_run(container: Path, name: str, record: RunRecord) -> Path:
 
 
 def interrupted_run(container: Path, record: RunRecord, resume: str) -> RunDirectory | None:
-    criteria = ResumeCriteria(container, record, resume, record.settings)
+    criteria = ResumeCriteria(container, record, resume)
     return resumption.interrupted_run(criteria)
 
 
 def open_run(container: Path, record: RunRecord, resume: str) -> ClaimedDirectory:
-    return resumption.open_run(ResumeCriteria(container, record, resume, record.settings))
+    return resumption.open_run(ResumeCriteria(container, record, resume))
 
 
 @pytest.fixture

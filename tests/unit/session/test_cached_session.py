@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 import runner
 from runner.internals.tensorflow import Step, prepare_step
 from runner.session import cached_session
-from runner.session.cached_session import (
-    LONGEST_S,
-    SAMPLES,
-    CachedSession,
-    ShortStep,
-    cached,
-    needs_pool,
-)
+from runner.session.cached_session import CachedSession, cached
 from runner.session.fetches import Feed, FetchPlan, append_key, plan_feeds
 
 Point = namedtuple("Point", ["x", "y"])
@@ -264,47 +257,6 @@ def test_no_run_goes_the_long_way_unnoticed(graph: tf.Graph, counted: Counted) -
         assert counted.calls == before
 
 
-class Trial:
-    """A step whose time depends on the way it is run."""
-
-    def __init__(self, pooled: float, inline: float, *, needs_pool: bool = False) -> None:
-        self.now, self.prepared = 0.0, list[bool]()
-        self.seconds = {False: pooled, True: inline}
-        self.step = ShortStep(self._prepare, lambda: needs_pool, lambda: self.now)
-
-    def _prepare(self, inline: bool) -> Step:
-        self.prepared.append(inline)
-
-        def run(*values: Any) -> list[Any]:
-            self.now += self.seconds[inline]
-            return [inline, *values]
-
-        return run
-
-    def settle(self) -> tuple[int, Any]:
-        """Returns how many calls it takes, and which way the step is run from then on."""
-        calls = 0
-        while not self.step.settled:
-            assert self.step(calls)[1] == calls
-            calls += 1
-        return calls, self.step()[0]
-
-
-@pytest.mark.parametrize(
-    ("trial", "calls", "inline"),
-    [
-        (Trial(2e-5, 1e-5), 2 * SAMPLES, True),
-        (Trial(1e-5, 2e-5), 2 * SAMPLES, False),
-        (Trial(2 * LONGEST_S, 1e-5), SAMPLES, False),
-        (Trial(2e-5, 1e-5, needs_pool=True), SAMPLES, False),
-    ],
-    ids=["faster there", "slower there", "long", "waits for others"],
-)
-def test_a_short_step_settles_on_the_faster_way(trial: Trial, calls: int, inline: bool) -> None:
-    assert trial.settle() == (calls, inline)
-    assert trial.prepared == [False] if calls == SAMPLES else [False, True]
-
-
 @pytest.mark.parametrize(("threads", "tried"), [(0, True), (1, False), (2, False), (-1, False)])
 def test_a_configured_number_of_threads_is_obeyed(
     graph: tf.Graph, threads: int, tried: bool, monkeypatch: pytest.MonkeyPatch
@@ -321,48 +273,3 @@ def test_a_configured_number_of_threads_is_obeyed(
     with CachedSession(config=config) as session:
         assert session.run(value) == 1.0
     assert bool(trials) is tried
-
-
-def test_whether_the_pool_is_needed_is_found_anew_when_the_graph_has_grown(graph: tf.Graph) -> None:
-    with CachedSession() as session:
-        tf.constant(1.0)
-        assert not session._needs_pool()
-        tf.FIFOQueue(1, tf.int32)
-        assert session._needs_pool()
-
-
-def _if(inside: Callable[[], tf.Tensor]) -> tf.Tensor:
-    return tf.cond(tf.placeholder_with_default(True, []), inside, lambda: tf.constant(0))
-
-
-def _staged() -> tf.Tensor:
-    area = tf.raw_ops.Stage(values=[tf.constant(1)], shared_name="area")
-    with tf.control_dependencies([area]):
-        return tf.raw_ops.Unstage(dtypes=[tf.int32], shared_name="area")[0]
-
-
-@tf.function
-def _doubled(value: Any) -> Any:
-    return value * 2.0
-
-
-def _input() -> Any:
-    return tf.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
-
-
-STEPS: dict[str, tuple[bool, Callable[[], Any]]] = {
-    "variable": (False, lambda: tf.assign_add(tf.get_variable("v", []), 1.0).op),
-    "global step as hooks read it": (False, lambda: _if(lambda: tf.constant(1))),
-    "function": (False, lambda: _doubled(tf.constant(1.0))),
-    "queue": (True, lambda: tf.FIFOQueue(1, tf.int32).dequeue() + 1),
-    "input pipeline": (True, _input),
-    "python": (True, lambda: tf.py_func(lambda: np.float32(1), [], tf.float32)),
-    "staging in a function": (True, lambda: _if(_staged)),
-}
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_which_graphs_need_the_pool(graph: tf.Graph, name: str) -> None:
-    expected, build = STEPS[name]
-    build()
-    assert needs_pool(graph) is expected

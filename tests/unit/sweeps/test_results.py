@@ -21,7 +21,7 @@ from runner.sweeps.bands import bands, short_names, short_value, threshold_rows
 from runner.sweeps.results import Results, columns, failures, masked_trials, rows
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
-from runner.tracking.tracker import Tracker
+from runner.tracking import Tracker
 from tests.tiny.sweeping import ACCURACY, LOSS, finished
 
 TRIALS = [

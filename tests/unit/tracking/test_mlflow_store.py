@@ -60,7 +60,8 @@ def test_files_stay_beside_the_database_wherever_the_program_runs(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     run_id = record(store, Text("here", "a.txt"), experiment="digits/cnn")
-    assert list(elsewhere.iterdir()) == []
+    # MLflow 3.8 and older leaves an empty folder.
+    assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
     found = [path.relative_to(database.parent) for path in database.parent.rglob("a.txt")]
     assert found == [Path("mlartifacts/digits%2Fcnn", run_id, "artifacts/a.txt")]
     assert store.address.uri == f"sqlite:///{database}"
@@ -118,7 +119,7 @@ def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(tmp_
         "import logging, sys\n"
         "logging.basicConfig(level=logging.INFO)\n"
         "from runner.tracking.mlflow_store import MlflowStore\n"
-        "from runner.tracking.tracker import Status\n"
+        "from runner.system.status import Status\n"
         "from runner.tracking.tracking_directory import Opening\n"
         "opening = Opening(sys.argv[1], 'raced', 'one', {})\n"
         "run = MlflowStore('sqlite:///mlflow.db').open_run(opening, None, None)\n"
@@ -184,8 +185,8 @@ def test_a_found_run_has_what_is_needed_to_use_it(store: MlflowStore, tmp_path: 
 
 def test_a_database_of_another_mlflow_version_cannot_be_opened(database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
-    with pytest.raises(TrackingError, match=r"out-of-date.*\n.*mlflow db upgrade 'sqlite:///"):
+        connection.execute("UPDATE alembic_version SET version_num = 'of tomorrow'")
+    with pytest.raises(TrackingError, match=r"of tomorrow.*\n.*mlflow db upgrade 'sqlite:///"):
         MlflowStore(f"sqlite:///{database}").connect()
 
 

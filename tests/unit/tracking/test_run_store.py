@@ -26,7 +26,7 @@ from runner.tracking.journal import (
     read_lines,
     segments,
 )
-from runner.tracking.tracker import ExportedModel
+from runner.tracking.stored_runs import ExportedModel
 from runner.tracking.tracking_directory import Position, TrackingDirectory
 
 CONFIG = TrackingConfig(uri="http://me:s3cret@host:5000", close_seconds=0.0)

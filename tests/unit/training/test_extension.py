@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from omegaconf import OmegaConf
 
-from runner.config.choices import Resume
-from runner.config.schema import ScaffoldConfig
+from runner.config.choices import Resume, StateChoice
+from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import RunDirectoryError, UserCodeError
 from tests.tiny.configs import PLAIN
 from tests.tiny.runs import Runs, disturbed, evaluations, short
@@ -67,11 +65,7 @@ def test_a_schedule_that_follows_the_steps_is_named(cheap: Runs) -> None:
     assert (lines[0], lines[1]) == (f"tiny: runs in {cheap.directory(2).path}", hint)
     cheap.directory(2).update(status="FAILED", fingerprint="f" * 16)
     _, lines = cheap.run(**more, resume=Resume.extend)
-    assert (lines[0], lines[2]) == (
-        f"tiny: resumes in {path}, extended to step 20",
-        "  not exactly what 20 steps at once would be: "
-        "optimizer.learning_rate.decay_steps: 10 -> 20 applies only from here on",
-    )
+    assert lines[0] == f"tiny: resumes in {path}, extended to step 20"
 
 
 def _still(rate: float) -> dict[str, Any]:
@@ -93,8 +87,7 @@ def test_an_extension_has_its_own_learning_rate_and_callbacks(
     former = runs.values()
     more = short(steps=10, evaluate_every=10, steps_per_epoch=4)
     changes = {"train": more, "optimizer": _still(0.0), "callbacks": after}
-    _, lines = runs.run(**changes, resume=Resume.extend)
-    assert any("optimizer.learning_rate: 0.1 -> 0.0" in line for line in lines)
+    runs.run(**changes, resume=Resume.extend)
     (extension,) = runs.record().extensions
     assert extension["step"] == 8
     assert "optimizer.learning_rate: 0.1 -> 0.0" in extension["changes"]
@@ -113,12 +106,13 @@ def test_what_an_extension_cannot_change_is_started_from_its_checkpoint(tmp_path
         "momentum": 0.9,
     }
     changes = {"train": short(steps=8), "optimizer": momentum}
-    with pytest.raises(RunDirectoryError, match=r"differs: .*optimizer\._target_") as raised:
+    with pytest.raises(RunDirectoryError, match=r"differs: .*optimizer\._target_"):
         runs.run(**changes, resume=Resume.extend)
-    scaffold = raised.value.problems[0].remedy.partition("'+scaffolds.former=")[2].partition("'")[0]
-    recipe = OmegaConf.structured(ScaffoldConfig)
-    recipe.merge_with(OmegaConf.create(yaml.safe_load(scaffold)))
-    former: Any = OmegaConf.to_object(recipe)
+    former = ScaffoldConfig(
+        VariablesConfig(["*"]),
+        checkpoint=str(runs.directory().path),
+        state=[StateChoice.weights, StateChoice.batch_norm, StateChoice.global_step],
+    )
     _, lines = runs.run(**changes, scaffolds={"former": former})
     assert runs.steps(number=2) == [8]
     assert lines[1].startswith("  4 of 4 model variables")

@@ -49,8 +49,13 @@ def test_the_last_step_is_evaluated_and_saved_once_whatever_the_rhythm(cheap: Ru
     assert logged == [f"{step}/17" for step in (4, 8, 12, 16)]
 
 
-def test_a_run_survives_a_preemption_and_a_signal(runs: Runs, whole: Runs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("thread", ["pool", "caller"])
+def test_a_run_survives_a_preemption_and_a_signal(
+    runs: Runs, whole: Runs, tmp_path: Path, request: pytest.FixtureRequest, thread: str
+) -> None:
     """The session is recovered within the run, then the signal ends it at its last step."""
+    if thread == "caller":
+        request.getfixturevalue("in_callers_thread")
     runs.changes["hooks"] = {
         name: {"_target_": f"tests.tiny.hooks.{name}", "marker": str(tmp_path / name), **more}
         for name, more in (("AbortOnce", {"step": 12}), ("SignalOnce", {"step": 13, "number": 15}))
@@ -62,6 +67,7 @@ def test_a_run_survives_a_preemption_and_a_signal(runs: Runs, whole: Runs, tmp_p
     objective, lines = runs.run()
     assert lines[0] == f"tiny: resumes in {runs.directory().path}"
     assert (evaluations(lines), objective) == ([20], whole.record().objective)
+    np.testing.assert_equal(runs.values(), whole.values())
 
 
 def test_a_hook_may_end_the_run_early(cheap: Runs) -> None:

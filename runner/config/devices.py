@@ -1,0 +1,54 @@
+"""The key `devices`: its short forms, and what it does not go together with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from runner.config.cluster_spec import is_cluster
+from runner.config.key_problems import merged, rule_problems
+from runner.config.keys import keys
+from runner.config.schema import DevicesConfig, RunConfig
+from runner.errors import Problem
+
+
+def read_devices(value: Any) -> tuple[DevicesConfig, list[Problem]]:
+    """Returns the devices of a configuration, from a mapping or its short form, and its problems.
+
+    Args:
+      value: plain values, such as 2, `all`, `[0, 1]` or `{"count": 2}`, or a `DevicesConfig`.
+    """
+    if isinstance(value, DevicesConfig):
+        value = asdict(value)
+    problems: list[Problem] = []
+    if not isinstance(value, Mapping):
+        value = {"count": value}
+        problems += [
+            replace(problem, state=problem.state.replace("devices.count", "devices"))
+            for problem in rule_problems(value, DevicesConfig, "devices.")
+        ]
+    known = {key: item for key, item in value.items() if key in keys(DevicesConfig)}
+    typed, unfit = merged(DevicesConfig, known, "devices")
+    devices: Any = OmegaConf.to_object(typed)
+    return devices, problems + unfit
+
+
+def device_problems(config: RunConfig) -> Iterator[Problem]:
+    """Yields the settings with which a model cannot be called on several devices."""
+    count = config.devices.count
+    if count == 1 or (isinstance(count, list) and len(count) == 1):
+        return
+    reasons = {
+        "graph": (config.graph, "it makes the whole graph, and places it itself"),
+        "model_fn": (config.model_fn, "it makes the whole graph, and places it itself"),
+        "model.jit_compile": (config.model.get("jit_compile"), "XLA compiles for one device"),
+        "cluster": (is_cluster(config.cluster), "each task of a cluster trains on one device"),
+    }
+    for key, (is_set, cause) in reasons.items():
+        if is_set:
+            yield Problem(
+                f"devices is {count!r} beside {key}", cause, f"set devices=1, or no {key}"
+            )

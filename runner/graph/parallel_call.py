@@ -1,0 +1,233 @@
+"""Calls a Keras model on several devices, each with its part of the batch.
+
+There is one set of variables, on the first device. A call reads each of them once and gives every
+device a copy; the outputs are joined on the first device, where loss and metrics are computed of
+the whole batch, as with one device. TensorFlow's gradients then add the devices' gradients of each
+variable up. So no value needs a weight of its own, and a checkpoint knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from runner.errors import ConfigError, Problem
+from runner.graph.joint_moments import JointMoments
+from runner.internals.keras import add_losses, layers_of, mask_of, seeds_of, set_mask
+from runner.internals.tensorflow import called_functions, function_nodes
+
+# Lies between the seeds of two devices: odd, so that no number of devices repeats one.
+_SEED_STEP = 0x9E3779B1
+_ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
+
+class ParallelCall:
+    """The call of a Keras model, with each device taking a part of the batch.
+
+    State that a call changes, such as batch-norm statistics, is the first device's; what metrics of
+    layers add up is added up over the devices. Seeds differ between devices, so that dropout and
+    augmentation do.
+
+    Args:
+      model: the model, with its variables created.
+      devices: where each part is computed; variables, loss and metrics are on the first.
+      synchronized: whether batch-norm layers use the statistics of the whole batch; otherwise only
+        those that were made with `synchronized=True` do.
+    """
+
+    def __init__(self, model: Any, devices: Sequence[str], *, synchronized: bool) -> None:
+        self._model, self._devices, self._synchronized = model, devices, synchronized
+
+    def __call__(self, features: Any, *, training: bool) -> Any:
+        """Returns the outputs of the whole batch.
+
+        Raises:
+          ConfigError: when features or outputs cannot be divided, or a layer changes state that the
+            devices cannot share.
+        """
+        model, graph = self._model, tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
+        by_id = {
+            id(variable): variable for variable in (*model.variables, *model.metrics_variables)
+        }
+        variables = list(by_id.values())
+        seeds = {id(seed) for seed in seeds_of(model)}
+        values = [tf.convert_to_tensor(variable.value) for variable in variables]
+        shares, parts = _divided(features, len(self._devices))
+        moments = JointMoments(self._devices, always=self._synchronized)
+        outputs, towers, sums = [], [], list[tf.Tensor]()
+        for index, (device, part) in enumerate(zip(self._devices, parts, strict=True)):
+            with tf.device(device), tf.name_scope(f"device_{index}"), ExitStack() as stack:
+                copies = [
+                    _copy(value, index * _SEED_STEP if id(variable) in seeds else 0)
+                    for variable, value in zip(variables, values, strict=True)
+                ]
+                mapping = list(zip(variables, copies, strict=True))
+                stack.enter_context(moments.on_device(index))
+                stack.enter_context(_recording_sums(model, sums))
+                tower = keras.StatelessScope(mapping, collect_losses=True)
+                stack.enter_context(tower)
+                outputs.append(model(part, training=training))
+            towers.append((tower, copies))
+        _require_shareable(graph.get_operations()[before:], towers[0][0], variables)
+        moments.connect()
+        with tf.device(self._devices[0]):
+            losses = [tower.losses for tower, _ in towers]
+            add_losses(model, _total_losses(losses, sums, shares))
+            for number, variable in enumerate(variables):
+                changes = [
+                    (tower.get_current_value(variable), copies[number]) for tower, copies in towers
+                ]
+                _update(variable, values[number], changes)
+            return _joined(outputs, parts[0])
+
+
+def _divided(features: Any, count: int) -> tuple[list[Any], list[Any]]:
+    """Returns each device's share of the examples, and its features; the first have one more.
+
+    The CPU divides, so that every device gets its part directly.
+    """
+    tensors = tf.nest.flatten(features)
+    for tensor in tensors:
+        if not tf.is_tensor(tensor) or not isinstance(tensor, tf.Tensor) or tensor.shape.rank == 0:
+            kind = "a scalar" if isinstance(tensor, tf.Tensor) else type(tensor).__name__
+            raise ConfigError(
+                Problem(
+                    f"devices: the features hold {kind}",
+                    "every device takes its part of a batch, the first dimension of a tensor",
+                    "give dense tensors with a batch dimension, or set devices=1",
+                )
+            )
+    with tf.device("/cpu:0"):
+        size = tensors[0].shape[0]
+        size = tf.shape(tensors[0])[0] if size is None else size
+        sizes = [size // count + _smaller(index, size % count) for index in range(count)]
+        shares = [tf.cast(part, tf.float64) / tf.cast(size, tf.float64) for part in sizes]
+        divided = [tf.split(tensor, tf.stack(sizes), num=count) for tensor in tensors]
+        for part in range(count) if isinstance(size, int) else ():
+            for pieces in divided:
+                pieces[part].set_shape([sizes[part], *pieces[part].shape[1:]])
+    parts = [tf.nest.pack_sequence_as(features, pieces) for pieces in zip(*divided, strict=True)]
+    return shares, parts
+
+
+def _copy(value: tf.Tensor, offset: int) -> tf.Tensor:
+    """Returns a copy of a value on the current device; `offset` is added to a seed."""
+    return value + tf.constant([offset, 0], value.dtype) if offset else tf.identity(value)
+
+
+def _smaller(index: int, rest: Any) -> Any:
+    return int(index < rest) if isinstance(rest, int) else tf.cast(index < rest, tf.int32)
+
+
+@contextmanager
+def _recording_sums(model: Any, sums: list[Any]) -> Iterator[None]:
+    """Records what activity regularizers return, sums over examples.
+
+    Newer versions of Keras divide them by the number of examples, older ones add them as they are.
+    """
+    layers = [layer for layer in layers_of(model) if layer.activity_regularizer is not None]
+    regularizers = [layer.activity_regularizer for layer in layers]
+
+    def recording(regularizer: Any) -> Any:
+        def loss(output: tf.Tensor) -> tf.Tensor:
+            sums.append(regularizer(output))
+            return sums[-1]
+
+        return loss
+
+    for layer, regularizer in zip(layers, regularizers, strict=True):
+        layer.activity_regularizer = recording(regularizer)
+    try:
+        yield
+    finally:
+        for layer, regularizer in zip(layers, regularizers, strict=True):
+            layer.activity_regularizer = regularizer
+
+
+def _total_losses(
+    losses: Sequence[Sequence[Any]], sums: Sequence[Any], shares: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Returns the sum of the losses that layers added on all devices; empty without any.
+
+    A scalar is taken for a mean over examples, and weighted by the device's share of them, except
+    where it is one of `sums`.
+    """
+    total = []
+    for of_device, share in zip(losses, shares, strict=True):
+        for loss in of_device:
+            is_mean = loss.shape.rank == 0 and not any(loss is value for value in sums)
+            # A device without examples has a mean that is NaN.
+            weight = tf.cast(share, loss.dtype)
+            weighted = tf.math.multiply_no_nan(loss, weight) if is_mean else loss
+            total.append(tf.reduce_sum(weighted))
+    return [tf.add_n([tf.cast(loss, total[0].dtype) for loss in total])] if total else []
+
+
+def _update(
+    variable: keras.Variable, value: tf.Tensor, changes: Sequence[tuple[tf.Tensor, tf.Tensor]]
+) -> None:
+    """Assigns what a call made of a variable; `changes` are its values after and before it."""
+    after, before = changes[0]
+    if after is before:
+        return
+    if variable.aggregation == "sum":  # State of a metric.
+        after = value + tf.add_n([after - before for after, before in changes])
+    variable.assign(after)
+
+
+def _joined(outputs: Sequence[Any], part: Any) -> Any:
+    """Returns the outputs of the whole batch; `part` are the features of the first device."""
+    if outputs[0] is None:
+        return None
+    size = tf.nest.flatten(part)[0].shape[0]
+
+    def join(*pieces: Any) -> tf.Tensor:
+        shape = pieces[0].shape if isinstance(pieces[0], tf.Tensor) else tf.TensorShape([])
+        if shape.rank == 0 or shape[0] not in (None, size):
+            described = f"of type {type(pieces[0]).__name__} and shape {shape}"
+            raise ConfigError(
+                Problem(
+                    f"devices: the model returns an output {described}",
+                    "outputs of the devices are joined along the batch, their first dimension",
+                    "return a value for each example, or set devices=1",
+                )
+            )
+        joined = tf.concat(pieces, 0)
+        masks = [mask_of(piece) for piece in pieces]
+        if masks[0] is not None:
+            set_mask(joined, tf.concat(masks, 0))
+        return joined
+
+    return tf.nest.map_structure(join, *outputs)
+
+
+def _require_shareable(
+    operations: Sequence[tf.Operation], tower: Any, variables: Sequence[keras.Variable]
+) -> None:
+    """Raises a ConfigError for state that a call changes outside of the model's Keras variables."""
+    changed = [operation.name for operation in operations if _assigns(operation)]
+    if changed or len(tower.state_mapping) > len(variables):
+        of_keras = "a keras.Variable that the model does not list, such as Keras's global seed"
+        what = f"the tf.Variable of {changed[0]}" if changed else of_keras
+        raise ConfigError(
+            Problem(
+                f"devices: a layer changes {what}",
+                "every device calls the layer, and would change the variable again",
+                "create it by add_weight, or give the layer a keras.random.SeedGenerator of its "
+                "own; or set devices=1",
+            )
+        )
+
+
+def _assigns(operation: tf.Operation) -> bool:
+    inner = (
+        node
+        for function in called_functions(operation.node_def)
+        for node in function_nodes(operation.graph, function)
+    )
+    return operation.type in _ASSIGNMENTS or any(node.op in _ASSIGNMENTS for node in inner)
