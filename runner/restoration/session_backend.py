@@ -17,8 +17,9 @@ from runner.restoration.plan import Assignment
 from runner.restoration.reading import converted_values
 
 # Bytes in memory besides the variables while values are streamed. Every batch is one run of the
-# session, which takes a fraction of a second to prepare, in proportion to the whole graph.
-BATCH_BYTES = 64 << 20
+# session, which takes a fraction of a second to prepare, in proportion to the whole graph: 0.45 s
+# of processor time for ResNet-50 with Adam, which is restored in one batch, and took two of 64 MB.
+BATCH_BYTES = 128 << 20
 
 Variables: TypeAlias = Mapping[str, tf.Variable]
 Feeds: TypeAlias = Mapping[Any, Any]

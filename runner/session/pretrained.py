@@ -16,6 +16,7 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSp
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.restoration.conversions import Reshape, Slice
 from runner.restoration.engine import restore_values
+from runner.restoration.initialization import necessary
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import Miss, combined, missing_problems
 from runner.restoration.reading import in_scaffold
@@ -126,12 +127,15 @@ class PretrainedScaffolds:
         for scaffold in self._scaffolds.values():
             inits.setdefault(scaffold.init_op, scaffold.init_feed_dict)
         inits.pop(None, None)
+        functions = [init_fn, *(scaffold.init_fn for scaffold in self._scaffolds.values())]
+        functions = [function for function in functions if function is not None]
+        overwritten = {assignment.variable.name for assignment in plan.assignments}
+        if functions:
+            overwritten = set()  # A function may read any variable.
         for operation, feeds in inits.items():
-            session.run(operation, feeds)
-        scaffolds = self._scaffolds.values()
-        for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
-            if function is not None:
-                function(session)
+            session.run(necessary([operation], overwritten, inits), feeds)
+        for function in functions:
+            function(session)
         backend = SessionBackend(session, targets, variables={}, in_graph=in_graph)
         restore_values(plan, readers, backend)
 

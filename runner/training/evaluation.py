@@ -171,14 +171,10 @@ def _save_initial_values(experiment: Experiment, folder: Path) -> str:
     )
     (folder / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
-        restorer = experiment.restorer(plan)
-        session.run(restorer.init_op)
         scaffold = built.scaffold
-        if scaffold.init_op is not None:
-            session.run(scaffold.init_op, scaffold.init_feed_dict)
-        if scaffold.init_fn is not None:
-            scaffold.init_fn(session)
-        restorer.restore(session)
+        init_op, feeds = scaffold.init_op, scaffold.init_feed_dict
+        restorer = experiment.restorer(plan, [] if init_op is None else [init_op])
+        restorer.warm_start(session, init_op, feeds, init_fn=scaffold.init_fn)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))
 
