@@ -140,16 +140,6 @@ class Initialize(Enum):
     remaining = "remaining"
 
 
-class ClusterMode(Enum):
-    """How the tasks of a cluster train one model."""
-
-    # Every task computes with variables that parameter servers hold.
-    parameter_servers = "parameter_servers"
-    # Every task holds all variables and computes a part of each batch; gradients are summed over
-    # all tasks, by TensorFlow's collectives.
-    collective = "collective"
-
-
 class Placement(Enum):
     """The distribution of variables over parameter servers."""
 

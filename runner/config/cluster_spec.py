@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runner.config.choices import ClusterMode, Mode
+from runner.config.choices import Mode
 from runner.config.key_problems import merged
 from runner.config.schema import (
     CHIEF,
@@ -19,6 +19,7 @@ from runner.config.schema import (
     WORKER,
     AddressesConfig,
     ClusterConfig,
+    ClusterMode,
     RunConfig,
     TaskConfig,
 )

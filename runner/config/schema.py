@@ -7,6 +7,7 @@ which `runner.config.reference` makes of them. `--help` shows the first sentence
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from omegaconf import MISSING
@@ -32,6 +33,16 @@ CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
 # Keys of `model` that are for the runner and not for its target.
 MODEL_SWITCHES = ("jit_compile", "dtype_policy")
+
+
+class ClusterMode(Enum):
+    """How the tasks of a cluster train one model."""
+
+    # Every task computes with variables that parameter servers hold.
+    parameter_servers = "parameter_servers"
+    # Every task holds all variables and computes a part of each batch; gradients are summed over
+    # all tasks, by TensorFlow's collectives.
+    collective = "collective"
 
 
 @dataclass
@@ -63,7 +74,7 @@ class ClusterConfig:
     # True starts all tasks as processes on this machine.
     local: bool = False
     # How the tasks train one model.
-    mode: choices.ClusterMode = choices.ClusterMode.parameter_servers
+    mode: ClusterMode = ClusterMode.parameter_servers
     # True starts them even on a machine with a public address: TensorFlow's servers listen on all
     # interfaces, without a password.
     exposed: bool = False

@@ -16,7 +16,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.choices import (
     SCAFFOLDS,
-    ClusterMode,
     EvaluatedSplit,
     ExportFormat,
     Goal,
@@ -30,7 +29,7 @@ from runner.config.key_problems import rule_problems, unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.scaffold_reading import read_scaffolds
-from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, to_compose
+from runner.config.schema import ClusterMode, RunConfig, ScaffoldConfig, TrainConfig, to_compose
 from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
 from runner.internals.mlflow import records_load_of_any_store

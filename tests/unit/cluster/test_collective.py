@@ -20,11 +20,11 @@ from runner.cluster.collective import CollectiveReplica, InputPosition
 from runner.cluster.local import free_addresses
 from runner.cluster.peers import run_collective_worker
 from runner.cluster.sessions import session_config
-from runner.config.choices import ClusterMode
 from runner.config.schema import (
     AddressesConfig,
     ClipConfig,
     ClusterConfig,
+    ClusterMode,
     RunConfig,
     ScaffoldConfig,
     TaskConfig,

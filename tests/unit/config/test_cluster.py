@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from runner.config.choices import ClusterMode, Mode, Placement
+from runner.config.choices import Mode, Placement
 from runner.config.cluster import resolve
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,
+    ClusterMode,
     RunConfig,
     ScaffoldConfig,
     TaskConfig,
