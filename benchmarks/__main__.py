@@ -17,10 +17,12 @@ from benchmarks.harness import machine
 THREE = ("--repeats", "3")
 BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "monitored_step": (1.0, ("--repeats", "25")),
-    "start_up": (1.5, THREE),
-    "restoration": (6.5, (*THREE, "--only", "bundles", "variable", "many", "planning")),
+    "start_up": (5.0, THREE),
+    "restoration": (2.0, ()),
     "warm_start": (3.0, ()),
     "scale": (0.1, ()),
+    "memory": (2.0, ("--models", "ResNet-50", "--trials", "30")),
+    "large": (0.5, ("--gigabytes", "1")),
     "tracking": (1.5, ("--repeats", "2", "--points", "10000")),
     "real_model": (1.7, ("--repeats", "2")),
     "keras_fit": (1.6, THREE),

@@ -85,6 +85,12 @@ def machine() -> str:
     )
 
 
+def memory(key: str) -> float:
+    """Returns `VmRSS` or `VmHWM`, the memory of this process or its peak, in MiB; on Linux."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(key))
+
+
 def shown(results: Iterable[Result]) -> list[Result]:
     """Prints a line for every result, and returns the results."""
     shown = list(results)

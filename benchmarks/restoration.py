@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import resource
 import statistics
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.harness import Result, compare, options, report, shown
+from benchmarks.harness import Result, memory, options, report, shown
 from benchmarks.restoration_cases import WAYS, Case
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config.schema import ScaffoldConfig, VariablesConfig
@@ -22,85 +21,66 @@ from runner.restoration.plan import LocatedSources, make_plan
 from runner.restoration.variables import StateClass, VariableSpec
 
 PARTS = ("cnn", "lstm", "head")
-# Medians of five equal measurements differ by so much on a quiet machine.
-NOT_SLOWER = 1.1
+# Way -> what it is compared with besides the first way, and the greatest ratio to it.
+FURTHER = {
+    "restorer, remaining": ("init_from_checkpoint", 1.0),
+    "runner, monitored, scaffolds": ("tensorflow, monitored, init_fn", 0.8),
+}
 
 T = TypeVar("T")
 
 
-def cases(scale: float, directory: Path) -> dict[str, tuple[Case, dict[str, float]]]:
-    """Returns the cases and what their ways must not exceed."""
-    large = (max(1, int(1024 * scale)), 2048)
-    big = (max(4, int(500_000_000 / 4 / 1024 * scale)), 1024)
-    many = max(3, int(1200 * scale))
+def cases(scale: float, directory: Path) -> dict[str, Case]:
+    """Returns the cases."""
+    large = (max(1, int(512 * scale)), 2048)
+    big = (max(4, int(250_000_000 / 4 / 1024 * scale)), 1024)
+    many = max(1, int(200 * scale))
+    whole = directory / "variable"
+    shapes = dict.fromkeys(PARTS, ((16, 16),) * many)
+    of_parts = dict.fromkeys(PARTS, (large,) * 40 + ((16, 16),) * 30)
     return {
-        "bundles": (
-            Case(
-                "3 bundles of 40 variables of 8 MB and 100 small",
-                dict.fromkeys(PARTS, (large,) * 40 + ((16, 16),) * 100),
-                directory=directory / "bundles",
-            ),
-            {"restorer": 0.9, "restorer, remaining": 0.4, "runner, monitored, scaffolds": 0.9},
-        ),
-        "variable": (
-            Case("one variable of 0.5 GB", {"cnn": (big,)}, directory=directory / "variable"),
-            {"restorer, remaining": 0.9},
-        ),
-        "slice": (
-            Case("a quarter of it", {"cnn": (big,)}, 4, 1, directory / "variable"),
-            {"restorer, remaining": 0.9},
-        ),
-        "parts": (
-            Case("its four quarters", {"cnn": (big,)}, 4, 4, directory / "variable"),
-            {"restorer, remaining": 0.9},
-        ),
-        "many": (
-            Case(
-                "1,200 variables of 1 KB over 3 bundles",
-                {
-                    part: ((16, 16),) * (many // 3 + (index < many % 3))
-                    for index, part in enumerate(PARTS)
-                },
-                directory=directory / "many",
-            ),
-            {"restorer": 1.0, "restorer, remaining": 0.7},
-        ),
+        "bundles": Case("3 bundles of 40 x 4 MB", of_parts, directory=directory / "bundles"),
+        "variable": Case("one variable of 250 MB", {"cnn": (big,)}, directory=whole),
+        "slice": Case("a quarter of it", {"cnn": (big,)}, 4, 1, whole),
+        "parts": Case("its four quarters", {"cnn": (big,)}, 4, 4, whole),
+        "many": Case("3 bundles of 200 x 1 KB", shapes, directory=directory / "many"),
     }
 
 
-def speed(case: Case, limits: dict[str, float], repeats: int) -> list[Result]:
-    """Compares the ways to initialise and restore, and a second restoration with the first.
+def speed(case: Case, repeats: int, *, monitored: bool) -> list[Result]:
+    """Compares the time and the peak memory of the ways to initialise and restore.
 
     Each measurement has a separate process, as a run has: memory that a process has used before
     costs nothing, and fresh memory costs more than reading.
     """
-    ways = {name: _alone(_seconds, case, name) for name in WAYS if "npz" not in name}
-    results = compare(case.name, "s", ways, limits, repeats)
-    twice = [_alone(_restored_twice, case, "restorer")() for _ in range(repeats)]
-    first, second = map(tuple, zip(*twice, strict=True))
-    ratio = statistics.median(second) / statistics.median(first)
-    again = [
-        Result(case.name, "restorer: first restore", "s", first),
-        Result(case.name, "restorer: second in the session", "s", second, ratio, NOT_SLOWER),
-    ]
-    return [*results, *shown(again)]
+    ways = [name for name in WAYS if monitored or "monitored" not in name]
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name in ways:
+            measured[name].append(_alone(cost, case, name)())
+    times, peaks = (
+        {name: tuple(values[at] for values in measured[name]) for name in ways} for at in (0, 1)
+    )
+    (first, *_) = ways
+
+    def result(name: str, base: str, limit: float | None) -> Result:
+        ratio = statistics.median(times[name]) / statistics.median(times[base])
+        way = name if base == first else f"{name} / {base.split(',')[-1].strip()}"
+        return Result(case.name, way, "s", times[name], ratio, limit)
+
+    limits = {"restorer": 0.9, "runner, monitored, scaffolds": 0.9}
+    results = [result(name, first, limits.get(name)) for name in ways]
+    results += [result(name, *FURTHER[name]) for name in ways if name in FURTHER]
+    for name in ways:
+        ratio = statistics.median(peaks[name]) / statistics.median(peaks[first])
+        limit = 1.1 if name.startswith("r") else None
+        results.append(Result(f"{case.name}: memory", name, "MiB", peaks[name], ratio, limit))
+    return shown(results)
 
 
-def memory(case: Case, repeats: int) -> list[Result]:
-    """Compares the peak memory of the ways, each in a separate process."""
-    ways = {name: _alone(peak_memory, case, name, method="spawn") for name in WAYS}
-    limits = dict.fromkeys(("restorer", "restorer, remaining", "restorer, npz"), 1.0)
-    return compare(f"{case.name}: peak memory", "MiB", ways, limits, repeats)
-
-
-def _alone(
-    function: Callable[[Case, str], T], case: Case, way: str, method: str = "forkserver"
-) -> Callable[[], T]:
-    """Returns a function that calls `function` in a new process.
-
-    A fork server's processes share the memory of the imports; a spawned process does not.
-    """
-    context = multiprocessing.get_context(method)
+def _alone(function: Callable[[Case, str], T], case: Case, way: str) -> Callable[[], T]:
+    """Returns a function that calls `function` in a new process, which need not import anything."""
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.restoration_cases"])
 
     def measure() -> T:
@@ -110,24 +90,15 @@ def _alone(
     return measure
 
 
-def _seconds(case: Case, way: str) -> float:
-    return WAYS[way](case).seconds()
-
-
-def _restored_twice(case: Case, way: str) -> list[float]:
-    return WAYS[way](case).restored_twice()
-
-
-def peak_memory(case: Case, way: str) -> float:
-    """Does it once and returns the peak resident memory of this process in MiB."""
-    WAYS[way](case).seconds()
-    status = Path("/proc/self/status")
-    if status.exists():
-        # Linux hands `ru_maxrss` down from the parent process, but not this.
-        (line,) = (line for line in status.read_text().splitlines() if "VmHWM" in line)
-        return int(line.split()[1]) / 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+def cost(case: Case, way: str) -> tuple[float, float]:
+    """Does it once; returns the seconds and the peak of memory over what there was, in MiB."""
+    steps = WAYS[way](case)
+    gc.collect()
+    # Linux alone can forget an earlier peak.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = memory("VmRSS")
+    seconds = steps.seconds()
+    return seconds, memory("VmHWM") - before
 
 
 def planning(count: int, limit: float, repeats: int) -> list[Result]:
@@ -190,24 +161,20 @@ def planning_by_rules(repeats: int) -> list[Result]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the results; returns 1 when a limit is missed."""
-    parser = options(__doc__, repeats=5)
+    parser = options(__doc__, repeats=3)
     parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default 1)")
     parser.add_argument(
         "--only", nargs="*", help="cases: bundles variable slice parts many planning"
     )
-    parser.add_argument("--data", type=Path, help="where 3 GB of checkpoints go for a while")
+    parser.add_argument("--data", type=Path, help="where 1 GB of checkpoints goes for a while")
     args = parser.parse_args(arguments)
     results: list[Result] = []
     with tempfile.TemporaryDirectory(dir=args.data) as directory:
-        for key, (case, limits) in cases(args.scale, Path(directory)).items():
+        for key, case in cases(args.scale, Path(directory)).items():
             if args.only and key not in args.only:
                 continue
-            forms = ("bundle", "npz") if key == "bundles" else ("bundle",)
-            for form in forms:
-                case.save(form)
-            results += speed(case, limits, args.repeats)
-            if key == "bundles":
-                results += memory(case, max(1, args.repeats // 2))
+            case.save()
+            results += speed(case, args.repeats, monitored=key == "bundles")
     if not args.only or "planning" in args.only:
         results += planning(50_000, 1.0, args.repeats)
         results += planning_by_rules(args.repeats)

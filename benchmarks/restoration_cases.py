@@ -61,11 +61,11 @@ class Case:
                 variables.setdefault(part, {}).update(named)
         return variables
 
-    def path(self, part: str, form: str = "bundle") -> str:
+    def path(self, part: str) -> str:
         """Returns the path of a part's checkpoint."""
-        return str(self.directory / part / ("weights.npz" if form == "npz" else "model"))
+        return str(self.directory / part / "model")
 
-    def save(self, form: str = "bundle") -> None:
+    def save(self) -> None:
         """Writes the checkpoints, of the whole variables."""
         for part, shapes in self.shapes.items():
             (self.directory / part).mkdir(parents=True, exist_ok=True)
@@ -74,10 +74,6 @@ class Case:
                 f"{part}/v{index}": random.random(shape, np.float32)
                 for index, shape in enumerate(shapes)
             }
-            if form == "npz":
-                arrays: dict[str, Any] = values
-                np.savez(self.path(part, form), **arrays)
-                continue
             with tf.Graph().as_default(), tf.compat.v1.Session() as session:
                 names, tensors = list(values), list(values.values())
                 holders = [tf1.placeholder(tf.float32, tensor.shape) for tensor in tensors]
@@ -89,14 +85,14 @@ class Case:
                 )
                 session.run(save, dict(zip(holders, tensors, strict=True)))
 
-    def plan(self, variables: Mapping[str, Variables], form: str = "bundle") -> RestorationPlan:
+    def plan(self, variables: Mapping[str, Variables]) -> RestorationPlan:
         """Plans to restore every variable from the checkpoint of its part."""
         specs = [_spec(variable) for variable in _all(variables)]
         scaffolds = {
             part: ScaffoldConfig(variables=VariablesConfig(include=[f"{part}/*"]))
             for part in self.shapes
         }
-        sources = {part: open_checkpoint(self.path(part, form)).spec() for part in self.shapes}
+        sources = {part: open_checkpoint(self.path(part)).spec() for part in self.shapes}
         return make_plan(specs, scaffolds, LocatedSources(sources))
 
 
@@ -127,19 +123,6 @@ class Way:
             if self._restore is not None:
                 self._restore(session)
             return time.perf_counter() - start
-
-    def restored_twice(self) -> list[float]:
-        """Initialises, then restores twice in one session; returns both times."""
-        if self._restore is None:
-            raise ValueError("this way does not restore")
-        times = []
-        with self._session(graph=self._graph) as session:
-            self._init(session)
-            for _ in range(2):
-                start = time.perf_counter()
-                self._restore(session)
-                times.append(time.perf_counter() - start)
-        return times
 
 
 def savers(case: Case) -> Way:
@@ -173,14 +156,14 @@ def init_from_checkpoint(case: Case) -> Way:
     return Way(graph, lambda session: session.run(init))
 
 
-def restorer(case: Case, initialize: Initialize, form: str = "bundle") -> Way:
+def restorer(case: Case, initialize: Initialize) -> Way:
     """Runs the initialisers that the restorer asks for, then restores from all sources."""
     with tf.Graph().as_default() as graph:
         variables = case.variables()
         restorer = Restorer(
-            case.plan(variables, form),
+            case.plan(variables),
             {variable.op.name: variable for variable in _all(variables)},
-            lambda part: open_checkpoint(case.path(part, form)),
+            lambda part: open_checkpoint(case.path(part)),
             initialize=initialize,
         )
         graph.finalize()
@@ -249,5 +232,4 @@ WAYS: dict[str, Callable[[Case], Way]] = {
     "restorer, remaining": lambda case: restorer(case, Initialize.remaining),
     "tensorflow, monitored, init_fn": monitored_init_fn,
     "runner, monitored, scaffolds": monitored_scaffolds,
-    "restorer, npz": lambda case: restorer(case, Initialize.all, "npz"),
 }

@@ -134,9 +134,9 @@ class ExportFormat(Enum):
 class Initialize(Enum):
     """The initializers that run before the restoration."""
 
-    # Every one.
+    # Every one whose value or effects can be observed: what is overwritten unread is not computed.
     all = "all"
-    # Only those whose value is not provably overwritten.
+    # Only those whose value is not provably overwritten, whatever else computing it does.
     remaining = "remaining"
 
 

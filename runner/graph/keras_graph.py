@@ -107,7 +107,7 @@ class KerasGraph(GraphMaker):
             trained = [*parts.trained(of_model).values()]
             training = step.build(trained, evaluation.metrics, model) if step else None
             if source is not None:
-                notes += devices.notes(model, source)
+                notes += [*devices.notes(model, source), *replica.notes()]
             if training is not None and config.callbacks:
                 training = replace(training, epoch=objective.epoch(training.train_op, graph))
             return parts.built(of_model, training, evaluation, notes=notes)

@@ -11,14 +11,15 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 from runner.restoration.engine import Backend
 from runner.restoration.plan import Assignment
 from runner.restoration.reading import converted_values
 
 # Bytes in memory besides the variables while values are streamed. Every batch is one run of the
-# session, which takes a fraction of a second to prepare, in proportion to the whole graph.
-BATCH_BYTES = 64 << 20
+# session, which takes a fraction of a second to prepare, in proportion to the whole graph: 0.45 s
+# of processor time for ResNet-50 with Adam, which is restored in one batch, and took two of 64 MB.
+BATCH_BYTES = 128 << 20
 
 Variables: TypeAlias = Mapping[str, tf.Variable]
 Feeds: TypeAlias = Mapping[Any, Any]
@@ -81,7 +82,7 @@ class SessionBackend(Backend):
                 sources = dict.fromkeys(a.pieces[0].source for a in part.assignments)
                 paths = ", ".join(readers[source].spec().path for source in sources)
                 reason = str(error).partition("\n")[0]
-                raise CheckpointError(Problem(f"{paths} cannot be restored", reason)) from error
+                raise CheckpointError.of(f"{paths} cannot be restored", reason) from error
         return [assignment for part in self._in_graph for assignment in part.assignments]
 
     def batches(self, assignments: Sequence[Assignment]) -> Iterator[list[Assignment]]:

@@ -16,6 +16,7 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSp
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.restoration.conversions import Reshape, Slice
 from runner.restoration.engine import restore_values
+from runner.restoration.initialization import necessary
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import Miss, combined, missing_problems
 from runner.restoration.reading import in_scaffold
@@ -53,13 +54,11 @@ class PretrainedScaffolds:
     ) -> None:
         directories, scaffolds = list(checkpoint_dirs or ()), list(scaffolds or ())
         if len(directories) != len(scaffolds):
-            raise ConfigError(
-                Problem(
-                    f"{len(scaffolds)} scaffolds and {len(directories)} checkpoint directories are "
-                    "given",
-                    "each scaffold restores from the directory at its place in the list",
-                    "give lists of one length, with None for a scaffold without a checkpoint",
-                )
+            raise ConfigError.of(
+                f"{len(scaffolds)} scaffolds and {len(directories)} checkpoint directories are "
+                "given",
+                "each scaffold restores from the directory at its place in the list",
+                "give lists of one length, with None for a scaffold without a checkpoint",
             )
         names = [getattr(scaffold, "name", "") for scaffold in scaffolds]
         unique = [
@@ -93,12 +92,10 @@ class PretrainedScaffolds:
         """
         for name, scaffold in self._scaffolds.items():
             if scaffold.saver is None:
-                raise ConfigError(
-                    Problem(
-                        f"scaffolds.{name} has no saver",
-                        "its saver selects the variables that its checkpoint restores",
-                        "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
-                    )
+                raise ConfigError.of(
+                    f"scaffolds.{name} has no saver",
+                    "its saver selects the variables that its checkpoint restores",
+                    "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
                 )
             scaffold.saver.build()
 
@@ -126,12 +123,15 @@ class PretrainedScaffolds:
         for scaffold in self._scaffolds.values():
             inits.setdefault(scaffold.init_op, scaffold.init_feed_dict)
         inits.pop(None, None)
+        functions = [init_fn, *(scaffold.init_fn for scaffold in self._scaffolds.values())]
+        functions = [function for function in functions if function is not None]
+        overwritten = {assignment.variable.name for assignment in plan.assignments}
+        if functions:
+            overwritten = set()  # A function may read any variable.
         for operation, feeds in inits.items():
-            session.run(operation, feeds)
-        scaffolds = self._scaffolds.values()
-        for function in (init_fn, *(scaffold.init_fn for scaffold in scaffolds)):
-            if function is not None:
-                function(session)
+            session.run(necessary([operation], overwritten, inits), feeds)
+        for function in functions:
+            function(session)
         backend = SessionBackend(session, targets, variables={}, in_graph=in_graph)
         restore_values(plan, readers, backend)
 

@@ -90,12 +90,10 @@ def chosen_weights(experiment: Experiment, which: str) -> Iterator[Weights]:
     try:
         (prefix,) = resolve(str(directory.path), which)
     except NoCheckpointError as error:
-        raise RunDirectoryError(
-            Problem(
-                f"{directory.path} has no checkpoint",
-                f"the run is {directory.load_record().status}",
-                "continue it with the command that started it",
-            )
+        raise RunDirectoryError.of(
+            f"{directory.path} has no checkpoint",
+            f"the run is {directory.load_record().status}",
+            "continue it with the command that started it",
         ) from error
     yield Weights(prefix, step_of(prefix), directory, experiment.config)
 
@@ -121,12 +119,10 @@ def evaluate_run(experiment: Experiment) -> Mapping[str, float]:
                 metrics = built.evaluation.evaluate(session)
     Interruption.check_swallowed()
     if not metrics:
-        raise ConfigError(
-            Problem(
-                "mode=evaluate: the model evaluates nothing",
-                "it has neither a test_step nor a loss",
-                "give it a test_step that returns metrics",
-            )
+        raise ConfigError.of(
+            "mode=evaluate: the model evaluates nothing",
+            "it has neither a test_step nor a loss",
+            "give it a test_step that returns metrics",
         )
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     experiment.screen.line(f"{weights}: {split.value}  {shown}")
@@ -171,14 +167,10 @@ def _save_initial_values(experiment: Experiment, folder: Path) -> str:
     )
     (folder / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
-        restorer = experiment.restorer(plan)
-        session.run(restorer.init_op)
         scaffold = built.scaffold
-        if scaffold.init_op is not None:
-            session.run(scaffold.init_op, scaffold.init_feed_dict)
-        if scaffold.init_fn is not None:
-            scaffold.init_fn(session)
-        restorer.restore(session)
+        init_op, feeds = scaffold.init_op, scaffold.init_feed_dict
+        restorer = experiment.restorer(plan, [] if init_op is None else [init_op])
+        restorer.warm_start(session, init_op, feeds, init_fn=scaffold.init_fn)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))
 

@@ -15,6 +15,7 @@ from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import InputState, not_resumed_exactly
 from runner.graph.variables import saved_as
 from runner.hooks import ProgressHook
+from runner.restoration.initialization import reads_variables
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.user_code import raised
 from runner.training.extension import saver_of_extension
@@ -111,32 +112,48 @@ def _number(objective: float | None) -> float:
 
 def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
     training, built = run.training, run.built
-    initializers: list[tf.Operation] = []
+    user_init, source = built.scaffold.init_op, training.input_initializer
+    initializers = [] if user_init is None else [user_init]
+    # Local initialisers run in every new session, the others only where nothing is resumed.
+    in_each_session = [] if training.saved_input else [source]
     restorer = None
     if run.plan is None:
-        initializers.append(tf.compat.v1.global_variables_initializer())
+        initializers.insert(0, tf.compat.v1.global_variables_initializer())
+        initializers += [source] * bool(training.saved_input)
     else:
         # The session manager has it initialise.
+        together = [source] if training.saved_input and not reads_variables(source) else []
+        initializers += [source] * (bool(training.saved_input) and not together)
         restorer = run.experiment.restorer(
             run.plan,
-            [training.input_initializer],
+            [source, *initializers],
+            together=together,
             on_restored=partial(record_first_values, run),
         )
-    if built.scaffold.init_op is not None:
-        initializers.append(built.scaffold.init_op)
-    # Local initialisers run in every new session, the others only where nothing is resumed.
-    in_each_session = [] if training.saved_input else [training.input_initializer]
-    if training.saved_input:
-        initializers.append(training.input_initializer)
+    default_init = restorer.init_op if restorer else tf.no_op()
+    ready = _ready_op() if built.scaffold.ready_op is None else None
     scaffold = tf.compat.v1.train.Scaffold(
-        init_op=tf.group(*initializers),
+        init_op=tf.group(*initializers) if initializers else default_init,
         local_init_op=local_init_op(built.scaffold, *in_each_session),
+        ready_op=ready,
+        ready_for_local_init_op=ready,
         saver=_saver(run),
         copy_from_scaffold=built.scaffold,
     )
     return run.coordinator.session_creator(
         run, scaffold=scaffold, checkpoint_dir=str(run.directory.checkpoints), restorer=restorer
     )
+
+
+def _ready_op() -> tf.Tensor:
+    """Returns the names of global variables without a value.
+
+    TensorFlow's default reports them before the local initialisation, and once more with the local
+    variables, which then have values. Two such operations take 2 s of processor time for ResNet-50
+    with Adam, this one 1 s.
+    """
+    of_variables = tf.compat.v1.report_uninitialized_variables(tf.compat.v1.global_variables())
+    return tf.identity(of_variables)  # Unused, TensorFlow would complain of the tensor itself.
 
 
 def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:

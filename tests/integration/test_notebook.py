@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.notebooks import PAGE, notebook
+from tests.tiny.forked import Forked, Forks
+from tests.tiny.runs import wait_for
 
 pytest.importorskip("ipykernel", reason="notebooks need Python 3.11")
 jupyter = pytest.importorskip("jupyter_client")
@@ -68,7 +71,16 @@ def _this_python() -> Any:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Iterator[Kernel]:
+def kernel(tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+    """A kernel that is a fork: its interpreter would import for seconds."""
+
+    def launch(command: list[str], *, cwd: str, env: dict[str, str], **_: Any) -> Forked:
+        process = forks.start(command, cwd=Path(cwd), env=env, start_new_session=True)
+        # The manager takes the process group, which the stop button signals, to be there by now.
+        wait_for(lambda: os.getpgid(process.pid) == process.pid)
+        return process
+
+    monkeypatch.setattr("jupyter_client.provisioning.local_provisioner.launch_kernel", launch)
     kernel = Kernel(tmp_path)
     yield kernel
     kernel.client.stop_channels()

@@ -7,6 +7,7 @@ that importing takes. The followers and tasks of a cluster that forks start are 
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import functools
 import importlib
@@ -210,6 +211,29 @@ def become(address: str, request: dict[str, Any]) -> None:
     sys.argv[1:] = request["arguments"]
 
 
+def run(module: str) -> None:
+    """Runs a module to the end of its process, whose million objects are not freed one by one.
+
+    That takes 0.3 s of processor time, a sixth of a short run. The rest of an interpreter's end
+    takes place: threads end, and what is registered to be called is called.
+    """
+    code = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    # Any: modules, whose private functions `multiprocessing` calls at the end of its forks too.
+    threads: Any = threading
+    at_exit: Any = atexit
+    threads._shutdown()
+    at_exit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
     import_everything()
     assert threading.active_count() == 1, "a thread does not survive a fork"
@@ -219,4 +243,4 @@ if __name__ == "__main__":
     request = server.serve()
     if request is not None:
         become(server.address, request)
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        run(request["module"])

@@ -101,8 +101,10 @@ def moved(directory: Path) -> dict[str, bool]:
 NORMS = ("body_norm", "norm")
 
 
-@pytest.mark.parametrize("model", ["functional", "Net", "stepping"])
-@pytest.mark.parametrize("update_statistics", [False, True])
+@pytest.mark.parametrize(
+    ("model", "update_statistics"),
+    [("functional", False), ("functional", True), ("Net", False), ("stepping", False)],
+)
 def test_statistics_of_a_frozen_scaffold_stay_unless_asked(
     model: str, update_statistics: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,12 +22,12 @@ from tests.tiny.runs import Runs, disturbed, short
 
 SEED, STEPS = 3, 20
 
-# The others take minutes: `make soak` runs them.
-FAST = ("conditional_gan", "endpoint_layer", "own_test_step")
-every_program = pytest.mark.parametrize(
-    "name",
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.soak) for name in PROGRAMS],
-)
+
+def every_program(*fast: str) -> pytest.MarkDecorator:
+    """Runs a test for each program; `make test` only for the `fast`, as all take minutes."""
+    soak = pytest.mark.soak
+    names = [name if name in fast else pytest.param(name, marks=soak) for name in PROGRAMS]
+    return pytest.mark.parametrize("name", names)
 
 
 def config(program: Program, **changes: Any) -> RunConfig:
@@ -61,7 +61,7 @@ def logs_of_fit(program: Program) -> list[Mapping[str, float]]:
     return logged[:STEPS]
 
 
-@every_program
+@every_program("conditional_gan", "endpoint_layer", "own_test_step")
 def test_a_step_has_the_numbers_of_fit(name: str) -> None:
     program = PROGRAMS[name]
     expected = logs_of_fit(program)
@@ -79,8 +79,8 @@ def test_a_step_has_the_numbers_of_fit(name: str) -> None:
             np.testing.assert_allclose(values[metric], logged[metric], rtol=1e-5, atol=1e-6)
 
 
-@every_program
-def test_a_run_has_a_whole_life(name: str, tmp_path: Path) -> None:
+@every_program("conditional_gan")  # The one with a training step and optimizers of its own.
+def test_a_run_that_failed_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     undisturbed, failed = Runs(tmp_path / "undisturbed"), Runs(tmp_path / "failed")
     objective = undisturbed.start(config(program, run_dir=str(undisturbed.folder)))
@@ -94,12 +94,19 @@ def test_a_run_has_a_whole_life(name: str, tmp_path: Path) -> None:
         assert np.array_equal(values[variable], value), variable
     # TensorFlow's graph optimiser chooses the order of a metric's sums, again in each session.
     assert again == pytest.approx(objective, rel=1e-6, nan_ok=True)
+
+
+@every_program("own_test_step")
+def test_a_run_is_evaluated_and_its_exports_predict_what_it_predicts(
+    name: str, tmp_path: Path
+) -> None:
+    program, runs = PROGRAMS[name], Runs(tmp_path / "runs")
+    runs.start(config(program, run_dir=str(runs.folder)))
     if program.evaluates:
-        evaluated = config(program, run_dir=str(undisturbed.folder), mode=Mode.evaluate)
-        objective = undisturbed.start(evaluated)
+        objective = runs.start(config(program, run_dir=str(runs.folder), mode=Mode.evaluate))
         assert objective is not None
         assert np.isfinite(objective)
-    predict_and_export(program, undisturbed, tmp_path)
+    predict_and_export(program, runs, tmp_path)
 
 
 def predict_and_export(program: Program, runs: Runs, folder: Path) -> None:

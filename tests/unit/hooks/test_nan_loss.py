@@ -129,6 +129,7 @@ def test_it_names_the_variables_that_hold_nan_or_infinity(counter: Counter) -> N
         "good": tf.get_variable("a", initializer=[1.0, 2.0]),
         "nan": tf.get_variable("b", initializer=[1.0, float("nan")]),
         "infinite": tf.get_variable("c", initializer=float("-inf")),
+        "large": tf.get_variable("e", initializer=[3e38, -3e38]),
         "half": tf.get_variable("d", initializer=tf.constant(float("inf"), tf.bfloat16)),
         "step": counter.step_variable,
     }

@@ -15,8 +15,9 @@ import tensorflow as tf
 from runner.config.choices import Initialize
 from runner.errors import CheckpointError, PlanError, Problem
 from runner.restoration.conversions import PadOrSlice, Slice, Transpose
+from runner.restoration.initialization import necessary
 from runner.restoration.reading import value_hash
-from runner.restoration.restorer import Restorer, remaining
+from runner.restoration.restorer import Restorer
 from runner.restoration.variables import Partition
 from tests.tiny.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz
 
@@ -348,9 +349,30 @@ def test_initializers_that_must_run(
     tf1.get_variable_scope().set_use_resource(use_resource)
     build()
     variables = tf1.get_collection("all") or tf1.global_variables()
-    assert [each.op.name for each in remaining(variables, overwritten)] == list(expected)
+    initializers = [tf.group(*(variable.initializer for variable in variables))]
+    left = necessary(initializers, overwritten)
+    assert [op.inputs[0].op.name for op in left] == list(expected)
 
 
 def test_a_variable_that_another_operation_reads_is_initialised() -> None:
     a, b = made_of("a", 1.0), made_of("b", 1.0)
-    assert remaining([a, b], ["a", "b"], [tf.group(tf.print(a))]) == [a]
+    printed = tf.group(tf.print(a))
+    assert necessary([a.initializer, b.initializer], ["a", "b"], [printed]) == [a.initializer]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_pure"),
+    [
+        (lambda: tf.random.uniform([2], seed=1) * 2.0, True),
+        (lambda: tf.random.truncated_normal([2]), True),
+        (lambda: tf.random.stateless_normal([2], [1, 2]), True),
+        (lambda: tf.numpy_function(np.zeros, [[2]], tf.float64), False),
+        (lambda: tf.ensure_shape(tf1.Print(1.0, [1.0]), []), False),
+    ],
+)
+def test_an_initial_value_that_is_overwritten_is_computed_for_its_effects_alone(
+    value: Callable[[], tf.Tensor], is_pure: bool
+) -> None:
+    op = tf1.get_variable("a", initializer=value, shape=None, validate_shape=False).initializer
+    assert necessary([op], "a") == ([] if is_pure else [op])
+    assert not necessary([op], "a", effects=False)
