@@ -21,6 +21,8 @@ BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "restoration": (2.0, ()),
     "warm_start": (3.0, ()),
     "scale": (0.1, ()),
+    "memory": (2.0, ("--models", "ResNet-50", "--trials", "30")),
+    "large": (0.5, ("--gigabytes", "1")),
     "tracking": (1.5, ("--repeats", "2", "--points", "10000")),
     "real_model": (1.7, ("--repeats", "2")),
     "keras_fit": (1.6, THREE),
