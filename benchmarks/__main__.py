@@ -18,7 +18,7 @@ THREE = ("--repeats", "3")
 BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "monitored_step": (1.0, ("--repeats", "25")),
     "start_up": (5.0, THREE),
-    "restoration": (2.0, ()),
+    "restoration": (2.0, ("--scale", "0.5")),
     "warm_start": (3.0, ()),
     "scale": (0.1, ()),
     "tracking": (1.5, ("--repeats", "2", "--points", "10000")),

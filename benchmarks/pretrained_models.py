@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ class _First(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         write_first(self._file)
+        os._exit(0)  # MLflow's autologging needs TensorBoard for the end of the epoch.
 
 
 def fit(name: str, path: str, file: str) -> None:
