@@ -33,7 +33,7 @@ INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PI
 # Arguments for the command that a target runs: make run ARGS="train.steps=100".
 ARGS ?=
 
-.PHONY: help run test test-versions soak bench docs pictures check format constraints clean same-python
+.PHONY: help run test test-versions soak gpu-check bench docs pictures dist check format constraints clean same-python
 .NOTPARALLEL:
 
 help:
@@ -41,9 +41,11 @@ help:
 	@echo 'make test         run the tests: pytest $$ARGS'
 	@echo 'make test-versions  run the tests that depend on versions with the oldest, middle and newest ones'
 	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
+	@echo 'make gpu-check    train on two devices and compare with one: GPUs, or logical CPUs without them'
 	@echo 'make bench        run all benchmarks (20 minutes, 3 GB of disk for a while)'
 	@echo 'make docs         build the site in site/, its links checked (Python 3.11 or newer)'
 	@echo 'make pictures     make the pictures of the docs anew (needs chromium and tmux)'
+	@echo 'make dist         build what a release publishes, and list what is installed with its licences'
 	@echo 'make check        lint, format check and strict types'
 	@echo 'make format       apply the formatter and the safe lint fixes'
 	@echo 'make constraints  pin the newest, the oldest and the middle versions that pyproject.toml allows'
@@ -68,9 +70,19 @@ $(VERSIONS:%=tested-%): tested-%: .venv-%/installed
 		tests/unit/internals tests/unit/session tests/unit/checkpoints tests/unit/restoration \
 		tests/unit/graph tests/unit/tracking tests/unit/runs $(ARGS)
 	PYTHONDONTWRITEBYTECODE= $(<D)/bin/python -m pytest -m soak tests/integration/test_installed.py
+	$(UV) venv --quiet --clear --no-python-downloads --python $(<D)/bin/python .venv-core
+	$(UV) pip install --quiet --python .venv-core/bin/python -c $(CONSTRAINTS_$*) --group core
+	$(UV) pip install --quiet --python .venv-core/bin/python --no-deps .
+	.venv-core/bin/python tests/tiny/core_only.py
 
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)
+
+# On GPUs TensorFlow would round float32 to TF32 and add in any order.
+gpu-check: $(VENV)/installed-dev
+	NVIDIA_TF32_OVERRIDE=0 TF_DETERMINISTIC_OPS=1 TF_FORCE_GPU_ALLOW_GROWTH=true \
+		$(VENV_PYTHON) -m pytest -m 'soak or not soak' tests/unit/graph/test_devices.py $(ARGS)
+	$(VENV_PYTHON) -m benchmarks.devices
 
 bench: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m benchmarks $(ARGS)
@@ -78,10 +90,17 @@ bench: $(VENV)/installed-dev
 docs: $(VENV)/installed-docs
 	$(VENV_PYTHON) -m runner.config.reference > docs/reference/configuration.md
 	$(VENV_PYTHON) docs/api.py > docs/reference/api.md
-	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet $(ARGS)
+	$(VENV_PYTHON) -m zensical build --strict --config-file mkdocs.yml $(ARGS)
 
 pictures: $(VENV)/installed-docs
 	$(VENV_PYTHON) docs/pictures.py $(ARGS)
+
+# The list is a bill of materials of CycloneDX: every package, its version and its licence.
+dist: $(VENV)/installed-dev
+	rm -rf dist
+	$(VENV_PYTHON) -m build
+	$(UV) tool run --from cyclonedx-bom cyclonedx-py environment $(VENV_PYTHON) \
+		--pyproject pyproject.toml --output-file dist/bom.cdx.json
 
 check: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m ruff check .
@@ -104,7 +123,7 @@ constraints: same-python
 	$(COMPILE) -c constraints/middle.in -o constraints/middle.txt
 
 clean:
-	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache build dist site
+	rm -rf $(VENV) .venv-* .cache .pytest_cache .mypy_cache .ruff_cache build dist site
 
 # Stamps: an install is repeated only when what it installs has changed.
 $(VENV)/created:

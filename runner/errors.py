@@ -121,7 +121,7 @@ class ClusterError(RunnerError):
 
 
 class LostServerError(ClusterError):
-    """A parameter server was lost and the session cannot recover; a restart can.
+    """Another task was lost and the session cannot recover; a restart of the process can.
 
     Attributes:
       exit_code: the code of a killed process, which launchers start again.

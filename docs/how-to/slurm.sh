@@ -1,6 +1,6 @@
 #!/bin/bash
 # One task on each node: the first PS nodes serve, the next is the chief, the rest are workers; with
-# EVALUATOR=1 the last one evaluates.
+# EVALUATOR=1 the last one evaluates. PS=0 is for cluster.mode=collective.
 #   sbatch --nodes=4 docs/how-to/slurm.sh +experiment=lstm_cnn run_dir=/shared/runs/lstm_cnn
 # The run directory must be on a file system that survives the job. After a time limit or a lost
 # node the same command continues the run.
@@ -9,7 +9,7 @@
 #SBATCH --signal=TERM@120
 set -euo pipefail
 
-export PS=${PS:-1} EVALUATOR=${EVALUATOR:-0} PORT=${PORT:-2222}
+export PS=${PS:-1} EVALUATOR=${EVALUATOR:-0} PORT=${PORT:-2222} RESTARTS=${RESTARTS:-3}
 HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\n' ' ')
 export HOSTS
 
@@ -51,5 +51,11 @@ srun --kill-on-bad-exit=0 --wait=60 --label bash -c '
     set -e
     TF_CONFIG=$(tf_config "$SLURM_PROCID")
     export TF_CONFIG
-    exec python -m runner "$@"
+    # Signals come to the runner too, which ends in good order; this shell waits for it.
+    trap : TERM INT
+    for (( start = 0; ; start++ )); do
+        code=0
+        python -m runner "$@" || code=$?
+        if (( code != 137 || start == RESTARTS )); then exit "$code"; fi
+    done
 ' bash "$@"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,26 +87,11 @@ def fit(
     """
     arguments = locals()
     overrides = arguments.pop("overrides")
-    with experiment_of(**arguments) as experiment:
+    with experiment_of(**arguments) as (stored, text, objects):
         typed = as_typed(overrides)
-        command = without_hydra(compose_command([f"+experiment={experiment.name}", *typed]))
-        result, _ = run_config(command, typed, _FileOfExperiment(experiment.text))
-        return replace(result, objects=experiment.objects)
-
-
-@dataclass(frozen=True)
-class StoredExperiment:
-    """An experiment that Hydra composes without a file.
-
-    Attributes:
-      name: for `+experiment=`.
-      text: the file that it would be.
-      objects: what `${python:NAME}` in it stands for.
-    """
-
-    name: str
-    text: str
-    objects: Mapping[str, Any]
+        command = without_hydra(compose_command([f"+experiment={stored}", *typed]))
+        result, _ = run_config(command, typed, _FileOfExperiment(text))
+        return replace(result, objects=objects)
 
 
 @contextmanager
@@ -119,8 +104,11 @@ def experiment_of(
     name: str = "",
     seed: int = 0,
     **arguments: Any,
-) -> Iterator[StoredExperiment]:
+) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Provides the experiment of the arguments of `fit`, and the scope to compose it in.
+
+    That is its name for `+experiment=`, the file that it would be, and what each `${python:NAME}`
+    in it stands for.
 
     Raises:
       ConfigError: when they are no experiment.
@@ -143,7 +131,7 @@ def experiment_of(
         node["callbacks"] = experiment.callbacks(callbacks)
     node |= {key: dict(part) for key, part in set_arguments.items()}
     with command_scope(), python_objects(experiment.objects), experiment_in_store(node) as stored:
-        yield StoredExperiment(stored, experiment.text(node), experiment.objects)
+        yield stored, experiment.text(node), experiment.objects
 
 
 def _steps(data: Mapping[str, Any]) -> int:

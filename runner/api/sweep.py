@@ -121,8 +121,8 @@ def sweep(
             stack.enter_context(command_scope())
             name = experiment
         else:
-            stored = stack.enter_context(experiment_of(experiment, **fit_arguments))
-            name, objects = stored.name, stored.objects
+            scope = experiment_of(experiment, **fit_arguments)
+            name, _, objects = stack.enter_context(scope)
 
         def job(config: DictConfig) -> float | None:
             running = job_of(HydraConfig.get())

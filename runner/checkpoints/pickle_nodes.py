@@ -71,7 +71,7 @@ class _OpaqueKey:
 
 
 def read_pickle(file: IO[bytes]) -> tuple[Node, list[PersistentId]]:
-    """Reads one pickle of any protocol from a file's position, and nothing after it.
+    """Reads one pickle of protocol 2 or later from a file's position, and nothing after it.
 
     Args:
       file: at most `MAX_BYTES` are read from it.
@@ -138,7 +138,7 @@ class _Machine:
             operation = getattr(self, f"_{opcode.lower()}", None)
             if operation is None:
                 raise PickleError(f"it uses the opcode {opcode}, which no checkpoint needs")
-            operation(argument) if opcode in ("GLOBAL", "INST", "PERSID") else operation()
+            operation(argument) if opcode == "GLOBAL" else operation()
 
     def result(self) -> Node:
         if len(self._stack) != 1:
@@ -171,9 +171,6 @@ class _Machine:
 
     def _pop_mark(self) -> None:
         self._take_to_mark()
-
-    def _dup(self) -> None:
-        self._stack.append(self._stack[-1])
 
     def _memoize(self) -> None:
         self._memo[len(self._memo)] = self._stack[-1]
@@ -256,9 +253,6 @@ class _Machine:
         function, *arguments = self._take_to_mark()
         self._call(function, tuple(arguments))
 
-    def _inst(self, argument: str) -> None:
-        self._call(Global(argument.replace(" ", ".", 1)), tuple(self._take_to_mark()))
-
     def _call(self, function: Node, arguments: Node) -> None:
         if not isinstance(arguments, tuple):
             raise PickleError("its pickle calls something with arguments that are no tuple")
@@ -271,13 +265,7 @@ class _Machine:
             raise PickleError(f"its pickle sets the state of a {type(target).__name__}")
         target.state = state
 
-    def _persid(self, argument: str) -> None:
-        self._refer(argument)
-
     def _binpersid(self) -> None:
         (value,) = self._take(1)
-        self._refer(value)
-
-    def _refer(self, value: Node) -> None:
         self.persistent_ids.append(PersistentId(value))
         self._stack.append(self.persistent_ids[-1])

@@ -15,6 +15,11 @@ They have in common:
 - `replica`: a task's copy of the graph, the servers of its variables, and the batches it reads.
 - `synchronous`: updates that combine one gradient per worker.
 
+In mode `collective` there are no parameter servers: every task holds the model.
+
+- `collective`: a task's copy of the graph, whose gradients are summed over all tasks.
+- `peers`: sessions that begin and end together, and the worker of this mode.
+
 `local` starts the tasks of a cluster on this machine. A local cluster may run a trial of a sweep;
 its chief reports to the sweep through `trial_link`.
 

@@ -6,20 +6,27 @@ import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from runner.config.cluster_spec import announcing_tasks, split
+from runner.config.cluster_spec import (
+    announcing_tasks,
+    is_collective,
+    servers,
+    split,
+    trainers,
+)
 from runner.config.fingerprint import settings
 from runner.config.keys import flatten
 from runner.config.masking import Mask
-from runner.config.schema import PS, ClusterConfig, RunConfig
+from runner.config.schema import CHIEF, PS, ClusterConfig, RunConfig
 from runner.errors import ClusterError, Problem
 
 _Session: TypeAlias = tf.compat.v1.Session
 _Answer = TypeVar("_Answer")
-_HOST = f"/job:{PS}/task:0"
+_READY = "cluster_ready"
 # A live server accepts a connection at once; this bounds the wait for a silent machine.
 _CONNECT_SECONDS = 2.0
 
@@ -58,14 +65,15 @@ def listed(tasks: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 class Announcement:
-    """A string that a task announces on a parameter server; empty for a flag, unset at first.
+    """A string that a task announces on a server; empty for a flag, unset at first.
 
-    It needs no initialiser and is in no collection, hence in no checkpoint. Announcements of one
-    name on one server are shared by all tasks; a server that is restarted has lost them.
+    The server is a parameter server or, in mode `collective`, the chief's. It needs no initialiser
+    and is in no collection, hence in no checkpoint. Announcements of one name on one server are
+    shared by all tasks; a server that is restarted has lost them.
     """
 
-    def __init__(self, name: str, server: int = 0) -> None:
-        self.name, self._device = f"{name}_{server}", f"/job:{PS}/task:{server}"
+    def __init__(self, name: str, server: int = 0, *, job: str = PS) -> None:
+        self.name, self._device = f"{name}_{server}", f"/job:{job}/task:{server}"
         with tf.control_dependencies(None), tf.device(self._device):
             self._handle = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=self.name)
             self._new_text = tf.compat.v1.placeholder_with_default("", [])
@@ -84,7 +92,7 @@ class Announcement:
             # `tf.compat.v1.is_variable_initialized` warns where its result is not used.
             return tf.raw_ops.VarIsInitializedOp(resource=self._handle)
 
-    def set(self, session: _Session, text: str = "") -> None:
+    def set(self, session: _Session, text: str | bytes = "") -> None:
         """Announces a string."""
         session.run(self.set_op, {self._new_text: text})
 
@@ -98,7 +106,15 @@ class Announcement:
 
     def text(self, session: _Session) -> str | None:
         """Returns its string; None when it is not set."""
-        return str(session.run(self._text), "utf-8") if self.is_set(session) else None
+        content = self.content(session)
+        return None if content is None else str(content, "utf-8")
+
+    def content(self, session: _Session) -> bytes | None:
+        """Returns the bytes of its string; None when it is not set."""
+        try:
+            return bytes(session.run(self._text)) if self.is_set(session) else None
+        except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError):
+            return None  # It was withdrawn in between.
 
 
 def ready_flags(servers: int) -> list[Announcement]:
@@ -106,7 +122,7 @@ def ready_flags(servers: int) -> list[Announcement]:
 
     Initialised variables do not say so: before a warm start they are initialised, too.
     """
-    return [Announcement("cluster_ready", server) for server in range(servers)]
+    return [Announcement(_READY, server) for server in range(servers)]
 
 
 def released_flag(server: int) -> Announcement:
@@ -145,24 +161,33 @@ class Channel:
       run: the directory of the run that the newest chief trains, relative to the configured
         `run_dir`.
       settings: see `shared_settings`.
+      joined: in mode `collective`, task -> the name of the process that waits to train as it.
+      position: in mode `collective`, the serialised position in the training input.
     """
 
     def __init__(self, cluster: ClusterConfig) -> None:
+        job = CHIEF if is_collective(cluster) else PS
+        announcement = partial(Announcement, job=job)
         with tf.name_scope(""), tf.control_dependencies(None):
-            with tf.device(_HOST):
+            with tf.device(f"/job:{job}/task:0"):
                 queue = tf.queue.FIFOQueue(-1, [tf.string], [[]], shared_name="cluster_records")
                 self._record = tf.compat.v1.placeholder(tf.string, [])
                 self._put = queue.enqueue(self._record)
                 self._take = queue.dequeue_many(queue.size())
-            self.finished = Announcement("cluster_finished")
-            self.saved = Announcement("cluster_saved")
-            self.stop = Announcement("cluster_stop")
-            (self.ready,) = ready_flags(1)
-            self.ended = {
-                task: Announcement(f"cluster_ended_{task}") for task in announcing_tasks(cluster)
-            }
-            self.run = Announcement("cluster_run")
-            self.settings = Announcement("cluster_settings")
+            self.finished = announcement("cluster_finished")
+            self.saved = announcement("cluster_saved")
+            self.stop = announcement("cluster_stop")
+            self.ready = announcement(_READY)
+            tasks = announcing_tasks(cluster)
+            self.ended = {task: announcement(f"cluster_ended_{task}") for task in tasks}
+            self.run = announcement("cluster_run")
+            self.settings = announcement("cluster_settings")
+            if is_collective(cluster):
+                tasks = [task for task in trainers(cluster) if task != CHIEF]
+                self.joined = {
+                    task: announcement(f"cluster_joined_{task.replace(' ', '')}") for task in tasks
+                }
+                self.position = announcement("cluster_position")
             self._state = self.read_state()
 
     def send(
@@ -203,7 +228,7 @@ class Channel:
 
 
 # Keys of `cluster` that all tasks must have in common, besides the addresses.
-_COMMON = ("synchronous", "backup", "placement", "partition_bytes", "workers", "ps")
+_COMMON = ("mode", "synchronous", "backup", "placement", "partition_bytes", "workers", "ps")
 
 
 def shared_settings(config: RunConfig) -> str:
@@ -242,11 +267,18 @@ def require_agreement(config: RunConfig, of_chief: str | None) -> None:
 
 
 class FirstServer:
-    """Opens short sessions on the first parameter server, a new one each time: it may restart."""
+    """Opens short sessions on the server of announcements, a new one each time: it may restart.
+
+    It is the first parameter server or, in mode `collective`, the chief.
+
+    Attributes:
+      name: the name of its task.
+    """
 
     def __init__(self, cluster: ClusterConfig) -> None:
-        self._address = cluster.addresses.ps[0]
-        self._config = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:0"])
+        self.name, self._address = next(iter(servers(cluster).items()))
+        job = CHIEF if is_collective(cluster) else PS
+        self._config = tf.compat.v1.ConfigProto(device_filters=[f"/job:{job}/task:0"])
         self._config.operation_timeout_in_ms = 10_000
         with tf.Graph().as_default() as self._graph:
             self._channel = Channel(cluster)

@@ -14,7 +14,13 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from runner.cluster.channel import Announcement, Channel, left_flag, missing_of, released_flag
+from runner.cluster.collective import CollectiveReplica
 from runner.cluster.evaluator import follow_checkpoints
+from runner.cluster.peers import (
+    CollectiveChiefSessionCreator,
+    EndTogetherHook,
+    run_collective_worker,
+)
 from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterChiefSessionCreator,
@@ -26,7 +32,7 @@ from runner.cluster.sessions import (
 )
 from runner.cluster.trial_link import report_begun
 from runner.cluster.worker import run_worker
-from runner.config.cluster_spec import is_cluster, parameter_servers
+from runner.config.cluster_spec import is_cluster, is_collective, parameter_servers
 from runner.config.masking import Mask
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
@@ -122,9 +128,52 @@ class Chief(Coordinator):
                 session.run(flags)
 
 
+class CollectiveChief(Coordinator):
+    """Leads the tasks of a cluster in mode `collective`, in which it alone saves and evaluates."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config, self._cluster = config, config.cluster
+        self.replica: CollectiveReplica = CollectiveReplica(config.cluster)
+        self._creator: CollectiveChiefSessionCreator
+
+    def report_begun(self) -> None:
+        """Tells the process that started this one that the run has begun or resumed."""
+        report_begun(os.environ)
+
+    def session_creator(self, run: OpenedRun, **arguments: Any) -> CollectiveChiefSessionCreator:
+        """Starts the server, and returns the creator of the run's session."""
+        task = ClusterTask(self._config, run.screen, run.interruption, start_server(self._config))
+        name = str(run.directory.path.relative_to(self._config.run_dir))
+        self._creator = CollectiveChiefSessionCreator(
+            task, name, built=run.built, replica=self.replica, **arguments
+        )
+        return self._creator
+
+    def hooks(self, run: OpenedRun) -> tuple[list[_Hook], list[_Hook]]:
+        """Returns the hooks to run before all others, and those to run after them."""
+        ending = EndTogetherHook(self._creator, self.replica, run.interruption.received)
+        return [ending], [_TasksHook(self._creator.channel, run, self._cluster.grace_secs)]
+
+    @contextmanager
+    def session_scope(self, run: OpenedRun) -> Iterator[None]:
+        """Names the tasks that a failing session lacks, and lets no task join it any more.
+
+        Raises:
+          ClusterError: when a step has waited too long; a `LostServerError` when a task is lost.
+        """
+        try:
+            with naming_missing_tasks(self._cluster):
+                yield
+        except BaseException:
+            self._creator.dismiss()
+            raise
+
+
 def coordinator_of(config: RunConfig) -> Coordinator:
     """Returns the coordinator of the process that runs an experiment."""
-    return Chief(config) if is_cluster(config.cluster) else Coordinator()
+    if not is_cluster(config.cluster):
+        return Coordinator()
+    return CollectiveChief(config) if is_collective(config.cluster) else Chief(config)
 
 
 class _StopWorkersHook(_Hook):
@@ -216,7 +265,8 @@ def serve(config: RunConfig, screen: Screen) -> None:
 
 def run_task(config: RunConfig, screen: Screen | None = None) -> None:
     """Runs a task other than the chief; see the function of each role."""
-    roles = {PS: serve, WORKER: run_worker, EVALUATOR: follow_checkpoints}
+    worker = run_collective_worker if is_collective(config.cluster) else run_worker
+    roles = {PS: serve, WORKER: worker, EVALUATOR: follow_checkpoints}
     # What one's own code records of these tasks is dropped.
     with CurrentRun(Mask(config.tracking.mask, {})).active():
         roles[config.cluster.task.type or ""](config, screen or Screen())

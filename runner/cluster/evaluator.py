@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from runner.cluster.channel import Channel, FirstServer, not_answering
 from runner.cluster.sessions import ClusterTask
-from runner.config.cluster_spec import parameter_servers
+from runner.config.cluster_spec import servers
 from runner.config.schema import EVALUATOR, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, Problem
@@ -30,7 +30,7 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
     evaluation the newest is evaluated.
 
     Raises:
-      ClusterError: when the parameter servers do not come in time, or the first of them or the run
+      ClusterError: when the servers do not come in time, or the first of them or the run
         is gone for `cluster.max_wait_secs`; at once when the chief has other settings.
       InterruptedRunError: after a signal.
     """
@@ -68,7 +68,7 @@ def _follow(task: ClusterTask, followed: FollowedRun, built: BuiltGraph) -> None
             shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             task.screen.line(f"step {step}  validation  {shown}")
             if not send(server, metrics, step):
-                reason = "ps 0 does not answer"
+                reason = f"{server.name} does not answer"
                 task.screen.line(f"step {step}: these metrics are not recorded: {reason}")
             evaluated = newest
         elif saved or followed.status == Status.FINISHED:
@@ -143,7 +143,8 @@ class FollowedRun:
         if now - self._gone_since < limit:
             return
         if not answers:
-            raise ClusterError(not_answering(parameter_servers(self._cluster), ["ps 0"], limit))
+            tasks = servers(self._cluster)
+            raise ClusterError(not_answering(tasks, [*tasks][:1], limit))
         raise ClusterError(
             Problem(
                 f"{self.directory.path if self.directory else 'the run'} is {self.status}",

@@ -202,7 +202,7 @@ class LocalCluster:
             if code not in _MISTAKES:
                 cause = f"cluster.restarts is {self._cluster.restarts}, and no restart is left"
                 remedy = "its lines above say why; the same command continues the run"
-            error = ClusterError(Problem(f"{task.name} {how}", cause, remedy))
+            error = ClusterError.of(f"{task.name} {how}", cause, remedy)
             error.exit_code = code if code > 0 else 1
             raise error
         self._print(task.name, f"{how}; it is started again, {task.restarts - 1} times left")

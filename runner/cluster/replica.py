@@ -11,7 +11,7 @@ from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import Placement
 from runner.config.cluster_spec import replica_index
 from runner.config.schema import CHIEF, PS, ClusterConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.optimization import Gradients
 from runner.graph.replica import Replica, VariablePlacement
 from runner.graph.variables import partition_of
@@ -68,14 +68,12 @@ class ClusterReplica(Replica):
         with tf.compat.v1.variable_scope(scope, partitioner=partitioner):
             yield
         if not any(map(partition_of, tf.compat.v1.global_variables())):
-            raise ConfigError(
-                Problem(
-                    f"cluster.partition_bytes is {largest}, and partitions no variable",
-                    "it applies to larger variables that the model creates by "
-                    "tf.compat.v1.get_variable when it is constructed; Keras never partitions",
-                    "lower it, create large variables by get_variable, or use "
-                    "cluster.placement=by_size alone",
-                )
+            raise ConfigError.of(
+                f"cluster.partition_bytes is {largest}, and partitions no variable",
+                "it applies to larger variables that the model creates by "
+                "tf.compat.v1.get_variable when it is constructed; Keras never partitions",
+                "lower it, create large variables by get_variable, or use "
+                "cluster.placement=by_size alone",
             )
 
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement:

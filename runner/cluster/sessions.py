@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,16 @@ from runner.cluster.channel import (
     ready_flags,
     shared_settings,
 )
-from runner.config.cluster_spec import addresses_by_type, own_name, parameter_servers, trainers
-from runner.config.schema import PS, ClusterConfig, RunConfig
+from runner.config.cluster_spec import (
+    addresses_by_type,
+    is_collective,
+    needed_tasks,
+    own_name,
+    parameter_servers,
+    servers,
+    trainers,
+)
+from runner.config.schema import CHIEF, PS, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, LostServerError, Problem
 from runner.session.cached_session import lost_servers_abort
@@ -52,20 +61,20 @@ class ClusterTask:
         return self.config.cluster
 
     def wait_for_servers(self) -> None:
-        """Waits until all parameter servers answer.
+        """Waits until all parameter servers answer or, in mode `collective`, the chief does.
 
         Raises:
           ClusterError: when they do not within `cluster.max_wait_secs`.
         """
-        servers, limit = parameter_servers(self.cluster), self.cluster.max_wait_secs
+        tasks, limit = servers(self.cluster), self.cluster.max_wait_secs
         deadline = time.monotonic() + limit
         announced = False
-        while missing := missing_of(servers):
+        while missing := missing_of(tasks):
             if not announced:
-                self.screen.line(f"waits for {listed(servers, missing)}, {limit:g} s at most")
+                self.screen.line(f"waits for {listed(tasks, missing)}, {limit:g} s at most")
                 announced = True
             if time.monotonic() >= deadline:
-                raise ClusterError(not_answering(servers, missing, limit))
+                raise ClusterError(not_answering(tasks, missing, limit))
             time.sleep(self.cluster.recovery_wait_secs)
 
 
@@ -75,23 +84,32 @@ def start_server(config: RunConfig) -> str:
     Returns:
       The server's address, for sessions.
     """
+    threads = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=config.session.intra_op_threads,
+        inter_op_parallelism_threads=max(config.session.inter_op_threads, 0),
+    )
+    _lead_collectives(threads, config.cluster)
     server = tf.compat.v1.train.Server(
         tf.train.ClusterSpec(addresses_by_type(config.cluster)),
         job_name=config.cluster.task.type,
         task_index=config.cluster.task.index,
-        config=tf.compat.v1.ConfigProto(
-            intra_op_parallelism_threads=config.session.intra_op_threads,
-            inter_op_parallelism_threads=max(config.session.inter_op_threads, 0),
-        ),
+        config=threads,
     )
     return str(server.target)
+
+
+def _lead_collectives(config: tf.compat.v1.ConfigProto, cluster: ClusterConfig) -> None:
+    """Names the task that tells the others in which order the tasks of a group are."""
+    if is_collective(cluster):
+        config.experimental.collective_group_leader = f"/job:{CHIEF}/replica:0/task:0"
 
 
 def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a task's sessions.
 
     They see the parameter servers and their own task, so that the loss of another worker does not
-    affect them. Functions are inlined, because a function call must find all variables it reads on
+    affect them; in mode `collective` only their own task, whose collectives reach the others.
+    Functions are inlined, because a function call must find all variables it reads on
     one machine. A loop in a function, as in an LSTM, passes its variables through an operation that
     can be on one machine only, which soft placement allows; variables stay where they are.
     """
@@ -100,7 +118,8 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
     )
     config.graph_options.optimizer_options.do_function_inlining = True
     config.allow_soft_placement = True
-    if cluster.synchronous:
+    _lead_collectives(config, cluster)
+    if cluster.synchronous or is_collective(cluster):
         # A step waits for other workers, which may never come.
         config.operation_timeout_in_ms = int(cluster.max_wait_secs * 1000)
     return config
@@ -115,6 +134,26 @@ def is_over(remaining: float | None, *, needed: bool) -> bool:
     return remaining is not None and (not needed or remaining <= _END_SECONDS)
 
 
+# Of a session that `PeerWatch` has closed, or of collectives that lack a task.
+_CUT_OFF = re.compile(r"[Cc]ollective|incarnation|[Cc]losed|[Cc]ancel")
+
+
+def lost_task(cluster: ClusterConfig) -> LostServerError:
+    """Returns the error of a process that another task's end leaves without a way to continue."""
+    tasks = needed_tasks(cluster)
+    missing = missing_of(tasks)
+    lost = f"{listed(tasks, missing)} {'were' if len(missing) > 1 else 'was'} lost"
+    if is_collective(cluster):
+        state = lost if missing else "another task was lost"
+        cause = "the steps after the last checkpoint are lost with it: TensorFlow's collectives "
+        cause += "continue only in processes that start again"
+    else:
+        state = f"{lost if missing else 'a parameter server was lost'} at the end of training"
+        cause = "the steps after the last checkpoint, and the last evaluation, are lost with it"
+    remedy = "start it again if no launcher does; the same command continues the run"
+    return LostServerError(Problem(state, cause, remedy))
+
+
 @contextmanager
 def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
     """Names the missing tasks when an operation waits too long or is cut off.
@@ -126,15 +165,11 @@ def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-        servers = parameter_servers(cluster)
-        missing = listed(servers, missing_of(servers)) or "a parameter server"
-        raise LostServerError(
-            Problem(
-                f"{missing} was lost at the end of training",
-                "the steps after the last checkpoint, and the last evaluation, are lost with it",
-                "start it again if no launcher does; the same command continues the run",
-            )
-        ) from error
+        raise lost_task(cluster) from error
+    except (tf.errors.CancelledError, tf.errors.FailedPreconditionError) as error:
+        if is_collective(cluster) and _CUT_OFF.search(str(error.message)):
+            raise lost_task(cluster) from error
+        raise
     except tf.errors.DeadlineExceededError as error:
         tasks = trainers(cluster) | parameter_servers(cluster)
         if late := missing_of(tasks):

@@ -24,7 +24,7 @@ from runner.config.choices import NonFinite
 from runner.config.cluster_spec import own_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
-from runner.errors import ClusterError, ConfigError, NonFiniteLossError, Problem
+from runner.errors import ClusterError, ConfigError, NonFiniteLossError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.graph_spec import local_init_op
@@ -212,12 +212,10 @@ class ChiefHook(_Hook):
 
     def _handle_non_finite(self, state: str) -> None:
         if self._task.config.train.non_finite.action is not NonFinite["stop"]:
-            raise NonFiniteLossError(
-                Problem(
-                    state,
-                    "its gradients have reached the parameter servers",
-                    "look at the data and the learning rate; the chief's checkpoints are finite",
-                )
+            raise NonFiniteLossError.of(
+                state,
+                "its gradients have reached the parameter servers",
+                "look at the data and the learning rate; the chief's checkpoints are finite",
             )
         if not self._asked:
             self._asked = True
@@ -236,12 +234,10 @@ class ChiefHook(_Hook):
             if state.saved:
                 return True
             if self._clock() >= deadline:
-                raise ClusterError(
-                    Problem(
-                        f"training is over, and not saved after {limit:g} s",
-                        "the chief evaluates and saves the last step, and then announces it",
-                        "look at the chief's log; a larger cluster.max_wait_secs waits longer",
-                    )
+                raise ClusterError.of(
+                    f"training is over, and not saved after {limit:g} s",
+                    "the chief evaluates and saves the last step, and then announces it",
+                    "look at the chief's log; a larger cluster.max_wait_secs waits longer",
                 )
             self._sleep(_POLL_SECONDS)
 

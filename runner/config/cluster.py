@@ -12,6 +12,7 @@ from runner.config.cluster_spec import (
     has_addresses,
     in_use,
     is_cluster,
+    is_collective,
     is_task,
     read_tf_config,
     split,
@@ -56,7 +57,7 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
         )
     alone = bool(cluster.addresses.chief) and not (cluster.addresses.worker or cluster.addresses.ps)
     if is_cluster(cluster) and not alone:
-        problems += _training_problems(config, cluster)
+        problems += _training_problems(config, _counted(cluster))
     if has_addresses(cluster):
         source = VARIABLE if tf_config else "cluster.addresses"
         problems += _address_problems(cluster, source)
@@ -105,7 +106,7 @@ def _require_chief(mode: Mode, task: TaskConfig) -> None:
 def _counted(cluster: ClusterConfig) -> ClusterConfig:
     """Returns the cluster with its tasks counted from the addresses, if there are any."""
     if not has_addresses(cluster):
-        return cluster
+        return replace(cluster, ps=0) if cluster.local and is_collective(cluster) else cluster
     return replace(
         cluster,
         workers=len(trainers(cluster)),
@@ -141,7 +142,9 @@ def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Itera
 
 
 # Keys that have no effect without a cluster, besides those that have none with addresses.
-_OF_CLUSTERS = ("evaluator", "synchronous", "backup", "placement", "partition_bytes")
+_OF_CLUSTERS = ("mode", "evaluator", "synchronous", "backup", "placement", "partition_bytes")
+# Keys that have no effect without parameter servers.
+_OF_SERVERS = ("ps", "synchronous", "backup", "placement", "partition_bytes")
 
 
 def _unused_problems(cluster: ClusterConfig) -> Iterator[Problem]:
@@ -192,15 +195,22 @@ def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
             "one task initialises, restores, saves and records for all",
             "give `chief` one address, for example by moving the first worker's there",
         )
-    if not cluster.addresses.ps:
+    if is_collective(cluster):
+        if cluster.addresses.ps:
+            yield Problem(
+                f"{source}: there are parameter servers, and cluster.mode is collective",
+                "every task holds all variables itself",
+                "delete `ps`, or set cluster.mode=parameter_servers",
+            )
+    elif not cluster.addresses.ps:
         evaluated = cluster.evaluator or cluster.task.type == EVALUATOR
         if cluster.addresses.worker or evaluated:
             others = "workers" if cluster.addresses.worker else "a chief and an evaluator"
             yield Problem(
                 f"{source}: there are {others}, and no ps",
                 "tasks share their variables through parameter servers",
-                "give `ps` at least one address; a chief alone also evaluates by itself "
-                "(train.evaluate_every)",
+                "give `ps` at least one address, or set cluster.mode=collective, which needs none; "
+                "a chief alone also evaluates by itself (train.evaluate_every)",
             )
 
 
@@ -242,13 +252,16 @@ def _task_problems(cluster: ClusterConfig, mode: Mode, source: str) -> Iterator[
 
 def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Problem]:
     """Yields the problems of settings that several processes cannot follow."""
-    train, workers = config.train, _counted(cluster).workers
+    train, workers = config.train, cluster.workers
     if train.non_finite.action is NonFinite["rollback"]:
         yield Problem(
             "train.non_finite.action is rollback, in a cluster",
             "the other workers would continue with the values that were not finite",
             "train.non_finite.action=raise; with cluster.restarts the run itself goes back",
         )
+    if is_collective(cluster):
+        yield from _collective_problems(config.cluster, workers)
+        return
     if config.model.get("jit_compile"):
         yield Problem(
             "model.jit_compile is true, in a cluster",
@@ -281,6 +294,26 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
         )
     if cluster.synchronous:
         yield from _synchronous_problems(config)
+
+
+def _collective_problems(cluster: ClusterConfig, workers: int) -> Iterator[Problem]:
+    changed = [
+        f"cluster.{key} is {in_yaml(getattr(cluster, key))}"
+        for key in _OF_SERVERS
+        if getattr(cluster, key) != getattr(ClusterConfig(), key)
+    ]
+    if changed:
+        yield Problem(
+            f"{', '.join(changed)}, and cluster.mode is collective",
+            "there are no parameter servers; all tasks make every update together",
+            "delete it, or set cluster.mode=parameter_servers",
+        )
+    if workers < 2:
+        yield Problem(
+            "cluster.mode is collective, and cluster.workers is 1",
+            "there is no other task to share a batch with",
+            "cluster.workers=2 or more, or cluster=none",
+        )
 
 
 def _synchronous_problems(config: RunConfig) -> Iterator[Problem]:

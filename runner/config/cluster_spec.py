@@ -19,6 +19,7 @@ from runner.config.schema import (
     WORKER,
     AddressesConfig,
     ClusterConfig,
+    ClusterMode,
     RunConfig,
     TaskConfig,
 )
@@ -127,6 +128,11 @@ def is_task(cluster: ClusterConfig, *types: str) -> bool:
     return has_addresses(cluster) and cluster.task.type in (types or TASKS)
 
 
+def is_collective(cluster: ClusterConfig) -> bool:
+    """Whether every task holds all variables, and there are no parameter servers."""
+    return cluster.mode is ClusterMode.collective
+
+
 def launches(config: RunConfig) -> bool:
     """Whether this process only starts the tasks of a cluster on this machine."""
     return config.cluster.local and not has_addresses(config.cluster) and config.mode is Mode.train
@@ -142,6 +148,33 @@ def trainers(cluster: ClusterConfig) -> dict[str, str]:
     workers = enumerate(cluster.addresses.worker)
     tasks = {f"{WORKER} {index}": address for index, address in workers}
     return {CHIEF: cluster.addresses.chief[0], **tasks} if cluster.addresses.chief else tasks
+
+
+def servers(cluster: ClusterConfig) -> dict[str, str]:
+    """Returns the tasks that the others begin with, with their addresses.
+
+    Those are the parameter servers or, in mode `collective`, the chief. The first holds what tasks
+    announce.
+    """
+    if is_collective(cluster):
+        return {CHIEF: cluster.addresses.chief[0]}
+    return parameter_servers(cluster)
+
+
+def needed_tasks(cluster: ClusterConfig) -> dict[str, str]:
+    """Returns the tasks without which this one cannot take a step, with their addresses.
+
+    Those are the parameter servers or, in mode `collective`, the others that train.
+    """
+    if not is_collective(cluster):
+        return parameter_servers(cluster)
+    here = trainer_name(cluster)
+    return {name: address for name, address in trainers(cluster).items() if name != here}
+
+
+def trainer_name(cluster: ClusterConfig) -> str:
+    """Returns the name of this process among `trainers`."""
+    return f"{WORKER} {cluster.task.index}" if cluster.task.type == WORKER else CHIEF
 
 
 def parameter_servers(cluster: ClusterConfig) -> dict[str, str]:

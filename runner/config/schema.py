@@ -7,6 +7,7 @@ which `runner.config.reference` makes of them. `--help` shows the first sentence
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from omegaconf import MISSING
@@ -32,6 +33,16 @@ CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
 # Keys of `model` that are for the runner and not for its target.
 MODEL_SWITCHES = ("jit_compile", "dtype_policy")
+
+
+class ClusterMode(Enum):
+    """How the tasks of a cluster train one model."""
+
+    # Every task computes with variables that parameter servers hold.
+    parameter_servers = "parameter_servers"
+    # Every task holds all variables and computes a part of each batch; gradients are summed over
+    # all tasks, by TensorFlow's collectives.
+    collective = "collective"
 
 
 @dataclass
@@ -62,12 +73,15 @@ class ClusterConfig:
 
     # True starts all tasks as processes on this machine.
     local: bool = False
+    # How the tasks train one model.
+    mode: ClusterMode = ClusterMode.parameter_servers
     # True starts them even on a machine with a public address: TensorFlow's servers listen on all
     # interfaces, without a password.
     exposed: bool = False
     # How many tasks train, the chief included; with `local` only.
     workers: int = field(default=1, metadata=at_least(1, "1 is the chief alone"))
-    # How many parameter servers hold the variables; with `local` only.
+    # How many parameter servers hold the variables; with `local` only, and none in mode
+    # `collective`.
     ps: int = field(default=1, metadata=at_least(1))
     # True adds a task that evaluates every checkpoint.
     evaluator: bool = False
@@ -85,7 +99,7 @@ class ClusterConfig:
     # constructed, not to those of Keras.
     partition_bytes: int | None = field(default=None, metadata=at_least(1, "null partitions none"))
     # How long a task waits for others, in seconds: for servers to respond, for the chief to prepare
-    # the model, and for a synchronous update to complete.
+    # the model, and for a synchronous or collective update to complete.
     max_wait_secs: float = field(default=1800.0, metadata=choices.WAIT)
     # How often a waiting task checks, in seconds.
     recovery_wait_secs: float = field(default=2.0, metadata=choices.WAIT)
@@ -247,9 +261,6 @@ class RunConfig:
 def to_compose() -> RunConfig:
     """Returns the defaults over which OmegaConf merges a configuration.
 
-    It merges neither a list into a mapping nor the reverse, but either into null; and no number
-    into a typed mapping.
+    It merges neither a list or a number into a mapping nor the reverse, but all of them into null.
     """
-    return RunConfig(
-        scaffolds=None, devices={"count": 1, "batch": "global", "sync_batch_norm": False}
-    )
+    return RunConfig(scaffolds=None, devices=None)

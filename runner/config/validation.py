@@ -21,7 +21,7 @@ from runner.config.choices import (
     Goal,
     Mode,
 )
-from runner.config.cluster_spec import is_cluster
+from runner.config.cluster_spec import is_cluster, is_collective
 from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.devices import device_problems, read_devices
 from runner.config.instantiation import DEFAULT, register_resolvers
@@ -29,7 +29,7 @@ from runner.config.key_problems import rule_problems, unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.scaffold_reading import read_scaffolds
-from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, to_compose
+from runner.config.schema import ClusterMode, RunConfig, ScaffoldConfig, TrainConfig, to_compose
 from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
 from runner.internals.mlflow import records_load_of_any_store
@@ -281,7 +281,8 @@ def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator
     """Yields the problems of epochs and of callbacks, which see them."""
     train = resolved["train"]
     kind = next((key for key in ("graph", "model_fn") if resolved[key] is not None), "")
-    kind = "a cluster" if is_cluster(config.cluster) else kind
+    clustered = is_cluster(config.cluster)
+    kind = "a cluster" if clustered else kind
     if kind and resolved["callbacks"]:
         yield Problem(
             f"callbacks are set beside {kind}",
@@ -291,7 +292,8 @@ def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator
     if train["epochs"] is None or train["steps_per_epoch"] is not None:
         return
     remedy = "set train.steps_per_epoch"
-    if kind:
+    # All tasks take each step together there, and with it a whole batch.
+    if kind and not (clustered and is_collective(config.cluster)):
         cause = f"with {kind} the length of an epoch is not known"
         yield Problem(f"train.epochs is {train['epochs']}", cause, remedy)
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
@@ -352,6 +354,8 @@ def _unused_problems(
         )
     if resolved["cluster"]["synchronous"]:
         remedies["cluster.synchronous"] = "train asynchronously"
+    if resolved["cluster"]["mode"] is ClusterMode.collective:
+        remedies["cluster.mode=collective"] = "set cluster.mode=parameter_servers"
     train, scaffold = asdict(TrainConfig()), ScaffoldConfig()
     for key in _IN_THE_UPDATE:
         if resolved["train"][key] != train[key]:

@@ -10,12 +10,13 @@ from typing import Any
 
 
 class Exporter(ABC):
-    """`tf.estimator.Exporter`: exports a model after an evaluation, or not."""
+    """`tf.estimator.Exporter`: exports a model after an evaluation, or not.
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The name of the directory that exports are written to."""
+    Attributes:
+      name: the name of the directory that exports are written to.
+    """
+
+    name: str
 
     @abstractmethod
     def export(
@@ -56,13 +57,8 @@ class LatestExporter(Exporter):
         as_text: bool = False,
         exports_to_keep: int | None = 5,
     ) -> None:
-        self._name, self._receiver = name, serving_input_receiver_fn
+        self.name, self._receiver = name, serving_input_receiver_fn
         self._assets, self._text, self._keep = assets_extra, as_text, exports_to_keep
-
-    @property
-    def name(self) -> str:
-        """The name of the directory that exports are written to."""
-        return self._name
 
     def export(
         self,

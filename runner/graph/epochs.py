@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.experiment import Sized
 
 RATE = "optimizer/learning_rate"
@@ -90,7 +90,7 @@ def in_epochs(
         endless = "repeats forever" if count == tf.data.INFINITE_CARDINALITY else "has no known end"
         cause = f"the length of an epoch is not known: data.train() {endless}"
         steps = _guess(data, batches)
-        raise ConfigError(Problem(state, cause, f"set train.steps_per_epoch={steps}"))
+        raise ConfigError.of(state, cause, f"set train.steps_per_epoch={steps}")
     return batches.repeat(), -(-count // per_step)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.internals.keras import replaced_moments
 from runner.internals.tensorflow import set_input
 
@@ -41,12 +41,10 @@ class JointMoments:
             if not (self._always or layer.synchronized):
                 return original(layer, inputs, mask)
             if tf.compat.v1.get_default_graph() is not self._graph:
-                raise ConfigError(
-                    Problem(
-                        f"devices.sync_batch_norm: {layer.name} is called within a loop",
-                        "the devices exchange statistics once for every layer of a call",
-                        "set devices.sync_batch_norm=false",
-                    )
+                raise ConfigError.of(
+                    f"devices.sync_batch_norm: {layer.name} is called within a loop",
+                    "the devices exchange statistics once for every layer of a call",
+                    "set devices.sync_batch_norm=false",
                 )
             local = _local_moments(layer, inputs, mask)
             stand_in = tf.identity(tf.stack([local] * len(self._devices)))

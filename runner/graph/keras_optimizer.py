@@ -81,13 +81,11 @@ def compiled_optimizer(model: Any) -> dict[str, Any]:
         optimizer = optimizer.inner_optimizer  # `compile` adds the scale for mixed_float16.
     if optimizer is None:
         compiled = getattr(model, "compiled", False)
-        raise ConfigError(
-            Problem(
-                "optimizer has no _target_",
-                "the model has none of its own: it is "
-                + ("compiled with optimizer=None" if compiled else "not compiled"),
-                "choose one, for example optimizer=adamw",
-            )
+        raise ConfigError.of(
+            "optimizer has no _target_",
+            "the model has none of its own: it is "
+            + ("compiled with optimizer=None" if compiled else "not compiled"),
+            "choose one, for example optimizer=adamw",
         )
     rate = optimizer.learning_rate
     constant = isinstance(rate, Variable)
@@ -123,12 +121,10 @@ def optimizer_notes(config: RunConfig, model: Any) -> Iterator[str]:
 
 
 def _undescribed(optimizer: Any, cause: str) -> ConfigError:
-    return ConfigError(
-        Problem(
-            f"optimizer: the compiled model's {type(optimizer).__name__} cannot be recreated",
-            cause,
-            "name a function that returns it as optimizer._target_",
-        )
+    return ConfigError.of(
+        f"optimizer: the compiled model's {type(optimizer).__name__} cannot be recreated",
+        cause,
+        "name a function that returns it as optimizer._target_",
     )
 
 

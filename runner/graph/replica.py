@@ -102,6 +102,10 @@ class Replica:
         """
         return None
 
+    def notes(self) -> list[str]:
+        """Returns lines on how the copies share a step, once the training step is built."""
+        return []
+
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement | None:
         """Returns where the named variables are; None when all are in this process."""
         return None

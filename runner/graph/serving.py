@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.built_graph import PredictionGraph, ServingGraph
 from runner.graph.experiment import features_of
 from runner.internals.keras import flatten_with_path
@@ -78,12 +78,10 @@ def _feeds(
         element = named(next(iter(inputs)), features_of(batches.get_next()))
         begin = [batches.initializer, tf.compat.v1.tables_initializer()]
     if element.keys() != inputs.keys():
-        raise ConfigError(
-            Problem(
-                f"predict: the features are {', '.join(element)}",
-                f"the graph for mode export takes {', '.join(inputs)}",
-                "give the features these names",
-            )
+        raise ConfigError.of(
+            f"predict: the features are {', '.join(element)}",
+            f"the graph for mode export takes {', '.join(inputs)}",
+            "give the features these names",
         )
     with tf.compat.v1.Session(graph=graph) as session:
         session.run(begin)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.epochs import in_epochs
 from runner.graph.experiment import Data, Sized
 from runner.graph.input_pipeline import TrainingInput
@@ -29,11 +29,9 @@ def build_data(config: RunConfig) -> Data:
     if not isinstance(data, Data):
         splits = ("train", "validation", "test")
         lacking = [split for split in splits if not hasattr(data, split)]
-        raise ConfigError(
-            Problem(
-                f"data: {config.data['_target_']} has no {', '.join(lacking)}",
-                "data has the methods train(), validation() and test(), each a tf.data.Dataset",
-            )
+        raise ConfigError.of(
+            f"data: {config.data['_target_']} has no {', '.join(lacking)}",
+            "data has the methods train(), validation() and test(), each a tf.data.Dataset",
         )
     return data
 
@@ -57,12 +55,10 @@ def batches_of(split: str, data: Data, *, labelled: bool) -> tf.data.Dataset:
         return dataset
     if isinstance(element, tuple) and len(element) in (2, 3):
         return dataset
-    raise ConfigError(
-        Problem(
-            f"data.{split}() gives {element if element is not None else type(dataset).__name__}",
-            "it must be a tf.data.Dataset of (features, labels) batches, or of (features, labels, "
-            "weights)",
-        )
+    raise ConfigError.of(
+        f"data.{split}() gives {element if element is not None else type(dataset).__name__}",
+        "it must be a tf.data.Dataset of (features, labels) batches, or of (features, labels, "
+        "weights)",
     )
 
 
@@ -103,10 +99,8 @@ def data_to_predict(config: RunConfig) -> tf.data.Dataset:
     if not isinstance(built, tf.data.Dataset) and hasattr(built, split):
         built = batches_of(split, built, labelled=False)
     if not isinstance(built, tf.data.Dataset):
-        raise ConfigError(
-            Problem(
-                f"predict.data: {node['_target_']} returns a {type(built).__name__}",
-                f"it is neither a tf.data.Dataset of batches, nor data with a method {split}()",
-            )
+        raise ConfigError.of(
+            f"predict.data: {node['_target_']} returns a {type(built).__name__}",
+            f"it is neither a tf.data.Dataset of batches, nor data with a method {split}()",
         )
     return built

@@ -258,12 +258,10 @@ def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Te
             raise TypeError
         return tf.convert_to_tensor(rate, tf.float32, name="learning_rate")
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            Problem(
-                f"{_RATE_KEY} is {node!r}",
-                "it is neither a number nor a schedule",
-                "for example 1e-3, or schedule@optimizer.learning_rate=cosine",
-            )
+        raise ConfigError.of(
+            f"{_RATE_KEY} is {node!r}",
+            "it is neither a number nor a schedule",
+            "for example 1e-3, or schedule@optimizer.learning_rate=cosine",
         ) from error
 
 

@@ -38,7 +38,7 @@ from runner.graph.serving import SIGNATURE, fed_predictions
 from runner.graph.training_step import rollback_count
 from runner.graph.variables import checkpoint_saver, name_variables, saved_as, variable_specs
 from runner.restoration.model_variables import which_train
-from runner.session.fetches import operations_for
+from runner.session.fetches import operations_for, operations_run
 from runner.system.user_code import located, raised, raised_by_operation, staying
 
 # Types of operations, by their beginnings, at which an input can end.
@@ -127,25 +127,21 @@ class UserGraph(GraphMaker):
         with new_graph(self.config, Replica()):
             spec = self.spec("export")
             if SIGNATURE not in spec.signatures:
-                raise ConfigError(
-                    Problem(
-                        f"the graph for mode export has no signature {SIGNATURE}",
-                        "that is what a served model answers with",
-                        "return GraphSpec(signatures={name: SignatureDef})",
-                        tuple(spec.signatures),
-                    )
+                raise ConfigError.of(
+                    f"the graph for mode export has no signature {SIGNATURE}",
+                    "that is what a served model answers with",
+                    "return GraphSpec(signatures={name: SignatureDef})",
+                    tuple(spec.signatures),
                 )
             return serving_of(spec)
 
     def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
         """Builds the graph for mode `export`, whose inputs are fed."""
         if not callable(features):
-            raise ConfigError(
-                Problem(
-                    f"{self.key}: a graph has no features of the {features} split by themselves",
-                    "its mode export takes them as inputs",
-                    "name them: predict.file=FILE.npz, or a `_target_` as predict.data",
-                )
+            raise ConfigError.of(
+                f"{self.key}: a graph has no features of the {features} split by themselves",
+                "its mode export takes them as inputs",
+                "name them: predict.file=FILE.npz, or a `_target_` as predict.data",
             )
         explaining = UserCalls(self, "export").explaining
         return fed_predictions(self.serving(checkpoint), features, explaining)
@@ -170,13 +166,11 @@ class UserGraph(GraphMaker):
         with self.calling(mode):
             spec = function(mode=mode)
         if not isinstance(spec, GraphSpec):
-            raise ConfigError(
-                Problem(
-                    f"{self.key}: {self._node['_target_']} returns {type(spec).__name__} for mode "
-                    f"{mode}",
-                    "the run needs the graph's loss, train_op and so on",
-                    "return runner.GraphSpec(loss=..., train_op=...)",
-                )
+            raise ConfigError.of(
+                f"{self.key}: {self._node['_target_']} returns {type(spec).__name__} for mode "
+                f"{mode}",
+                "the run needs the graph's loss, train_op and so on",
+                "return runner.GraphSpec(loss=..., train_op=...)",
             )
         return spec
 
@@ -269,9 +263,7 @@ class UserGraph(GraphMaker):
             and value.shape.rank in (None, 0)
         }
         require_objective(self.config.train.objective, [*numbers])
-        ends = any(
-            operation.type.startswith(_ENDING) for operation in operations_for([evaluation.update])
-        )
+        ends = any(kind.startswith(_ENDING) for kind, _ in operations_run([evaluation.update]))
         evaluation = replace(
             evaluation,
             values=numbers,
@@ -331,12 +323,10 @@ class _FunctionTraining(Training):
         before = session.run(step)
         self.function(session)
         if session.run(step) <= before:
-            raise ConfigError(
-                Problem(
-                    f"graph: train_op did not increment the global step {before}",
-                    "train.steps counts global steps, so training would never end",
-                    "run an assign_add of tf.compat.v1.train.get_global_step() in each step",
-                )
+            raise ConfigError.of(
+                f"graph: train_op did not increment the global step {before}",
+                "train.steps counts global steps, so training would never end",
+                "run an assign_add of tf.compat.v1.train.get_global_step() in each step",
             )
 
 

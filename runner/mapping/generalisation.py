@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from runner.restoration.rule_patterns import compile_rule, substitute
 
@@ -13,8 +13,6 @@ _NUMBER = re.compile(r"\d+")
 _COUNTED = re.compile(r"\d+|(?<=\d)[a-z](?=[_/])")
 _STEPS = re.compile(r" \| .*", re.DOTALL)
 _SLOPES = (1, 2, 3, 4, 5, 6, -1, -2, -3, -4)
-
-Predict = Callable[[str, str, str], str | None]
 
 
 def predict(key: str, value: str, name: str) -> str | None:

@@ -106,13 +106,11 @@ def _convert(
                 f"they give a {dtype} {list(value.shape)} for a {wanted.dtype} {list(wanted.shape)}"
             )
     except ValueError as error:
-        raise CheckpointError(
-            Problem(
-                f"scaffolds.{piece.source}: {wanted.name} cannot be made from {names}",
-                str(error),
-                "exclude the variable, change the conversion in the scaffold, or if the checkpoint "
-                "was being written, start again",
-            )
+        raise CheckpointError.of(
+            f"scaffolds.{piece.source}: {wanted.name} cannot be made from {names}",
+            str(error),
+            "exclude the variable, change the conversion in the scaffold, or if the checkpoint "
+            "was being written, start again",
         ) from error
     # TensorFlow keeps what it is fed without a copy: it must not be a view of a file.
     return np.require(value, requirements=["C", "O", "W"])

@@ -11,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
-from runner.errors import CheckpointError, Problem
+from runner.errors import CheckpointError
 from runner.restoration.engine import Backend
 from runner.restoration.plan import Assignment
 from runner.restoration.reading import converted_values
@@ -82,7 +82,7 @@ class SessionBackend(Backend):
                 sources = dict.fromkeys(a.pieces[0].source for a in part.assignments)
                 paths = ", ".join(readers[source].spec().path for source in sources)
                 reason = str(error).partition("\n")[0]
-                raise CheckpointError(Problem(f"{paths} cannot be restored", reason)) from error
+                raise CheckpointError.of(f"{paths} cannot be restored", reason) from error
         return [assignment for part in self._in_graph for assignment in part.assignments]
 
     def batches(self, assignments: Sequence[Assignment]) -> Iterator[list[Assignment]]:

@@ -54,13 +54,11 @@ class PretrainedScaffolds:
     ) -> None:
         directories, scaffolds = list(checkpoint_dirs or ()), list(scaffolds or ())
         if len(directories) != len(scaffolds):
-            raise ConfigError(
-                Problem(
-                    f"{len(scaffolds)} scaffolds and {len(directories)} checkpoint directories are "
-                    "given",
-                    "each scaffold restores from the directory at its place in the list",
-                    "give lists of one length, with None for a scaffold without a checkpoint",
-                )
+            raise ConfigError.of(
+                f"{len(scaffolds)} scaffolds and {len(directories)} checkpoint directories are "
+                "given",
+                "each scaffold restores from the directory at its place in the list",
+                "give lists of one length, with None for a scaffold without a checkpoint",
             )
         names = [getattr(scaffold, "name", "") for scaffold in scaffolds]
         unique = [
@@ -94,12 +92,10 @@ class PretrainedScaffolds:
         """
         for name, scaffold in self._scaffolds.items():
             if scaffold.saver is None:
-                raise ConfigError(
-                    Problem(
-                        f"scaffolds.{name} has no saver",
-                        "its saver selects the variables that its checkpoint restores",
-                        "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
-                    )
+                raise ConfigError.of(
+                    f"scaffolds.{name} has no saver",
+                    "its saver selects the variables that its checkpoint restores",
+                    "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
                 )
             scaffold.saver.build()
 

@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.sweeps.launchers import JOBLIB, RAY, SLURM, SUBMITIT
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -141,7 +141,7 @@ def _divided(devices: Sequence[str], count: int, launcher: Any, line: str) -> Tr
 
 
 def _refused(count: int, cause: str, remedy: str) -> ConfigError:
-    return ConfigError(Problem(f"{_KEY} is {count}", cause, remedy))
+    return ConfigError.of(f"{_KEY} is {count}", cause, remedy)
 
 
 _taken: dict[Path, tuple[str, ExitStack]] = {}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from runner.errors import Problem, SweepError
+from runner.errors import SweepError
 from runner.sweeps.sweep_directory import DIED, FAILURES, Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
@@ -93,7 +93,7 @@ class Execution:
             started = any(outcome.status is not Status.SKIPPED for outcome in outcomes)
             if not started and not self._directory.stopped():
                 remedy = "check hydra/launcher and its settings"
-                raise SweepError(Problem("the launcher started no trial", cause, remedy)) from crash
+                raise SweepError.of("the launcher started no trial", cause, remedy) from crash
             logger.warning("The launcher failed, %s", cause)
         ended_together = self._crashes_together and crash is not None and len(batch) > 1
         following: list[Attempt] = []

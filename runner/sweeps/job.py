@@ -113,7 +113,7 @@ class Trial(TrialWatch):
     def fail_if_nan(self, objective: float) -> None:
         """Raises `SweepError` if the objective of the trial, trained to its end, is NaN."""
         if math.isnan(objective):
-            raise SweepError(Problem("the objective is nan"))
+            raise SweepError.of("the objective is nan")
 
 
 def _append(file: Path, step: int, metrics: Mapping[str, float]) -> None:

@@ -155,12 +155,10 @@ def _bounds(key: str, metric: str, node: Any) -> Constraint:
     high: float = bounds.get("max", math.inf)
     # A comparison with NaN is false.
     if not bounds or set(bounds) - {"min", "max"} or not numbers or not low <= high:
-        raise ConfigError(
-            Problem(
-                f"{key} is {node!r}",
-                "it must be a mapping with a number `min`, a `max` not below it, or a `_target_`",
-                f"for example {{{metric}: {{max: 0.5}}}} or {{{metric}: {{_target_: my.fn}}}}",
-            )
+        raise ConfigError.of(
+            f"{key} is {node!r}",
+            "it must be a mapping with a number `min`, a `max` not below it, or a `_target_`",
+            f"for example {{{metric}: {{max: 0.5}}}} or {{{metric}: {{_target_: my.fn}}}}",
         )
 
     def violated(metrics: Mapping[str, float]) -> float:
@@ -187,6 +185,6 @@ def user_function(
         except Exception as error:  # It is the user's, and may raise anything.
             state = f"{key}: {node['_target_']} fails"
             cause = f"{type(error).__name__}: {error}"
-            raise ConfigError(Problem(state, cause, "fix the function")) from error
+            raise ConfigError.of(state, cause, "fix the function") from error
 
     return call

@@ -111,12 +111,10 @@ class OptunaSweeper(RunnerSweeper):
         custom = self._settings.get("custom_search_space")
         self._space = search_space([*params, *overrides], custom)
         if not self._space.dimensions and custom is None:
-            raise ConfigError(
-                Problem(
-                    "there is nothing to search",
-                    "no override holds several values",
-                    "for example 'optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))'",
-                )
+            raise ConfigError.of(
+                "there is nothing to search",
+                "no override holds several values",
+                "for example 'optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))'",
             )
         return self._space.samples()
 

@@ -240,12 +240,10 @@ def mapping_setting(name: str, value: Any, example: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ConfigError(
-            Problem(
-                f"hydra.sweeper.{name} is {value!r}",
-                "it must be a mapping",
-                f"for example 'hydra.sweeper.{name}={example}'",
-            )
+        raise ConfigError.of(
+            f"hydra.sweeper.{name} is {value!r}",
+            "it must be a mapping",
+            f"for example 'hydra.sweeper.{name}={example}'",
         )
     return {str(key): setting for key, setting in value.items()}
 

@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from runner.config.instantiation import build_target, locate_target
-from runner.errors import ConfigError, Problem, SweepError
+from runner.errors import ConfigError, SweepError
 from runner.sweeps.objectives import Constraint, Objective, fail_if_nan, violation
 from runner.sweeps.search_space import SearchSpace, as_shown
 from runner.sweeps.sweep_directory import Attempt
@@ -92,13 +92,11 @@ def _of_url(url: str) -> RDBStorage:
     try:
         return _database(url)  # By now, another process may have created the tables.
     except Exception as error:
-        raise ConfigError(
-            Problem(
-                "hydra.sweeper.storage cannot be opened",
-                str(error).splitlines()[0],
-                "a URL such as sqlite:///study.db or postgresql://host/database, whose driver is"
-                " installed",
-            )
+        raise ConfigError.of(
+            "hydra.sweeper.storage cannot be opened",
+            str(error).splitlines()[0],
+            "a URL such as sqlite:///study.db or postgresql://host/database, whose driver is"
+            " installed",
         ) from error
 
 
@@ -171,13 +169,11 @@ class SearchStudy(optuna.Study):
         names = [objective.name for objective in self.objectives]
         goals = [objective.goal.value for objective in self.objectives]
         if stored_goals != goals or stored_names not in (None, names):
-            raise ConfigError(
-                Problem(
-                    f"the study {self.study_name!r} exists, with the objectives"
-                    f" {stored_names or ''} {stored_goals}",
-                    f"this sweep has {names} {goals}",
-                    "give hydra.sweeper.study_name another name, or repeat its objectives",
-                )
+            raise ConfigError.of(
+                f"the study {self.study_name!r} exists, with the objectives"
+                f" {stored_names or ''} {stored_goals}",
+                f"this sweep has {names} {goals}",
+                "give hydra.sweeper.study_name another name, or repeat its objectives",
             )
 
     def finished(self) -> list[FrozenTrial]:
@@ -196,13 +192,11 @@ class SearchStudy(optuna.Study):
             trial = self.ask(space.distributions())
         except _DRAWING_ERRORS as error:
             target = self._settings["sampler"]["_target_"]
-            raise SweepError(
-                Problem(
-                    f"hydra.sweeper.sampler is {target}, which draws no trial",
-                    f"{type(error).__name__}: {error}",
-                    "correct hydra.sweeper.sampler or the space; where a study was searched with"
-                    " another space, give hydra.sweeper.study_name another name, or resume=never",
-                )
+            raise SweepError.of(
+                f"hydra.sweeper.sampler is {target}, which draws no trial",
+                f"{type(error).__name__}: {error}",
+                "correct hydra.sweeper.sampler or the space; where a study was searched with"
+                " another space, give hydra.sweeper.study_name another name, or resume=never",
             ) from error
         trial.set_user_attr(OWNER, owner)
         return trial

@@ -303,7 +303,7 @@ def open_sweep(
         if resume == "must":
             state = f"{container} holds no sweep of this command"
             remedy = "use resume=auto to start one"
-            raise RunDirectoryError(Problem(state, "resume=must only resumes", remedy))
+            raise RunDirectoryError.of(state, "resume=must only resumes", remedy)
         directory = SweepDirectory(next_numbered_folder(container))
         directory.path.mkdir()
         _claim(directory, join=False)

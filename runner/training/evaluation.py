@@ -90,12 +90,10 @@ def chosen_weights(experiment: Experiment, which: str) -> Iterator[Weights]:
     try:
         (prefix,) = resolve(str(directory.path), which)
     except NoCheckpointError as error:
-        raise RunDirectoryError(
-            Problem(
-                f"{directory.path} has no checkpoint",
-                f"the run is {directory.load_record().status}",
-                "continue it with the command that started it",
-            )
+        raise RunDirectoryError.of(
+            f"{directory.path} has no checkpoint",
+            f"the run is {directory.load_record().status}",
+            "continue it with the command that started it",
         ) from error
     yield Weights(prefix, step_of(prefix), directory, experiment.config)
 
@@ -121,12 +119,10 @@ def evaluate_run(experiment: Experiment) -> Mapping[str, float]:
                 metrics = built.evaluation.evaluate(session)
     Interruption.check_swallowed()
     if not metrics:
-        raise ConfigError(
-            Problem(
-                "mode=evaluate: the model evaluates nothing",
-                "it has neither a test_step nor a loss",
-                "give it a test_step that returns metrics",
-            )
+        raise ConfigError.of(
+            "mode=evaluate: the model evaluates nothing",
+            "it has neither a test_step nor a loss",
+            "give it a test_step that returns metrics",
         )
     shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     experiment.screen.line(f"{weights}: {split.value}  {shown}")

@@ -49,11 +49,11 @@ def _of_callbacks(built: BuiltGraph) -> Mapping[str, tf.Variable]:
     epoch = built.training.epoch if built.training else None
     if epoch is None:
         return {}
-    own = {variable.ref() for variable in (epoch.saved, *epoch.variables)}
+    refs = {variable.ref() for variable in (epoch.saved, *epoch.variables)}
     return {
         name: variable
         for name, variable in built.variables.items()
-        if name == RATE or variable.ref() in own
+        if name == RATE or variable.ref() in refs
     }
 
 

@@ -12,17 +12,22 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.cluster.local import free_addresses
+from tests.tiny.forked import ROOT
 
 from .conftest import Command, wait_for
 
@@ -239,6 +244,57 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous:
     assert begins(worker_begins, known) >= steps
     evaluating.unlink()
     ends_well_after(watched, command, steps, synchronous=synchronous)
+
+
+def weights(command: Command, run: str) -> dict[str, Any]:
+    reader = tf.train.load_checkpoint(str(command.directory(run).checkpoints))
+    names = [name for name in reader.get_variable_to_shape_map() if "Iterator" not in name]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_collective_run_whose_tasks_are_killed_is_the_undisturbed_one(command: Command) -> None:
+    # With dropout, whose masks differ between tasks.
+    waits = ("cluster.recovery_wait_secs=0.2", "cluster.restarts=4", "tracking=none")
+    saves = ("train.steps=60", "train.checkpoint_every=10", "train.evaluate_every=1000")
+    given = (TINY, "cluster=collective", "cluster.workers=3", SLOW, *waits, *saves)
+    ends = Watched(command.start(*given))
+    assert ends.end() == 0, "\n".join(ends.lines)
+    expected = weights(command, "tiny/001")
+    assert expected["global_step"] == 60
+
+    watched = Watched(command.start(*given))
+    checkpoints = command.directory("tiny/002").checkpoints
+    wait_for(checkpoints / "model.ckpt-10.index", watched.process)
+    os.kill(watched.pid("worker 0"), signal.SIGKILL)
+    watched.wait(r"\[worker 0\] was killed by SIGKILL; .*")
+    watched.wait(r"\[chief\] ended with 137; .*")
+    watched.wait(r"\[chief\] cluster: trains from step [1-9]\d*")
+    wait_for(checkpoints / "model.ckpt-40.index", watched.process)
+    os.kill(watched.pid("chief", 2), signal.SIGKILL)
+    watched.wait(r"\[worker 0\] ended with 137; .*")
+    watched.wait(r"\[worker 1\] trains from step [45]0")
+    assert watched.end() == 0, "\n".join(watched.lines)
+    assert living(watched.pids()) == []
+    found = weights(command, "tiny/002")
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.soak
+def test_a_process_that_has_lost_another_has_no_use_for_collectives() -> None:
+    ports = [address.rpartition(":")[2] for address in free_addresses(2)]
+    program = ROOT / "tests" / "tiny" / "lost_collective.py"
+    done = subprocess.run(
+        [sys.executable, program, "0", *ports], capture_output=True, text=True, check=True
+    )
+    # Otherwise a session could continue without a restart of every task.
+    assert re.findall(r"^[12] \w+ True$", done.stdout, re.MULTILINE)[:2] == [
+        "1 UnavailableError True",
+        "2 UnavailableError True",
+    ], done.stdout
 
 
 @pytest.mark.soak

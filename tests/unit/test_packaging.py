@@ -178,49 +178,33 @@ def test_the_oldest_versions_are_the_lower_bounds() -> None:
         )
 
 
-CORE_ONLY = """
-import sys
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in sys.argv[1:]:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Refuse())
-import runner
-import keras, numpy as np
-from safetensors.numpy import save_file
-
-save_file({"d/kernel": np.ones((3, 2), "f"), "d/bias": np.ones(2, "f")}, "d.safetensors")
-model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="d")])
-runner.warm_start(model, {"d": {"checkpoint": "d.safetensors", "variables": {"include": ["*"]}}})
-print(model(np.ones((1, 3))).numpy().tolist(), [*runner.open_checkpoint("d.safetensors").tensors])
-"""
-
-
-# Of the extras, and modules of Python that Windows lacks.
-OTHERS = ["optuna", "ray", "tensorstore", "fsspec", "fcntl", "grp", "pwd", "resource", "termios"]
-
-
-def test_a_warm_start_needs_only_the_core_of_the_dependencies(tmp_path: Path) -> None:
-    listed = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("dependencies = [")[2]
-    core, separator, others = listed.partition("]\n")[0].partition("# For runs")
-    assert separator
-    assert "tensorflow" in core
-    modules = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
-    names = re.findall(r'^ +"([a-z0-9-]+)', others, re.MULTILINE)
-    refused = [modules.get(name, name) for name in names]
-    assert {"mlflow", "hydra", "pandas"} <= {*refused}
+def script(name: str, *arguments: str) -> str:
+    """Runs a script of `tests.tiny` and returns the last line that it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", CORE_ONLY, *refused, *OTHERS],
-        cwd=tmp_path,
+        [sys.executable, str(ROOT / "tests" / "tiny" / name), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "[[4.0, 4.0]] ['d/bias', 'd/kernel']\n"
+    return done.stdout.splitlines()[-1]
+
+
+def test_a_warm_start_needs_only_the_core_of_the_dependencies() -> None:
+    core: list[str] = PYPROJECT["dependency-groups"]["core"]
+    dependencies: list[str] = PROJECT["dependencies"]
+    assert core == dependencies[: len(core)]
+    modules = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
+    extras = ["optuna", "ray", "tensorstore", "fsspec"]
+    others = [Requirement(text).name for text in dependencies[len(core) :]]
+    refused = [modules.get(name, name) for name in others] + extras
+    assert {"mlflow", "hydra", "pandas", "scipy"} <= {*refused}
+    assert script("core_only.py", *refused) == "[[4.0, 4.0]] set()"
+
+
+def test_what_works_without_runs_needs_nothing_that_windows_lacks() -> None:
+    assert script("without_posix.py") == "[[4.0, 4.0]]"
 
 
 @pytest.mark.parametrize(("platform", "machine"), PLATFORMS)

@@ -13,15 +13,12 @@ import tensorflow as tf
 from rich.console import Console
 
 from runner.cluster.local import free_addresses
-from runner.cluster.sessions import ClusterTask
+from runner.cluster.sessions import ClusterTask, start_server
 from runner.config.cluster_spec import addresses_by_type
 from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.console import Screen
 from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
-
-# A server lives as long as its process, and so do the variables on it: each test gets new ones.
-Servers = dict[tuple[str, int], tf.compat.v1.train.Server]
 
 
 class Lines:
@@ -57,8 +54,10 @@ class InProcess:
             **{"max_wait_secs": 20.0, **changes},
         )
         spec = addresses_by_type(self.cluster)
-        self._servers: Servers = {
-            (kind, index): tf.compat.v1.train.Server(spec, job_name=kind, task_index=index)
+        # A server lives as long as its process, and so do the variables on it: each test gets new
+        # ones.
+        self._targets = {
+            (kind, index): start_server(tiny(cluster=self.config(kind, index)))
             for kind, hosts in spec.items()
             for index in range(len(hosts))
         }
@@ -69,7 +68,7 @@ class InProcess:
 
     def target(self, kind: str, index: int = 0) -> str:
         """Returns the master of a task's sessions."""
-        return str(self._servers[kind, index].target)
+        return self._targets[kind, index]
 
     def task(self, kind: str, lines: Lines | None = None, **changes: Any) -> ClusterTask:
         """Returns a task, with some fields of the experiment's configuration changed."""

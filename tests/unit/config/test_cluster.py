@@ -14,6 +14,7 @@ from runner.config.cluster import resolve
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,
+    ClusterMode,
     RunConfig,
     ScaffoldConfig,
     TaskConfig,
@@ -25,6 +26,9 @@ from tests.tiny.configs import tiny
 
 CHIEF, WORKER, PS = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 ADDRESSES = {"chief": [CHIEF], "worker": [WORKER], "ps": [PS]}
+
+
+COLLECTIVE = ClusterMode.collective
 
 
 def tf_config(kind: str = "worker", index: int = 0, **content: Any) -> dict[str, str]:
@@ -83,6 +87,16 @@ def test_workers_without_a_chief_are_a_cluster() -> None:
     found = resolve(tiny(), workers).cluster
     assert (found.task, found.workers) == (TaskConfig("chief", 0), 2)
     assert resolve(tiny(), tf_config(cluster={"worker": [CHIEF]})).cluster == ClusterConfig()
+
+
+def test_a_collective_cluster_has_no_parameter_servers() -> None:
+    local = ClusterConfig(local=True, mode=COLLECTIVE, workers=3)
+    assert resolve(tiny(cluster=local), {}).cluster.ps == 0
+    workers = tf_config("worker", 1, cluster={"worker": [CHIEF, WORKER]})
+    found = resolve(tiny(cluster=ClusterConfig(mode=COLLECTIVE)), workers).cluster
+    assert (found.task, found.workers, found.ps) == (TaskConfig("worker", 0), 2, 0)
+    averaged = tiny(cluster=local, train=TrainConfig(ema_decay=0.9))
+    assert resolve(averaged, {}).cluster.workers == 3
 
 
 def test_a_port_in_use_is_reported_before_anything_starts() -> None:
@@ -148,6 +162,29 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             {"cluster": ClusterConfig(local=True, workers=2, backup=2, synchronous=True)},
             {},
             ["cluster.backup is 2, and 2 workers train"],
+        ),
+        (
+            {
+                "cluster": ClusterConfig(
+                    local=True, mode=COLLECTIVE, ps=2, synchronous=True, backup=1
+                )
+            },
+            {},
+            [
+                "cluster.ps is 2, cluster.synchronous is true, cluster.backup is 1, and "
+                "cluster.mode is collective",
+                "cluster.mode is collective, and cluster.workers is 1",
+            ],
+        ),
+        (
+            {"cluster": ClusterConfig(mode=COLLECTIVE)},
+            tf_config(),
+            ["TF_CONFIG: there are parameter servers, and cluster.mode is collective"],
+        ),
+        (
+            {"cluster": ClusterConfig(mode=COLLECTIVE)},
+            {},
+            ["cluster.mode is collective, and there is no cluster"],
         ),
         (
             {

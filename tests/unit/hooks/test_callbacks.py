@@ -103,7 +103,7 @@ def test_callbacks_see_and_do_what_they_do_in_fit(case: str, tmp_path: Path) -> 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 # A file of a run that fails, which CSVLogger leaves open.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("model", ["net", "stepping"])
+@pytest.mark.parametrize("model", ["net", pytest.param("stepping", marks=pytest.mark.soak)])
 def test_a_killed_run_with_callbacks_and_hooks_ends_as_if_it_had_not(
     model: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,387 @@
+"""Sessions of tasks that all hold the model: they begin together, and end when one of them is lost.
+
+A process that has lost another in a collective cannot take part in one again: TensorFlow then says
+"Restart your program to reset". So every session is the process's only one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from runner.cluster.channel import (
+    Channel,
+    FirstServer,
+    listed,
+    missing_of,
+    require_agreement,
+    shared_settings,
+)
+from runner.cluster.collective import CollectiveReplica, Ending, InputPosition
+from runner.cluster.sessions import (
+    ClusterTask,
+    is_over,
+    lost_task,
+    naming_missing_tasks,
+    session_config,
+    start_server,
+)
+from runner.config.cluster_spec import needed_tasks, own_name, trainer_name
+from runner.config.schema import RunConfig
+from runner.console import Screen
+from runner.errors import ClusterError, ConfigError, Problem
+from runner.graph.build import build_graph
+from runner.graph.built_graph import BuiltGraph
+from runner.graph.graph_spec import local_init_op
+from runner.hooks import StopWhenHook
+from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
+from runner.system.signals import Interruption
+
+_Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
+_Session: TypeAlias = tf.compat.v1.Session
+
+_POLL_SECONDS = 0.5
+
+
+class PeerWatch:
+    """Closes a session when another task is lost, because the session's step would wait for it.
+
+    Where a connection breaks, TensorFlow itself ends the step. This notices a machine that vanishes
+    silently, and a process that was started again where none of its steps was under way.
+
+    Args:
+      is_lost: whether a task is lost.
+      session: the session to close.
+      poll_secs: how often to check.
+    """
+
+    def __init__(self, is_lost: Callable[[], bool], session: _Session, poll_secs: float) -> None:
+        self._is_lost, self._session, self._poll_secs = is_lost, session, poll_secs
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Starts watching, until `end`."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stops watching; the session is used no longer, or needs the others no longer."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._poll_secs):
+            try:
+                lost = self._is_lost()
+            except RuntimeError:
+                return  # The session is closed.
+            except tf.errors.OpError:
+                continue  # It is being closed, or a server is.
+            if lost and not self._ended.is_set():
+                self._session.close()
+                return
+
+
+class CollectiveChiefSessionCreator(ChiefSessionCreator):
+    """The `ChiefSessionCreator` of a chief that gives its values to all other tasks.
+
+    Args:
+      task: this process.
+      run: the run's directory, relative to the configured `run_dir`.
+      built: the graph.
+      replica: this process's copy of it.
+      **arguments: the arguments of `ChiefSessionCreator` except `master` and `config`.
+
+    Attributes:
+      channel: in the default graph.
+      watch: of the session's other tasks.
+    """
+
+    watch: PeerWatch
+
+    def __init__(
+        self,
+        task: ClusterTask,
+        run: str,
+        *,
+        built: BuiltGraph,
+        replica: CollectiveReplica,
+        **arguments: Any,
+    ) -> None:
+        cluster = task.cluster
+        super().__init__(master=task.target, config=session_config(cluster), **arguments)
+        self._task, self._run, self._created = task, run, False
+        self.channel = Channel(cluster)
+        self._position = InputPosition(built)
+        self._take_over = replica.take_over(built.variables)
+
+    def create_session(self) -> _Session:
+        """Prepares a session like its base class, and waits for the other tasks to join it.
+
+        Raises:
+          ClusterError: when they do not in time; a `LostServerError` when one is lost.
+        """
+        if self._created:
+            raise lost_task(self._task.cluster)
+        self._created = True
+        with self._task.interruption.interruptible():
+            session = super().create_session()
+            self.channel.settings.set(session, shared_settings(self._task.config))
+            self.channel.run.set(session, self._run)
+            members = self._members(session)
+            self.channel.position.set(session, self._position.content(session))
+            self.channel.ready.set(session, json.dumps(members))
+            peers = needed_tasks(self._task.cluster)
+
+            def is_lost() -> bool:
+                return bool(missing_of(peers)) or self._joined(session) != members
+
+            self.watch = PeerWatch(is_lost, session, self._task.cluster.recovery_wait_secs)
+            self.watch.start()
+            session.run(self._take_over)
+            return session
+
+    def dismiss(self) -> None:
+        """Tells the other tasks that this process trains with them no longer."""
+        config = session_config(self._task.cluster)
+        with tf.Graph().as_default():
+            ready = Channel(self._task.cluster).ready
+            with _Session(self._task.target, config=config) as session:
+                ready.clear(session)
+
+    def _joined(self, session: _Session) -> dict[str, str | None]:
+        return {task: joined.text(session) for task, joined in self.channel.joined.items()}
+
+    def _members(self, session: _Session) -> dict[str, str | None]:
+        """Waits until every other task has joined, and returns the names of their processes."""
+        cluster, limit = self._task.cluster, self._task.cluster.max_wait_secs
+        tasks, deadline = needed_tasks(cluster), time.monotonic() + limit
+        announced: list[str] = []
+        while True:
+            members = self._joined(session)
+            late = missing_of(tasks)
+            late += [task for task, name in members.items() if name is None and task not in late]
+            if not late:
+                return members
+            if late != announced:
+                self._task.screen.line(f"waits for {listed(tasks, late)}, {limit:g} s at most")
+                announced = late
+            if time.monotonic() >= deadline:
+                raise ClusterError(
+                    Problem(
+                        f"{listed(tasks, late)} {'has' if len(late) == 1 else 'have'} not joined",
+                        f"waited for {limit:g} s (cluster.max_wait_secs); all tasks begin together",
+                        "look at the logs of these tasks and restart them, or fix their addresses",
+                    )
+                )
+            time.sleep(min(cluster.recovery_wait_secs, 1.0))
+
+
+class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
+    """Creates the session of a worker, with the chief's values.
+
+    Args:
+      task: this process.
+      built: the graph.
+      replica: this process's copy of it.
+
+    Attributes:
+      watch: of the chief.
+      server: where the chief announces.
+      name: the name of this process, by which the chief knows it from one before it.
+    """
+
+    watch: PeerWatch
+
+    def __init__(self, task: ClusterTask, built: BuiltGraph, replica: CollectiveReplica) -> None:
+        training = built.training
+        initializer = [] if training is None else [training.input_initializer]
+        scaffold = tf.compat.v1.train.Scaffold(
+            local_init_op=local_init_op(built.scaffold, *initializer), saver=built.saver
+        )
+        super().__init__(scaffold, task.target, session_config(task.cluster))
+        self._task, self._created = task, False
+        self.server, self.name = FirstServer(task.cluster), uuid.uuid4().hex
+        self._position = InputPosition(built)
+        self._take_over = replica.take_over(built.variables)
+
+    def create_session(self) -> _Session:
+        """Joins the chief, and returns a new session when all tasks have.
+
+        Raises:
+          ClusterError: when the chief does not come in time, or has other settings; a
+            `LostServerError` when a task is lost.
+        """
+        if self._created:
+            raise lost_task(self._task.cluster)
+        self._created = True
+        with self._task.interruption.interruptible():
+            session = super().create_session()
+            self._join()
+            position = self.server.ask(lambda asked, channel: channel.position.content(asked))
+            self._position.restore(session, position)
+            self.watch = PeerWatch(
+                lambda: not self.is_member(), session, self._task.cluster.recovery_wait_secs
+            )
+            self.watch.start()
+            session.run(self._take_over)
+            return session
+
+    def is_member(self) -> bool:
+        """Returns whether the chief answers, and trains with this process."""
+        ready = self.server.ask(lambda session, channel: channel.ready.text(session))
+        return ready is not None and self.name in json.loads(ready).values()
+
+    def _join(self) -> None:
+        """Waits until the chief has its values and all tasks."""
+        cluster, limit = self._task.cluster, self._task.cluster.max_wait_secs
+        here, deadline = trainer_name(cluster), time.monotonic() + limit
+        (address,) = cluster.addresses.chief
+        announced = False
+        while True:
+            settings = self.server.ask(lambda session, channel: channel.settings.text(session))
+            require_agreement(self._task.config, settings)
+            if settings is not None:
+                # Again each time: a chief that has started anew knows of no task.
+                self.server.ask(lambda asked, channel: channel.joined[here].set(asked, self.name))
+            if self.is_member():
+                return
+            if not announced:
+                self._task.screen.line(
+                    f"waits for the chief at {address} and all other tasks, {limit:g} s at most"
+                )
+                announced = True
+            if time.monotonic() >= deadline:
+                raise ClusterError(
+                    Problem(
+                        f"training has not begun within {limit:g} s",
+                        f"the chief at {address} begins it when all tasks have joined",
+                        "look at the chief's log; a larger cluster.max_wait_secs waits longer",
+                    )
+                )
+            time.sleep(min(cluster.recovery_wait_secs, 1.0))
+
+
+class EndTogetherHook(_Hook):
+    """Ends the session of all tasks when the chief's ends in good order.
+
+    It is the first hook to end: the others evaluate and save, for which the chief needs no task.
+
+    Args:
+      creator: of the chief's session.
+      replica: the chief's copy of the graph.
+      interrupted: whether the run is to be resumed later.
+    """
+
+    def __init__(
+        self,
+        creator: CollectiveChiefSessionCreator,
+        replica: CollectiveReplica,
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self._creator, self._replica, self._interrupted = creator, replica, interrupted
+
+    def end(self, session: _Session) -> None:
+        """Takes part in the step that the others wait in, and tells them that it is none."""
+        ending = Ending.LEFT if self._interrupted() else Ending.FINISHED
+        session.run(self._replica.end_op, {self._replica.chief_ending: ending.value})
+        self._creator.watch.end()
+
+
+class FollowHook(_Hook):
+    """Ends a worker's session with the chief's.
+
+    After the last step it waits until the chief has saved it: a chief that dies before that resumes
+    from an earlier step, and needs its workers.
+
+    Args:
+      task: this process.
+      creator: of this worker's session.
+      ending: see `CollectiveReplica`.
+    """
+
+    def __init__(
+        self, task: ClusterTask, creator: CollectiveWorkerSessionCreator, ending: tf.Tensor
+    ) -> None:
+        self._task, self._creator, self._ending = task, creator, ending
+
+    def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
+        """Prints where training begins."""
+        step = session.run(tf.compat.v1.train.get_global_step())
+        self._task.screen.line(f"trains from step {step}")
+
+    def before_run(self, run_context: Any) -> Any:
+        """Requests how the step ends."""
+        return tf.compat.v1.train.SessionRunArgs(self._ending)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Stops when the chief has ended.
+
+        Raises:
+          LostServerError: when the chief is to be resumed, or dies before it has saved.
+        """
+        if not run_values.results:
+            return
+        self._creator.watch.end()
+        if Ending(run_values.results) is Ending.LEFT:
+            self._task.interruption.check()
+            raise lost_task(self._task.cluster)
+        server, cluster = self._creator.server, self._task.cluster
+        while not server.ask(lambda session, channel: channel.saved.is_set(session)):
+            self._task.interruption.check()
+            if not self._creator.is_member():
+                raise lost_task(cluster)
+            time.sleep(_POLL_SECONDS)
+        server.ask(lambda session, channel: channel.ended[own_name(cluster)].set(session))
+        run_context.request_stop()
+
+
+def run_collective_worker(config: RunConfig, screen: Screen) -> None:
+    """Trains until the chief has saved the last step.
+
+    After a signal a worker continues until the chief has left, or `session.grace_seconds` are
+    nearly over: no task can take a step without it.
+
+    Raises:
+      ClusterError: when other tasks do not come in time, or the chief has other settings; a
+        `LostServerError` when one is lost, after which this process is to start again.
+      ConfigError: when the training data end.
+      InterruptedRunError: after a signal.
+      UserCodeError: when an operation of the experiment's own code raises an error.
+    """
+    with Interruption(config.session.grace_seconds).handled() as interruption:
+        task = ClusterTask(config, screen, interruption, start_server(config))
+        replica = CollectiveReplica(config.cluster)
+        # The configured hooks run in the chief.
+        built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
+        missing = naming_missing_tasks(config.cluster)
+        with built.calls.explaining(), interruption.deferred(), missing:
+            _train(task, built, replica)
+        interruption.check()
+    screen.line("done")
+
+
+def _train(task: ClusterTask, built: BuiltGraph, replica: CollectiveReplica) -> None:
+    training = built.training
+    if training is None:
+        raise ValueError("the graph was built without a training step")
+    with built.graph.as_default():
+        creator = CollectiveWorkerSessionCreator(task, built, replica)
+        hooks: Sequence[_Hook] = (
+            FollowHook(task, creator, replica.ending),
+            StopWhenHook(lambda: is_over(task.interruption.remaining(), needed=True)),
+        )
+        with MonitoredSession(creator, hooks) as session:
+            while not session.should_stop():
+                try:
+                    training.run_step(session)
+                except tf.errors.OutOfRangeError as error:
+                    # MonitoredSession would take it for an orderly end.
+                    raise ConfigError(training.input_ended(task.config.train.steps)) from error
