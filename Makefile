@@ -33,7 +33,7 @@ INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PI
 # Arguments for the command that a target runs: make run ARGS="train.steps=100".
 ARGS ?=
 
-.PHONY: help run test test-versions soak bench docs pictures dist check format constraints clean same-python
+.PHONY: help run test test-versions soak gpu-check bench docs pictures dist check format constraints clean same-python
 .NOTPARALLEL:
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo 'make test         run the tests: pytest $$ARGS'
 	@echo 'make test-versions  run the tests that depend on versions with the oldest, middle and newest ones'
 	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
+	@echo 'make gpu-check    train on two devices and compare with one: GPUs, or logical CPUs without them'
 	@echo 'make bench        run all benchmarks (20 minutes, 3 GB of disk for a while)'
 	@echo 'make docs         build the site in site/, its links checked (Python 3.11 or newer)'
 	@echo 'make pictures     make the pictures of the docs anew (needs chromium and tmux)'
@@ -76,6 +77,12 @@ $(VERSIONS:%=tested-%): tested-%: .venv-%/installed
 
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)
+
+# On GPUs TensorFlow would round float32 to TF32 and add in any order.
+gpu-check: $(VENV)/installed-dev
+	NVIDIA_TF32_OVERRIDE=0 TF_DETERMINISTIC_OPS=1 TF_FORCE_GPU_ALLOW_GROWTH=true \
+		$(VENV_PYTHON) -m pytest -m 'soak or not soak' tests/unit/graph/test_devices.py $(ARGS)
+	$(VENV_PYTHON) -m benchmarks.devices
 
 bench: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m benchmarks $(ARGS)

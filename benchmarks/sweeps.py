@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import shutil
@@ -20,11 +21,15 @@ from benchmarks.harness import Result, compare, options, report, shown
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNNER = ("-m", "runner", "--config-dir", str(ROOT / "tests" / "tiny" / "conf"))
+# What this process finds besides, such as peers that are installed in a folder, first of all ROOT.
+PATHS = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
 TRIALS = 8
 TINY = (*RUNNER, "+experiment=tiny")
 SEEDS = "seed=" + ",".join(map(str, range(TRIALS)))
 DATABASE = "mlflow.db"
+RATES = "optimizer.learning_rate=1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1,3e-1"
 ONE_SWEEP_LIMIT = 0.3
+KERAS_TUNER_LIMIT = 0.8
 OVERHEAD_LIMIT_S = 0.5
 # At least 1.6 times as fast.
 TWO_PROCESSES_LIMIT = 1 / 1.6
@@ -40,7 +45,7 @@ def run(folder: Path, *arguments: str) -> float:
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": PATHS},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -150,6 +155,27 @@ def short_trials(prepared: Path, repeats: int, steps: int) -> list[Result]:
     return compare("eight short trials", "s", ways, {"one sweep": ONE_SWEEP_LIMIT}, repeats)
 
 
+def keras_tuner(prepared: Path, repeats: int, steps: int) -> list[Result]:
+    """Compares a sweep with a search by KerasTuner and MLflow's autologging."""
+    if any(importlib.util.find_spec(name) is None for name in ("keras_tuner", "tensorboard")):
+        print("eight short trials by KerasTuner: pip install keras-tuner tensorboard")
+        return []
+
+    def way(*arguments: str) -> Callable[[], float]:
+        def seconds() -> float:
+            with fresh(prepared) as folder:
+                return run(folder, *arguments)
+
+        return seconds
+
+    ways = {
+        "KerasTuner": way("-m", "benchmarks.keras_tuner_search", str(TRIALS)),
+        "one sweep": way(*TINY, "-m", RATES),
+    }
+    case = "eight short trials with MLflow"
+    return compare(case, "s", ways, {"one sweep": KERAS_TUNER_LIMIT}, repeats)
+
+
 def overhead(prepared: Path, repeats: int, steps: int) -> list[Result]:
     """Measures what a trial takes beyond building and training.
 
@@ -185,7 +211,12 @@ def two_processes(prepared: Path, repeats: int, steps: int) -> list[Result]:
     return compare(case, "s", ways, {"in two of joblib's": TWO_PROCESSES_LIMIT}, repeats)
 
 
-CASES = {"short-trials": short_trials, "overhead": overhead, "processes": two_processes}
+CASES = {
+    "short-trials": short_trials,
+    "keras-tuner": keras_tuner,
+    "overhead": overhead,
+    "processes": two_processes,
+}
 
 
 def main() -> int:

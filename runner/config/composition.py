@@ -52,7 +52,7 @@ RAISED = (
 Compose = Callable[[Sequence[str]], DictConfig]
 
 _FREE = re.compile(
-    r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?"
+    r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?|devices\.[^=]+"
     r"|hydra\.sweeper\.(params|objectives|constraints)(\.[^=]+)?)="
 )
 
@@ -85,8 +85,9 @@ def _composed(
 def with_plus_plus(override: str) -> str:
     """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
 
-    Likewise of an expectation, whose keys are names of scaffolds, and of mappings of a sweeper.
-    Hydra knows only the keys that the YAML holds; ours are checked by `validate` and the sweeper.
+    Likewise of the devices, of an expectation, whose keys are names of scaffolds, and of mappings
+    of a sweeper. Hydra knows only the keys that the YAML holds; ours are checked by `validate` and
+    the sweeper.
     """
     return f"++{override}" if _FREE.match(override) else override
 

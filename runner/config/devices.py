@@ -19,8 +19,11 @@ def read_devices(value: Any) -> tuple[DevicesConfig, list[Problem]]:
     """Returns the devices of a configuration, from a mapping or its short form, and its problems.
 
     Args:
-      value: plain values, such as 2, `all`, `[0, 1]` or `{"count": 2}`, or a `DevicesConfig`.
+      value: plain values, such as 2, `all`, `[0, 1]`, `{"count": 2}` or None for the default; or a
+        `DevicesConfig`.
     """
+    if value is None:
+        return DevicesConfig(), []
     if isinstance(value, DevicesConfig):
         value = asdict(value)
     problems: list[Problem] = []

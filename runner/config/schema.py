@@ -261,9 +261,6 @@ class RunConfig:
 def to_compose() -> RunConfig:
     """Returns the defaults over which OmegaConf merges a configuration.
 
-    It merges neither a list into a mapping nor the reverse, but either into null; and no number
-    into a typed mapping.
+    It merges neither a list or a number into a mapping nor the reverse, but all of them into null.
     """
-    return RunConfig(
-        scaffolds=None, devices={"count": 1, "batch": "global", "sync_batch_norm": False}
-    )
+    return RunConfig(scaffolds=None, devices=None)

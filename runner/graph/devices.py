@@ -13,7 +13,7 @@ import tensorflow as tf
 from runner.config.schema import DevicesConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.parallel_call import ParallelCall
+from runner.graph.parallel_call import ParallelCall, parallel_calls
 from runner.internals.keras import layers_of
 
 # Logical CPU devices share the cores, and are for trying out.
@@ -69,6 +69,12 @@ class Devices:
             )
         return ParallelCall(model, self.names, synchronized=self.synchronized)
 
+    def dividing_calls(self) -> AbstractContextManager[object]:
+        """Divides the batches of Keras models that a step of the model's own calls within."""
+        if not self.several:
+            return nullcontext()
+        return parallel_calls(self.names, synchronized=self.synchronized)
+
     def next_batch(self, source: TrainingInput) -> tuple[Any, tf.Tensor]:
         """Returns the batch of a step, and how long the step waited for it in seconds, float64."""
         batch, waited = source.next()
@@ -79,11 +85,12 @@ class Devices:
             waited += seconds
         return batch, waited
 
-    def notes(self, model: Any, source: TrainingInput) -> list[str]:
+    def notes(self, model: Any, data: Any, source: TrainingInput) -> list[str]:
         """Returns lines on the placement of the steps of a model."""
         if not self.several:
             return [f"devices: {name}" for name in self.names]
-        count, size = len(self.names), tf.nest.flatten(source.element_spec)[0].shape[0]
+        known = tf.nest.flatten(source.element_spec)[0].shape[0]
+        count, size = len(self.names), known or getattr(data, "batch_size", None)
         total = self.batches * size if size else None
         parts = f"{total} examples: {_divided(total, count)}" if total else "the batch of a step"
         copied = sum(_bytes(variable) for variable in model.variables)
@@ -147,9 +154,7 @@ def _physical(kind: str) -> int:
 def _divided(size: int, count: int) -> str:
     """Describes the parts of a batch, e.g. `32 each`."""
     least, rest = divmod(size, count)
-    return (
-        f"{least} each" if not rest else f"{least + 1} on the first {rest}, {least} on the others"
-    )
+    return f"parts of {least + 1} and {least}" if rest else f"{least} each"
 
 
 def _bytes(variable: Any) -> int:

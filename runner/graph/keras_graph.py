@@ -22,7 +22,7 @@ from runner.graph.built_graph import (
     Training,
 )
 from runner.graph.calls import Calls
-from runner.graph.devices import devices_of
+from runner.graph.devices import Devices, devices_of
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized, features_of, takes_its_own_steps
@@ -69,13 +69,16 @@ class KerasGraph(GraphMaker):
 
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
         """Builds the forward passes that train and evaluate, and the update of the variables."""
-        config, devices = self.config, devices_of(self.config.devices)
+        # An evaluation needs one device, and the machine may have no more.
+        config, devices = self.config, devices_of(self.config.devices) if train else Devices()
         with new_graph(config, replica) as graph, devices.scope(), dtype_policy(config):
             data = build_data(config)
             with replica.partitioned():
                 model = build_model(config)
             if takes_its_own_steps(model):
-                return self._with_own_steps(model, data, split, train=train, replica=replica)
+                return self._with_own_steps(
+                    model, data, split, train=train, replica=replica, devices=devices
+                )
             with replica.partitioned():
                 objective, calls = Objective(config, model), Calls(config)
                 notes = list(objective.notes)
@@ -107,18 +110,30 @@ class KerasGraph(GraphMaker):
             trained = [*parts.trained(of_model).values()]
             training = step.build(trained, evaluation.metrics, model) if step else None
             if source is not None:
-                notes += [*devices.notes(model, source), *replica.notes()]
+                notes += [*devices.notes(model, data, source), *replica.notes()]
             if training is not None and config.callbacks:
                 training = replace(training, epoch=objective.epoch(training.train_op, graph))
             return parts.built(of_model, training, evaluation, notes=notes)
 
     def _with_own_steps(
-        self, model: Any, data: Data, split: str, *, train: bool, replica: Replica
+        self,
+        model: Any,
+        data: Data,
+        split: str,
+        *,
+        train: bool,
+        replica: Replica,
+        devices: Devices,
     ) -> BuiltGraph:
         """Builds the same of a model that overrides Keras's steps, in the model's graph."""
         config = self.config
-        steps = ModelSteps(config, model)
-        source = training_input(config, data, replica, labelled=False) if train else None
+        steps = ModelSteps(config, model, devices)
+        per_step = devices.batches
+        source = (
+            training_input(config, data, replica, labelled=False, per_step=per_step)
+            if train
+            else None
+        )
         parts = _Parts(config, model, data, source, Calls(config))
         parts.require_sources(parts.variables())
         norms: dict[Any, bool] = {}
@@ -147,6 +162,7 @@ class KerasGraph(GraphMaker):
             if variable.ref() not in of_optimizers
         }
         notes = [*steps.notes(), *statistics_notes(norms)]
+        notes += devices.notes(model, data, source) if source else []
         return parts.built(of_model, training, evaluation, notes=notes)
 
     def serving(self, checkpoint: str) -> ServingGraph:

@@ -19,6 +19,7 @@ from runner.config.composition import default_optimizer
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, UserCodeError
 from runner.graph.built_graph import Training
+from runner.graph.devices import Devices
 from runner.graph.epochs import epoch_metrics
 from runner.graph.evaluation import (
     Evaluation,
@@ -95,16 +96,18 @@ class ModelSteps:
     Args:
       config: the run's configuration.
       model: a Keras model that overrides a step.
+      devices: the devices that train it.
 
     Raises:
       ConfigError: when the configuration asks for what only the runner's own step does.
     """
 
-    def __init__(self, config: RunConfig, model: keras.Model) -> None:
+    def __init__(self, config: RunConfig, model: keras.Model, devices: Devices) -> None:
         problems = list(_unused_keys(config, model))
         if problems:
             raise ConfigError(*problems)
         self._config, self._model, self._evaluates = config, model, False
+        self._devices = devices
         self._global_step = tf.compat.v1.train.get_or_create_global_step()
 
     def _can_evaluate(self, batches: tf.data.Dataset) -> bool:
@@ -116,8 +119,9 @@ class ModelSteps:
 
     def train(self, source: TrainingInput) -> Training:
         """Adds the training step; it creates variables that the model creates when it is called."""
-        batch, waited = source.next()
-        values, ran = self._call("train_step", batch)
+        batch, waited = self._devices.next_batch(source)
+        with self._devices.dividing_calls():
+            values, ran = self._call("train_step", batch)
         # Kept over steps, metrics would depend on when the run began. Callbacks see them kept over
         # an epoch, as in `fit`, and checkpoints then hold them.
         if not values:

@@ -8,8 +8,8 @@ variable up. So no value needs a weight of its own, and a checkpoint knows nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -17,7 +17,14 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.graph.joint_moments import JointMoments
-from runner.internals.keras import add_losses, layers_of, mask_of, seeds_of, set_mask
+from runner.internals.keras import (
+    add_losses,
+    layers_of,
+    mask_of,
+    replaced_calls,
+    seeds_of,
+    set_mask,
+)
 from runner.internals.tensorflow import called_functions, function_nodes
 
 # Lies between the seeds of two devices: odd, so that no number of devices repeats one.
@@ -42,21 +49,70 @@ class ParallelCall:
     def __init__(self, model: Any, devices: Sequence[str], *, synchronized: bool) -> None:
         self._model, self._devices, self._synchronized = model, devices, synchronized
 
-    def __call__(self, features: Any, *, training: bool) -> Any:
-        """Returns the outputs of the whole batch.
+    def __call__(self, features: Any, **options: Any) -> Any:
+        """Returns the outputs of the whole batch; `options` are those of the call, as `training`.
 
         Raises:
           ConfigError: when features or outputs cannot be divided, or a layer changes state that the
             devices cannot share.
         """
+        variables = self._variables()
+        values = [tf.convert_to_tensor(variable.value) for variable in variables]
+        outputs, losses = self._towers(variables, values, features, options)
+        add_losses(self._model, losses)
+        return outputs
+
+    def for_tapes(self, features: Any, **options: Any) -> Any:
+        """Returns the same for a `tf.GradientTape`, which places no gradient where its value is."""
+        variables, structures = self._variables(), []
+        values = [tf.convert_to_tensor(variable.value) for variable in variables]
+        inputs = [*values, *tf.nest.flatten(features)]
+
+        @tf.custom_gradient
+        def compute(*arguments: tf.Tensor) -> Any:
+            copied, divided = arguments[: len(values)], arguments[len(values) :]
+            packed = tf.nest.pack_sequence_as(features, divided)
+            structures.append(self._towers(variables, copied, packed, options))
+            results = tf.nest.flatten(structures[0])
+
+            def gradient(*upstream: tf.Tensor) -> Any:
+                pairs = [
+                    (result, above)
+                    for result, above in zip(results, upstream, strict=True)
+                    if result.dtype.is_floating
+                ]
+                return tf.compat.v1.gradients(
+                    [result for result, _ in pairs],
+                    arguments,
+                    [above for _, above in pairs],
+                    colocate_gradients_with_ops=True,
+                )
+
+            return results, gradient
+
+        results = compute(*inputs)
+        for result, inner in zip(results, tf.nest.flatten(structures[0]), strict=True):
+            set_mask(result, mask_of(inner))
+        outputs, losses = tf.nest.pack_sequence_as(structures[0], results)
+        add_losses(self._model, losses)
+        return outputs
+
+    def _variables(self) -> list[keras.Variable]:
+        """Returns what a call may read or change."""
+        state = (*self._model.variables, *self._model.metrics_variables)
+        return [*{id(variable): variable for variable in state}.values()]
+
+    def _towers(
+        self,
+        variables: Sequence[keras.Variable],
+        values: Sequence[tf.Tensor],
+        features: Any,
+        options: Mapping[str, Any],
+    ) -> tuple[Any, list[tf.Tensor]]:
+        """Returns the outputs and the sum of the losses of calls on all devices, from `values`."""
         model, graph = self._model, tf.compat.v1.get_default_graph()
         before = len(graph.get_operations())
-        by_id = {
-            id(variable): variable for variable in (*model.variables, *model.metrics_variables)
-        }
-        variables = list(by_id.values())
         seeds = {id(seed) for seed in seeds_of(model)}
-        values = [tf.convert_to_tensor(variable.value) for variable in variables]
         shares, parts = _divided(features, len(self._devices))
         moments = JointMoments(self._devices, always=self._synchronized)
         outputs, towers, sums = [], [], list[tf.Tensor]()
@@ -71,19 +127,45 @@ class ParallelCall:
                 stack.enter_context(_recording_sums(model, sums))
                 tower = keras.StatelessScope(mapping, collect_losses=True)
                 stack.enter_context(tower)
-                outputs.append(model(part, training=training))
+                outputs.append(model(part, **options))
             towers.append((tower, copies))
         _require_shareable(graph.get_operations()[before:], towers[0][0], variables)
         moments.connect()
         with tf.device(self._devices[0]):
-            losses = [tower.losses for tower, _ in towers]
-            add_losses(model, _total_losses(losses, sums, shares))
             for number, variable in enumerate(variables):
                 changes = [
                     (tower.get_current_value(variable), copies[number]) for tower, copies in towers
                 ]
                 _update(variable, values[number], changes)
-            return _joined(outputs, parts[0])
+            losses = _total_losses([tower.losses for tower, _ in towers], sums, shares)
+            return _joined(outputs, parts[0]), losses
+
+
+def parallel_calls(devices: Sequence[str], *, synchronized: bool) -> AbstractContextManager[None]:
+    """Lets every Keras model that is called within divide its batch; for steps of their own.
+
+    Calls with other arguments than tensors and `training` stay on the first device, as do layers.
+    """
+    within = False
+
+    def calling(original: Callable[..., Any], layer: Any, *args: Any, **options: Any) -> Any:
+        nonlocal within
+        divides = isinstance(layer, keras.Model) and layer.built and len(args) == 1
+        if within or not divides or options.keys() - {"training"} or not _are_divisible(args[0]):
+            return original(layer, *args, **options)
+        within = True
+        try:
+            call = ParallelCall(layer, devices, synchronized=synchronized)
+            return call.for_tapes(args[0], **options)
+        finally:
+            within = False
+
+    return replaced_calls(calling)
+
+
+def _are_divisible(features: Any) -> bool:
+    tensors = tf.nest.flatten(features)
+    return all(isinstance(tensor, tf.Tensor) and tensor.shape.rank != 0 for tensor in tensors)
 
 
 def _divided(features: Any, count: int) -> tuple[list[Any], list[Any]]:
@@ -93,7 +175,7 @@ def _divided(features: Any, count: int) -> tuple[list[Any], list[Any]]:
     """
     tensors = tf.nest.flatten(features)
     for tensor in tensors:
-        if not tf.is_tensor(tensor) or not isinstance(tensor, tf.Tensor) or tensor.shape.rank == 0:
+        if not _are_divisible(tensor):
             kind = "a scalar" if isinstance(tensor, tf.Tensor) else type(tensor).__name__
             raise ConfigError(
                 Problem(

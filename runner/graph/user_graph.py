@@ -38,7 +38,7 @@ from runner.graph.serving import SIGNATURE, fed_predictions
 from runner.graph.training_step import rollback_count
 from runner.graph.variables import checkpoint_saver, name_variables, saved_as, variable_specs
 from runner.restoration.model_variables import which_train
-from runner.session.fetches import operations_for
+from runner.session.fetches import operations_for, operations_run
 from runner.system.user_code import located, raised, raised_by_operation, staying
 
 # Types of operations, by their beginnings, at which an input can end.
@@ -263,9 +263,7 @@ class UserGraph(GraphMaker):
             and value.shape.rank in (None, 0)
         }
         require_objective(self.config.train.objective, [*numbers])
-        ends = any(
-            operation.type.startswith(_ENDING) for operation in operations_for([evaluation.update])
-        )
+        ends = any(kind.startswith(_ENDING) for kind, _ in operations_run([evaluation.update]))
         evaluation = replace(
             evaluation,
             values=numbers,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,23 +164,31 @@ def set_mask(tensor: Any, mask: Any) -> None:
     backend.set_keras_mask(tensor, mask)
 
 
-@contextmanager
-def replaced_moments(moments: Callable[..., Any]) -> Iterator[None]:
+def replaced_moments(moments: Callable[..., Any]) -> AbstractContextManager[None]:
     """Lets batch-norm layers use other statistics of a batch within the block.
 
     Keras's `synchronized=True` needs a `tf.distribute.Strategy`. `moments` takes Keras's own
     method, the layer, its inputs and mask, and returns mean and variance.
     """
-    original = keras.layers.BatchNormalization._moments
+    return _replaced(keras.layers.BatchNormalization, "_moments", moments)
 
-    def replaced(layer: Any, inputs: Any, mask: Any) -> Any:
-        return moments(original, layer, inputs, mask)
 
-    keras.layers.BatchNormalization._moments = replaced
+def replaced_calls(call: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Lets `call` make the calls of layers within; it takes Keras's own, the layer, and arguments.
+
+    Keras has no hooks for calls. An attribute `call` of a layer would be tracked by it.
+    """
+    return _replaced(keras.Layer, "__call__", call)
+
+
+@contextmanager
+def _replaced(kind: type, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    original = getattr(kind, name)
+    setattr(kind, name, lambda layer, *args, **options: function(original, layer, *args, **options))
     try:
         yield
     finally:
-        keras.layers.BatchNormalization._moments = original
+        setattr(kind, name, original)
 
 
 @dataclass(frozen=True)
@@ -241,19 +249,14 @@ class Call:
 def recorded_calls() -> Iterator[dict[int, Call]]:
     """Records the first call of every Keras layer within, by the `id` of the layer.
 
-    Keras has no hooks for calls. An attribute `call` of a layer would be tracked by it, and a model
-    of the outputs of all layers needs a functional one.
+    A model of the outputs of all layers, the public way, needs a functional one.
     """
     calls: dict[int, Call] = {}
-    original = keras.Layer.__call__
 
-    def recording(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+    def recording(original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
         output = original(layer, *arguments, **keywords)
         calls.setdefault(id(layer), Call(arguments, output))
         return output
 
-    keras.Layer.__call__ = recording
-    try:
+    with replaced_calls(recording):
         yield calls
-    finally:
-        keras.Layer.__call__ = original

@@ -79,8 +79,8 @@ class CachedSession(tf.compat.v1.Session):
     `tf.compat.v1.Session.run`. So are all runs of a remote session, whose step raises an
     `AbortedError` when a parameter server is lost: a `MonitoredSession` recovers from it.
 
-    Where `config.inter_op_parallelism_threads` is 0, the default, tiny steps run in the caller's
-    thread if that is faster; any other number is obeyed.
+    Where `config.inter_op_parallelism_threads` is 0, the default, and the session has one device,
+    tiny steps run in the caller's thread if that is faster; any other number is obeyed.
 
     Changes to operations that have already run (by private methods of TensorFlow) are not noticed.
     """
@@ -136,7 +136,12 @@ class CachedSession(tf.compat.v1.Session):
         self._lock = threading.Lock()
         self._remote = bool(self.sess_str)
         self._caches = not self._remote
-        self._choose_threads = session_config(self).inter_op_parallelism_threads == 0
+        # TensorFlow runs a step of several devices in its pool in any case.
+        self._choose_threads = (
+            session_config(self).inter_op_parallelism_threads == 0
+            and self._caches
+            and len(self.list_devices()) == 1
+        )
 
     def _prepare(self, fetches: Any, feed_dict: Any, key: Hashable) -> _Prepared | None:
         """Returns a new kind of step, or None for what `Session.run` has to do."""

@@ -51,6 +51,11 @@ class LauncherKind:
         """Whether the death of one trial's process may end other trials."""
         return self._target not in (SUBMITIT, SLURM, RAY)
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether trials run one after the other in this process."""
+        return self._target == SERIAL
+
     def require_installed(self) -> None:
         """Raises ConfigError if the launcher's plugin is not installed."""
         classes = Plugins.instance().class_name_to_class

@@ -269,9 +269,16 @@ class RunnerSweeper(Sweeper):
         settings = composed[0].config.sweep
         directory.stop_on_failure(settings.on_error.name == "stop")
         kind = self._launcher_kind
+        launch = self._launcher(directory).launch
+
+        def launch_singly(overrides: Sequence[Sequence[str]], first: int) -> None:
+            # Of a batch, Hydra keeps the configuration of every trial until the last has ended.
+            for number, trial in enumerate(overrides, first):
+                launch([trial], number)
+
         execution = Execution(
             directory,
-            self._launcher(directory).launch,
+            launch_singly if kind.one_by_one else launch,
             settings.retries,
             interruption=interruption,
             device_sets=self._device_sets,

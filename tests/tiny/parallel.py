@@ -90,10 +90,20 @@ def nested() -> keras.Model:
     return Exact(inputs, outputs)
 
 
+class Halves(keras.Model):
+    """Its loss is how much the outputs of the first half of a batch differ from the others."""
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any) -> tf.Tensor:
+        first, second = tf.split(y_pred, 2)
+        return tf.reduce_mean(tf.abs(first - second))
+
+
 def random() -> keras.Model:
-    """Dropout from a seed of its own."""
+    """Dropout from a seed, of features that are all 1."""
     inputs = keras.Input((6,))
-    return keras.Model(inputs, layers.Dense(1)(layers.Dropout(0.5, seed=3)(inputs)))
+    ones = layers.Lambda(tf.ones_like)(inputs)
+    kept = layers.Dropout(0.5, seed=3)(ones)
+    return Halves(inputs, layers.Dense(6, kernel_initializer="identity")(kept))
 
 
 def single() -> keras.Model:
@@ -101,6 +111,52 @@ def single() -> keras.Model:
     inputs = keras.Input((6,))
     hidden = layers.BatchNormalization()(layers.Dense(8, "relu", name="hidden")(inputs))
     return keras.Model(inputs, layers.Dense(2, dtype="float32", name="head")(hidden))
+
+
+class Critic(keras.Model):
+    """A WGAN-GP: parts with optimizers of their own, and the gradient of a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = keras.Sequential(
+            [keras.Input((6,)), layers.Dense(5, "tanh"), layers.Dense(1)], name="critic"
+        )
+        hidden = [layers.Dense(4), layers.BatchNormalization(), layers.ReLU()]
+        self.generator = keras.Sequential(
+            [keras.Input((2,)), *hidden, layers.Dense(6)], name="generator"
+        )
+        self.seed = keras.random.SeedGenerator(1)
+
+    def train_step(self, real: Any) -> dict[str, Any]:
+        size = tf.shape(real)[0]
+        noise = keras.random.normal((size, 2), seed=self.seed)
+        share = keras.random.uniform((size, 1), seed=self.seed)
+        with tf.GradientTape() as tape:
+            fake = self.generator(noise, training=True)
+            between = share * real + (1.0 - share) * fake
+            with tf.GradientTape() as inner:
+                inner.watch(between)
+                judged = self.critic(between, training=True)
+            slopes = tf.norm(inner.gradient(judged, between), axis=1)
+            penalty = 10.0 * tf.reduce_mean((slopes - 1.0) ** 2)
+            both = self.critic(fake, training=True) - self.critic(real, training=True)
+            loss = tf.reduce_mean(both) + penalty
+        weights = self.critic.trainable_weights
+        self.c_optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        with tf.GradientTape() as tape:
+            fooled = -tf.reduce_mean(self.critic(self.generator(noise, training=True)))
+        weights = self.generator.trainable_weights
+        self.g_optimizer.apply_gradients(zip(tape.gradient(fooled, weights), weights, strict=True))
+        return {"loss": loss, "fooled": fooled, "penalty": penalty}
+
+
+def critic() -> keras.Model:
+    """Compiled without a loss."""
+    model = Critic()
+    model.compile()
+    model.c_optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    model.g_optimizer = keras.optimizers.SGD(0.05)
+    return model
 
 
 class Share(keras.metrics.Metric):
@@ -155,6 +211,7 @@ class Examples:
 
     def __init__(self, kind: str = "", dtype: str = "float64") -> None:
         self.kind, self.dtype = kind, dtype
+        self.size = 10 if kind == "even" else 7
 
     def _examples(self) -> tf.data.Dataset:
         draw = np.random.default_rng(5)
@@ -166,8 +223,10 @@ class Examples:
             features = {"left": features[:, :2], "right": np.stack([features] * 3, 1)[..., 4:]}
         if self.kind == "classes":
             labels = (labels > 0.5).astype("int32")
+        if self.kind == "features":
+            return tf.data.Dataset.from_tensor_slices(features).batch(self.size)
         parts = (features, labels, weights) if self.kind == "weighted" else (features, labels)
-        return tf.data.Dataset.from_tensor_slices(parts).batch(7)
+        return tf.data.Dataset.from_tensor_slices(parts).batch(self.size)
 
     def train(self) -> tf.data.Dataset:
         return self._examples().repeat()

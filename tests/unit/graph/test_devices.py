@@ -1,17 +1,20 @@
 """Training on several devices equals training on one; logical CPU devices stand for GPUs.
 
-On a machine with GPUs, `make gpu-check` runs the same tests on them.
+On a machine with two GPUs, `make gpu-check` runs the same tests on them.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.config.choices import DeviceBatch
 from runner.config.schema import (
     ClipConfig,
     DevicesConfig,
@@ -23,7 +26,7 @@ from runner.config.schema import (
 from runner.errors import ConfigError
 from runner.graph.build import build_graph
 from tests.tiny.configs import tiny
-from tests.tiny.graphs import opened, training_of
+from tests.tiny.graphs import Opened, opened, training_of
 
 MOMENTUM = {
     "_target_": "tensorflow.compat.v1.train.MomentumOptimizer",
@@ -62,9 +65,9 @@ class Trained:
     variables: dict[str, Any] = field(default_factory=dict)
 
 
-def train(config: RunConfig, steps: int = STEPS) -> Trained:
+def train(config: RunConfig, steps: int = STEPS, restore: str | None = None) -> Trained:
     result = Trained()
-    with opened(config, cpus=4) as run:
+    with opened(config, restore=restore, cpus=4) as run:
         training = training_of(run.built)
         for _ in range(steps):
             values, _ = run.run((dict(training.values), training.train_op))
@@ -110,6 +113,10 @@ ROWS = {
         config("single", "classes", **{**CLASSES, "scaffolds": HEAD, "class_weight": {1: 3.0}}),
         1e-5,
     ),
+    "a step of its own, differentiated twice": (
+        config("critic", "features", dtype="float32", optimizer={}),
+        1e-4,
+    ),
     "bfloat16": (config("single", "classes", policy="mixed_bfloat16", **CLASSES), 2e-2),
     "float16": (config("single", "classes", policy="mixed_float16", **CLASSES), 5e-3),
 }
@@ -122,6 +129,16 @@ def test_several_devices_do_what_one_does_with_the_whole_batch(row: str) -> None
     require_equal(several, train(config), tolerance)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "row", [row for row, (_, tolerance) in ROWS.items() if tolerance == DOUBLE]
+)
+def test_after_50_steps_too(row: str) -> None:
+    config, tolerance = ROWS[row]
+    several = train(on(config, 2, sync_batch_norm=True), 50)
+    require_equal(several, train(config, 50), tolerance)
+
+
 def _inner_operations(graph: tf.Graph) -> list[tuple[str, str]]:
     """Name and device of all nodes of the functions of a graph."""
     definition = graph.as_graph_def()
@@ -132,17 +149,45 @@ def _inner_operations(graph: tf.Graph) -> list[tuple[str, str]]:
     ]
 
 
-def test_each_device_computes_its_part_and_its_gradients() -> None:
-    built = build_graph(on(config("recurrent"), 2), "validation", train=True)
+def devices_of_a_step(run: Opened) -> set[str]:
+    """The devices that computed anything."""
+    metadata = tf.compat.v1.RunMetadata()
+    traced = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+    run.session.run(training_of(run.built).train_op, options=traced, run_metadata=metadata)
+    return {"/" + stats.device.rpartition("/")[2] for stats in metadata.step_stats.dev_stats}
+
+
+@pytest.mark.parametrize(
+    "config", [config("recurrent"), config("critic", "features", dtype="float32", optimizer={})]
+)
+def test_each_device_differentiates_what_it_computed(config: RunConfig) -> None:
+    built = build_graph(on(config, 2), "validation", train=True)
     devices: dict[str, list[str]] = {}
     for name, device in _inner_operations(built.graph):
         devices.setdefault(device, []).append(name)
     second = [name for name in devices[SECOND] if "gradients" in name]
     first = [name for name in devices[FIRST] if "gradients" in name]
-    for kind in ("MatMul", "while"):
-        assert any(kind in name for name in second), "or the second device would not differentiate"
-    # What is on the first alone: the join of the outputs, and the sums over the devices.
+    assert any("MatMul" in name for name in second)
+    with opened(built, cpus=2) as run:
+        assert {FIRST, SECOND} <= devices_of_a_step(run)
+    # The first alone joins the outputs and adds the gradients of the devices up.
     assert 0.7 < len(second) / len(first) <= 1.0
+
+
+def test_a_run_resumes_on_any_number_of_devices(tmp_path: Path) -> None:
+    several = on(config("norms", optimizer=ADAM), 2, sync_batch_norm=True)
+    whole = train(several)
+    with opened(several, cpus=4) as run:
+        run.train(2)
+        prefix = run.save(tmp_path)
+    again = train(several, 2, restore=prefix)
+    assert again.steps == whole.steps[2:], "bit for bit"
+    for name, value in whole.variables.items():
+        assert np.array_equal(again.variables[name], value), name
+    for count in (1, 3) if KIND == "CPU" else (1,):
+        require_equal(
+            train(on(several, count, sync_batch_norm=True), 2, restore=prefix), again, 1e-9
+        )
 
 
 def test_the_notes_of_a_run_show_what_the_devices_do() -> None:
@@ -157,10 +202,19 @@ def test_the_notes_of_a_run_show_what_the_devices_do() -> None:
 
 
 def test_dropout_differs_between_devices_and_repeats_between_runs() -> None:
-    zero = {**MOMENTUM, "learning_rate": 0.0}
-    several = on(config("random", dtype="float32", loss="mse", optimizer=zero), 2)
-    losses = [train(several).steps for _ in range(2)]
+    fixed = config("random", "even", "float32", optimizer={**MOMENTUM, "learning_rate": 0.0})
+    losses = [[values["loss"] for values in train(on(fixed, 2)).steps] for _ in range(2)]
     assert losses[0] == losses[1]
+    assert min(losses[0]) > 0.2, "both halves of the batch would have one mask"
+    assert len({*losses[0]}) > 1
+
+
+def test_each_device_may_take_a_batch_of_the_data() -> None:
+    several = train(on(config("dense"), 2, batch=DeviceBatch["per_device"]), 1)
+    one = train(config("dense", train=TrainConfig(accumulate=2)), 1)
+    for name, expected in one.variables.items():
+        if "seen" not in name:
+            assert several.variables[name] == pytest.approx(expected, rel=DOUBLE), name
 
 
 @pytest.mark.parametrize(

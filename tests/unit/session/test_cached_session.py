@@ -257,9 +257,12 @@ def test_no_run_goes_the_long_way_unnoticed(graph: tf.Graph, counted: Counted) -
         assert counted.calls == before
 
 
-@pytest.mark.parametrize(("threads", "tried"), [(0, True), (1, False), (2, False), (-1, False)])
+@pytest.mark.parametrize(
+    ("threads", "devices", "tried"),
+    [(0, 1, True), (1, 1, False), (2, 1, False), (-1, 1, False), (0, 2, False)],
+)
 def test_a_configured_number_of_threads_is_obeyed(
-    graph: tf.Graph, threads: int, tried: bool, monkeypatch: pytest.MonkeyPatch
+    graph: tf.Graph, threads: int, devices: int, tried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials: list[object] = []
 
@@ -269,7 +272,7 @@ def test_a_configured_number_of_threads_is_obeyed(
 
     monkeypatch.setattr(cached_session, "ShortStep", without_trial)
     value = tf.constant(1.0)
-    config = tf.ConfigProto(inter_op_parallelism_threads=threads)
+    config = tf.ConfigProto(inter_op_parallelism_threads=threads, device_count={"CPU": devices})
     with CachedSession(config=config) as session:
         assert session.run(value) == 1.0
     assert bool(trials) is tried

@@ -89,6 +89,13 @@ def test_a_late_mistake_is_reported_after_what_is_done(command: Command, tmp_pat
     assert '"FAILED"' in journal.read_text()
 
 
+def test_no_configuration_of_a_trial_outlives_it(command: Command, tmp_path: Path) -> None:
+    callback = "+hydra.callbacks.alive={_target_: tests.tiny.callbacks.ResultsAlive,file: alive}"
+    outcome = command(callback, "seed=1,2,3", "mode=plan")
+    assert outcome.code == 0, outcome.err
+    assert len(set((tmp_path / "alive").read_text().splitlines())) == 1
+
+
 def test_a_sweep_without_optuna_that_masks_secrets_and_is_evaluated(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,0 +1,131 @@
+"""A step on two devices and on one, with the same batch: `python -m benchmarks.devices`.
+
+The devices are GPUs, or without them logical CPUs.
+
+Both sessions have the same numbers of threads. The processor time is the cost of the division, and
+says the same on a busy machine; the time of the clock is what two devices gain beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+from hydra import compose, initialize_config_dir
+
+from benchmarks.harness import Result, options, report, shown
+from benchmarks.turns import Taken, now
+from runner.config.composition import register, shipped
+from runner.config.schema import DevicesConfig
+from runner.config.validation import validate
+from runner.graph.build import build_graph
+from runner.graph.built_graph import BuiltGraph
+from runner.graph.devices import devices_of
+
+# experiment -> steps in a block, and what makes a batch of it worth dividing.
+CASES = {"digits_cnn": (10, ["data.batch_size=512"]), "lstm_cnn": (10, ["data.batch_size=512"])}
+LIMIT = 1.15
+BLOCKS = 7
+CLOCKS = {"cpu": "processor time", "wall": "clock"}
+
+
+def build(experiment: str, count: int, overrides: list[str], folder: Path) -> BuiltGraph:
+    """Returns the graph of an experiment that starts from its initializers."""
+    if experiment == "lstm_cnn":
+        scaffolds = ("scaffold@scaffolds.cnn=random", "scaffold@scaffolds.lstm=random")
+        overrides = [*overrides, *scaffolds]
+    fixed = [f"+experiment={experiment}", "tracking=none", f"run_dir='{folder}'"]
+    register()
+    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
+        config = compose("config", [*fixed, f"devices={count}", *overrides])
+    return build_graph(validate(config, (experiment,)), "validation", train=True)
+
+
+def stepper(built: BuiltGraph) -> Callable[[int], Taken]:
+    """Returns what takes so many steps in a session, and returns how long one took."""
+    training = built.training
+    assert training is not None
+    with built.graph.as_default():
+        session = tf.Session(config=threads())
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        session.run([training.input_initializer, tf.tables_initializer()])
+    return timed(session, training.train_op)
+
+
+def timed(session: tf.Session, operation: tf.Operation) -> Callable[[int], Taken]:
+    """Returns what runs an operation so often, and returns how long one run took."""
+    run = session.make_callable(operation)
+    for _ in range(5):
+        run()
+
+    def take(count: int) -> Taken:
+        begun = now()
+        for _ in range(count):
+            run()
+        taken = now() - begun
+        return Taken(taken.wall / count, taken.cpu / count)
+
+    return take
+
+
+def threads() -> tf.ConfigProto:
+    """Returns the same two threads for every session; each operation has one."""
+    return tf.ConfigProto(
+        device_count={"CPU": 2},
+        intra_op_parallelism_threads=1,
+        inter_op_parallelism_threads=2,
+        use_per_session_threads=True,
+        allow_soft_placement=True,
+    )
+
+
+def reduction(built: BuiltGraph) -> Callable[[int], Taken]:
+    """Returns what copies the weights to the second device, and adds as many gradients up."""
+    first, second = devices_of(DevicesConfig(count=2)).names
+    with tf.Graph().as_default():
+        sums = []
+        for spec in built.specs:
+            if not spec.trainable:
+                continue
+            with tf.device(first):
+                weight = tf.get_variable(spec.name, spec.tensor.shape, use_resource=True)
+                value = weight.read_value()
+            with tf.device(second):
+                gradient = tf.identity(value)
+            with tf.device(first):
+                sums.append(tf.add_n([value, gradient]))
+        session = tf.Session(config=threads())
+        session.run(tf.global_variables_initializer())
+        return timed(session, tf.group(*sums))
+
+
+def main() -> int:
+    """Prints the results; returns 1 when a limit is missed."""
+    arguments = options(__doc__, repeats=BLOCKS).parse_args()
+    tf.get_logger().setLevel("ERROR")
+    results: list[Result] = []
+    for experiment, (steps, overrides) in CASES.items():
+        with tempfile.TemporaryDirectory() as name:
+            graphs = [build(experiment, count, overrides, Path(name)) for count in (1, 2)]
+            ways = [*map(stepper, graphs), reduction(graphs[0])]
+            blocks = [[way(steps) for way in ways] for _ in range(arguments.repeats)]
+        for clock, limit in (("cpu", LIMIT), ("wall", None)):
+            taken = [[getattr(way, clock) * 1e3 for way in block] for block in blocks]
+            case = f"a step of {experiment}, {CLOCKS[clock]}"
+            for index, (way, most) in enumerate(
+                (("one device", None), ("two devices", limit), ("copies and sums alone", None))
+            ):
+                # The blocks of a repeat took their steps in turns, and met the same load.
+                ratio = statistics.median(block[index] / block[0] for block in taken)
+                values = tuple(block[index] for block in taken)
+                compared = ratio if index else None
+                results += shown([Result(case, way, "ms", values, compared, most)])
+    return report(results, arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
