@@ -1,4 +1,7 @@
-"""Compares the results of two `make bench`: `python -m benchmarks.compare OLD.json NEW.json`.
+"""Compares the results of two `make bench`, each in a file or of a commit, where they then run.
+
+    python -m benchmarks.compare OLD.json NEW.json
+    python -m benchmarks.compare d2a1e38 HEAD --only start_up sweeps
 
 Ratios are compared where there are any: each was measured against a peer in the same minutes, so
 that they say more of the code than medians do, which say more of the machine.
@@ -8,8 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +50,38 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         yield f"{key[0]:<15} {key[1]:<44} {key[2]:<30} is gone"
 
 
+def results_of(source: str, names: Sequence[str]) -> Any:
+    """Returns the results in a file, or those of the named benchmarks at a commit.
+
+    Raises:
+      CalledProcessError: there is no such commit.
+      FileNotFoundError: the commit has no such benchmark.
+    """
+    if Path(source).is_file():
+        return json.loads(Path(source).read_text())
+    with tempfile.TemporaryDirectory() as name:
+        tree, file = Path(name) / "tree", Path(name) / "results.json"
+        subprocess.run(["git", "worktree", "add", "--detach", str(tree), source], check=True)
+        try:
+            # A missed limit is a result too.
+            command = [sys.executable, "-m", "benchmarks", *names, "--json", str(file)]
+            environment = {**os.environ, "PYTHONPATH": str(tree)}
+            subprocess.run(command, cwd=tree, env=environment, check=False)
+            return json.loads(file.read_text())
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True)
+
+
 def main() -> int:
     """Prints the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("old", type=Path)
-    parser.add_argument("new", type=Path)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("old", help="a file of results, or a commit")
+    parser.add_argument("new", help="a file of results, or a commit")
+    parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="of a commit's")
     args = parser.parse_args()
-    old, new = (json.loads(path.read_text()) for path in (args.old, args.new))
+    old, new = (results_of(source, args.only) for source in (args.old, args.new))
     print(f"old: {old['machine']}\nnew: {new['machine']}")
     print("\n".join(compared(old, new)))
     return 0
