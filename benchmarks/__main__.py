@@ -18,7 +18,7 @@ ONE, TWO, THREE = (("--repeats", str(count)) for count in (1, 2, 3))
 BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "monitored_step": (1.0, ("--repeats", "25")),
     "start_up": (3.4, TWO),
-    "restoration": (2.0, ()),
+    "restoration": (2.0, ("--scale", "0.5")),
     "warm_start": (1.8, THREE),
     "scale": (0.1, ()),
     "memory": (1.4, ("--models", "ResNet-50", "--steps", "10000", "--trials", "20")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Batches:
 
     def train(self) -> tf.data.Dataset:
         """Returns endless batches."""
-        of_images = ((SIDE, SIDE, 3), 1.0, tf.float32)
+        of_images = ((SIDE, SIDE, 1 if self.name == "1GB" else 3), 1.0, tf.float32)
         shape, limit, dtype = (
             ((TOKENS,), VOCABULARY, tf.int32) if self.name == "BERT" else of_images
         )
@@ -60,9 +61,16 @@ def bert(*, blocks: int = 12, width: int = 256, heads: int = 4) -> keras.Model:
 
 
 def build(name: str) -> keras.Model:
-    """Builds `BERT`, or a model of `keras.applications`, with two classes and random values."""
+    """Builds a model with two classes and random values.
+
+    `BERT`; `1GB`, which has 16 layers of 64 MB; or a model of `keras.applications`.
+    """
     if name == "BERT":
         return bert()
+    if name == "1GB":
+        wide = [keras.layers.Dense(4096, name=f"wide{number}") for number in range(16)]
+        image, head = keras.Input((SIDE, SIDE, 1)), keras.layers.Dense(2, name="head")
+        return keras.Sequential([image, keras.layers.Flatten(), *wide, head])
     make: Callable[..., keras.Model] = getattr(keras.applications, name)
     return make(weights=None, input_shape=(SIDE, SIDE, 3), classes=2, classifier_activation=None)
 
@@ -79,6 +87,7 @@ class _First(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         write_first(self._file)
+        os._exit(0)  # MLflow's autologging needs TensorBoard for the end of the epoch.
 
 
 def fit(name: str, path: str, file: str) -> None:

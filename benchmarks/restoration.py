@@ -39,11 +39,13 @@ def cases(scale: float, directory: Path) -> dict[str, Case]:
     shapes = dict.fromkeys(PARTS, ((16, 16),) * many)
     of_parts = dict.fromkeys(PARTS, (large,) * 40 + ((16, 16),) * 30)
     return {
-        "bundles": Case("3 bundles of 40 x 4 MB", of_parts, directory=directory / "bundles"),
-        "variable": Case("one variable of 250 MB", {"cnn": (big,)}, directory=whole),
+        "bundles": Case(
+            f"3 bundles of 40 x {4 * scale:g} MB", of_parts, directory=directory / "bundles"
+        ),
+        "variable": Case(f"one variable of {250 * scale:g} MB", {"cnn": (big,)}, directory=whole),
         "slice": Case("a quarter of it", {"cnn": (big,)}, 4, 1, whole),
         "parts": Case("its four quarters", {"cnn": (big,)}, 4, 4, whole),
-        "many": Case("3 bundles of 200 x 1 KB", shapes, directory=directory / "many"),
+        "many": Case(f"3 bundles of {many} x 1 KB", shapes, directory=directory / "many"),
     }
 
 

@@ -30,7 +30,8 @@ ANSWERS = {
 }
 CPU_LIMIT_S = 1.0
 SCRIPT = ("-m", "benchmarks.pretrained_models")
-CASES = ("lstm_cnn", "ResNet50", "BERT", "MobileNetV2")
+# The last one, which saves 3 GB twice at its end, runs where it is asked for.
+CASES = ("lstm_cnn", "ResNet50", "BERT", "MobileNetV2", "1GB")
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -150,7 +151,7 @@ def of_real_models(folder: Path, names: Iterable[str], repeats: int) -> list[Res
 def main() -> int:
     """Prints the results; returns 1 when a limit is missed."""
     parser = options(__doc__, repeats=3)
-    parser.add_argument("--only", nargs="*", default=[*CASES], help=" ".join(CASES))
+    parser.add_argument("--only", nargs="*", default=CASES[:-1], help=" ".join(CASES))
     arguments = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as name:

@@ -121,8 +121,7 @@ def sweep(
             stack.enter_context(command_scope())
             name = experiment
         else:
-            scope = experiment_of(experiment, **fit_arguments)
-            name, _, objects = stack.enter_context(scope)
+            name, _, objects = stack.enter_context(experiment_of(experiment, **fit_arguments))
 
         def job(config: DictConfig) -> float | None:
             running = job_of(HydraConfig.get())

@@ -217,6 +217,8 @@ def slots_of(optimizer: Any) -> Iterator[Slot]:
     for attribute, slots in vars(optimizer).items():
         if attribute in ("_variables", "_trainable_variables"):
             continue
+        if isinstance(slots, dict):  # Muon's in Keras 3.10 to 3.12, by paths of variables.
+            slots = [slots.get(getattr(variable, "path", None)) for variable in trained]
         if isinstance(slots, list | tuple) and len(slots) == len(trained):
             for slot, variable in zip(slots, trained, strict=True):
                 if isinstance(slot, Variable):

@@ -65,31 +65,23 @@ def invert(
     tensors: dict[str, NDArray[Any]] = dict(
         reader.read([name for name, tensor in spec.tensors.items() if is_number(tensor.dtype)])
     )
-    assignments = [
-        assignment
+    assignments = {
+        assignment.variable.name: assignment
         for assignment in plan.restored(scaffold)
         if assignment.variable.state in WARM_STARTED and assignment.variable.name in values
-    ]
+    }
     lost: dict[str, str] = {}
-    for assignment in assignments:
-        name = assignment.variable.name
+    for name, assignment in assignments.items():
         try:
             if len(assignment.pieces) > 1:
                 raise ValueError("it is the mean of several checkpoints")
             assignment.pieces[0].invert(values[name], tensors)
         except ValueError as error:
             lost[name] = str(error)
-    for assignment in assignments:
-        name = assignment.variable.name
+    for name, assignment in assignments.items():
         if name not in lost and not _is_in(assignment, values[name], tensors):
             lost[name] = f"another variable gives {assignment.pieces[0].names[0]} another value"
-    gone = {
-        tensor
-        for assignment in assignments
-        if assignment.variable.name in lost
-        for piece in assignment.pieces
-        for tensor in piece.names
-    }
+    gone = {tensor for name in lost for piece in assignments[name].pieces for tensor in piece.names}
     tensors |= {alias: tensors[name] for alias, name in spec.tied.items() if name in tensors}
     named = {  # In order: safetensors writes the bytes of a transposed array as they lie.
         name: np.asarray(value, order="C")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import os
 import warnings
@@ -22,6 +21,7 @@ import safetensors.numpy
 import tensorflow as tf
 import tensorstore
 from numpy.typing import NDArray
+from packaging.version import Version
 
 from tests.tiny.tables import recompressed
 from tests.tiny.torch_files import save_arrays, save_legacy, state_dict
@@ -275,8 +275,8 @@ def keras_weights(folder: Path, values: Tensors) -> object:
 def keras_shards(folder: Path, values: Tensors) -> object:
     """Several `.weights.h5` files, as presets of KerasHub have them."""
     path = folder / "model.weights.json"
-    if "max_shard_size" not in inspect.signature(keras.Model.save_weights).parameters:
-        pytest.skip("Keras 3.8 writes no shards")
+    if Version(keras.__version__) < Version("3.11"):
+        pytest.skip("Keras 3.10 cannot read a layer in two shards itself, older ones write none")
     with old_array_protocol():
         keras_model(values).save_weights(path, max_shard_size=300 / 1024**3)
     return path

@@ -36,6 +36,6 @@ def test_the_example_is_killed_and_resumed_in_an_empty_folder(tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     assert "own checkpoint: pretrained sources not read" in done.stdout
     assert "step 600  validation" in done.stdout
-    assert {path.name for path in empty.iterdir()} == {
-        *("mlartifacts", "mlflow.db", "mlflow.db.lock", "runs"),
-    }
+    # MLflow 3.8 and older leaves an empty `mlruns`.
+    left = sorted(path.name for path in empty.iterdir() if path.name != "mlruns")
+    assert left == ["mlartifacts", "mlflow.db", "mlflow.db.lock", "runs"]
