@@ -55,6 +55,8 @@ _FREE = re.compile(
     r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?|devices\.[^=]+"
     r"|hydra\.sweeper\.(params|objectives|constraints)(\.[^=]+)?)="
 )
+# Hydra would let `devices=2` and `devices.batch=per_device` replace each other.
+_SHORT_DEVICES = re.compile(r"devices=(?=[^{\s])(?!null$)")
 
 
 def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -87,8 +89,10 @@ def with_plus_plus(override: str) -> str:
 
     Likewise of the devices, of an expectation, whose keys are names of scaffolds, and of mappings
     of a sweeper. Hydra knows only the keys that the YAML holds; ours are checked by `validate` and
-    the sweeper.
+    the sweeper. The short form `devices=2` is written out as `++devices.count=2`.
     """
+    if short := _SHORT_DEVICES.match(override):
+        override = f"devices.count={override[short.end() :]}"
     return f"++{override}" if _FREE.match(override) else override
 
 

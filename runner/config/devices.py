@@ -33,6 +33,14 @@ def read_devices(value: Any) -> tuple[DevicesConfig, list[Problem]]:
             replace(problem, state=problem.state.replace("devices.count", "devices"))
             for problem in rule_problems(value, DevicesConfig, "devices.")
         ]
+    elif value and value.keys() <= {*keys(DevicesConfig)} - {"count"}:
+        problems.append(
+            Problem(
+                f"devices.{next(iter(value))} is set without devices.count",
+                "an override of it replaces the short form of a file, such as `devices: 2`",
+                "add devices.count=2, or the number of devices you want",
+            )
+        )
     known = {key: item for key, item in value.items() if key in keys(DevicesConfig)}
     typed, unfit = merged(DevicesConfig, known, "devices")
     devices: Any = OmegaConf.to_object(typed)

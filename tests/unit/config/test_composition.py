@@ -52,6 +52,11 @@ def test_predict_data_is_an_override(sign: str, tmp_path: Path) -> None:
         ("hydra.sweeper.params={seed: [1, 2]}", "++hydra.sweeper.params={seed: [1, 2]}"),
         ("hydra.sweeper.objectives={a: minimize}", "++hydra.sweeper.objectives={a: minimize}"),
         ("hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials=3"),
+        ("devices.batch=per_device", "++devices.batch=per_device"),
+        ("devices=2", "++devices.count=2"),
+        ("devices=[gpu:1,gpu:3]", "++devices.count=[gpu:1,gpu:3]"),
+        ("devices={count: 2}", "devices={count: 2}"),
+        ("devices=null", "devices=null"),
         ("+hydra.sweeper.params={seed: 1}", "+hydra.sweeper.params={seed: 1}"),
     ],
 )
