@@ -51,7 +51,7 @@ def dense() -> keras.Model:
     """Regularizers of weights and activities, `add_loss`, a metric in a layer."""
     inputs = keras.Input((6,), **DOUBLE)
     hidden = layers.Dense(
-        8, "tanh", kernel_regularizer="l2", activity_regularizer="l1", name="hidden", **DOUBLE
+        8, "tanh", kernel_regularizer="l2", activity_regularizer="l2", name="hidden", **DOUBLE
     )(inputs)
     return Exact(inputs, layers.Dense(2, name="head", **DOUBLE)(Spread(**DOUBLE)(hidden)))
 
@@ -236,3 +236,8 @@ class Examples:
 
     def test(self) -> tf.data.Dataset:
         return self._examples()
+
+
+def spectral() -> keras.Model:
+    """Assigns to a weight that trains, in every call."""
+    return keras.Sequential([keras.Input((6,)), layers.SpectralNormalization(layers.Dense(2))])

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hydra import compose
 
-from runner.config.choices import Collision, Goal, Missing, Mode, Resume
+from runner.config.choices import Collision, DeviceBatch, Goal, Missing, Mode, Resume
 from runner.config.composition import running, without_hydra
 from runner.config.fingerprint import Identity, fingerprint, settings
 from runner.config.schema import (
     ClusterConfig,
+    DevicesConfig,
     RunConfig,
     ScaffoldConfig,
     TrackingConfig,
@@ -72,6 +73,9 @@ CHANGES: dict[str, Callable[[RunConfig], None]] = {
     "overrides": change_scaffold("overrides", ["seed=1"]),
     "variables": change_scaffold("variables", VariablesConfig(["*"])),
     "synchronous": lambda c: setattr(c.cluster, "synchronous", True),
+    "batch of each device": lambda c: setattr(
+        c, "devices", DevicesConfig(2, DeviceBatch["per_device"])
+    ),
     "order of scaffolds": lambda c: setattr(c, "scaffolds", dict(reversed(c.scaffolds.items()))),
 }
 
@@ -89,6 +93,7 @@ ELSEWHERE: dict[str, Any] = {
     "run_dir": "elsewhere",
     "tracking": TrackingConfig(None),
     "cluster": ClusterConfig(local=True, workers=3),
+    "devices": DevicesConfig(count=4),
     "input_fns": {"test": {"_target_": "a.input_fn"}, "serving": {"_target_": "a.receiver_fn"}},
 }
 

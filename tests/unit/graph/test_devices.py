@@ -25,6 +25,7 @@ from runner.config.schema import (
 )
 from runner.errors import ConfigError
 from runner.graph.build import build_graph
+from runner.graph.devices import devices_of
 from tests.tiny.configs import tiny
 from tests.tiny.graphs import Opened, opened, training_of
 
@@ -210,11 +211,9 @@ def test_dropout_differs_between_devices_and_repeats_between_runs() -> None:
 
 
 def test_each_device_may_take_a_batch_of_the_data() -> None:
-    several = train(on(config("dense"), 2, batch=DeviceBatch["per_device"]), 1)
-    one = train(config("dense", train=TrainConfig(accumulate=2)), 1)
-    for name, expected in one.variables.items():
-        if "seen" not in name:
-            assert several.variables[name] == pytest.approx(expected, rel=DOUBLE), name
+    several = train(on(config("nested", "nested"), 2, batch=DeviceBatch["per_device"]), 1)
+    one = train(config("nested", "nested", train=TrainConfig(accumulate=2)), 1)
+    require_equal(several, one, DOUBLE)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +222,41 @@ def test_each_device_may_take_a_batch_of_the_data() -> None:
         ("counting", "the tf.Variable"),
         ("unseeded", "a keras.Variable that the model does not list"),
         ("pooled", "an output of type .* shape"),
+        ("spectral", "assigns .*kernel, which trains"),
     ],
 )
 def test_what_devices_cannot_share_is_refused(model: str, shown: str) -> None:
     several = on(config(model, dtype="float32", loss="mse"), 2)
     with pytest.raises(ConfigError, match=shown):
         build_graph(several, "validation", train=True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count", "names"),
+    [
+        (2, 1, ()),
+        (2, 2, ("/gpu:0", "/gpu:1")),
+        (4, "all", ("/gpu:0", "/gpu:1", "/gpu:2", "/gpu:3")),
+        (4, [3, "GPU:1"], ("/gpu:3", "/gpu:1")),
+        (1, ["/gpu:0", "cpu:0"], ("/gpu:0", "/cpu:0")),
+        (0, 2, ("/cpu:0", "/cpu:1")),
+        (0, "all", ()),
+        (
+            2,
+            3,
+            "there is no /gpu:2\n  cause: TensorFlow sees 2 GPUs.*\n.*\n  choices: gpu:0, gpu:1",
+        ),
+        (0, ["gpu:0"], "there is no /gpu:0\n  cause: TensorFlow sees no GPU"),
+        (0, 99, "/cpu:16 is beyond the 16 logical CPU devices"),
+    ],
+)
+def test_the_devices_of_a_machine(
+    gpus: int, count: Any, names: tuple[str, ...] | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present = {"GPU": range(gpus), "CPU": range(1)}
+    monkeypatch.setattr(tf.config, "list_physical_devices", present.get)
+    if isinstance(names, str):
+        with pytest.raises(ConfigError, match=names):
+            devices_of(DevicesConfig(count=count))
+    else:
+        assert devices_of(DevicesConfig(count=count)).names == names
