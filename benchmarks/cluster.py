@@ -46,6 +46,8 @@ CASES = (
     Case("1 worker, 1 ps", (*_LOCAL, "cluster.workers=1")),
     Case("2 workers, 1 ps, asynchronous", _LOCAL),
     Case("2 workers, 1 ps, synchronous", (*_LOCAL, "cluster.synchronous=true"), 2),
+    # They share each batch.
+    Case("2 workers, collective", ("cluster=collective", "cluster.recovery_wait_secs=0.2")),
 )
 
 

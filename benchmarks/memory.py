@@ -1,8 +1,8 @@
 """Memory of runs: its peak beside plain scripts, and its growth: `python -m benchmarks.memory`.
 
 Peaks are those of whole processes, as Linux counts them. A run trains two steps from a file of
-weights and saves; the plain script does the same with `load_weights` and `fit`, under MLflow's
-autologging. Growth is that of resident memory from the first tenth of the steps or trials on.
+weights and saves; the plain script does the same with `load_weights` and `fit`, with MLflow's
+callback. Growth is that of resident memory from the first tenth of the steps or trials on.
 """
 
 from __future__ import annotations
@@ -116,9 +116,15 @@ def plain(name: str, weights: str, way: str) -> None:
     (shape,) = (shape for model, shape in MODELS.values() if model == name)
     data = Batches(shape)
     mlflow.set_tracking_uri("sqlite:///mlflow.db")
-    mlflow.tensorflow.autolog(log_models=False, log_datasets=False)
     model.compile(keras.optimizers.SGD(1e-3), "sparse_categorical_crossentropy")
-    model.fit(data.train(), steps_per_epoch=2, validation_data=data.validation(), verbose=0)
+    with mlflow.start_run():
+        model.fit(
+            data.train(),
+            steps_per_epoch=2,
+            validation_data=data.validation(),
+            verbose=0,
+            callbacks=[mlflow.tensorflow.MlflowCallback()],
+        )
     model.save_weights("last.weights.h5")
 
 
@@ -146,7 +152,10 @@ def trained(folder: Path, name: str, shape: Sequence[int], weights: str) -> floa
         folder,
         *RUNNER,
         f"model._target_={MODULE}.{name}",
-        f"data={{_target_: {MODULE}.Batches, shape: {list(shape)}}}",
+        f"data._target_={MODULE}.Batches",
+        "~data.batch_size",
+        "~data.seed",
+        f"+data.shape={list(shape)}",
         "loss.from_logits=false",
         "~metrics.accuracy",
         "optimizer=sgd",

@@ -36,7 +36,7 @@ from runner.cluster.sessions import (
 from runner.config.cluster_spec import needed_tasks, own_name, trainer_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
-from runner.errors import ClusterError, ConfigError, Problem
+from runner.errors import ClusterError, ConfigError, LostServerError, Problem
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.graph_spec import local_init_op
@@ -332,10 +332,17 @@ class FollowHook(_Hook):
         self._creator.watch.end()
         if Ending(run_values.results) is Ending.LEFT:
             self._task.interruption.check()
-            raise lost_task(self._task.cluster)
+            raise LostServerError(
+                Problem(
+                    "the chief was interrupted",
+                    "it has saved the last step; all tasks begin together when it comes back",
+                    "start this task again if no launcher does",
+                )
+            )
         server, cluster = self._creator.server, self._task.cluster
         while not server.ask(lambda session, channel: channel.saved.is_set(session)):
-            self._task.interruption.check()
+            if is_over(self._task.interruption.remaining(), needed=True):
+                self._task.interruption.check()
             if not self._creator.is_member():
                 raise lost_task(cluster)
             time.sleep(_POLL_SECONDS)

@@ -33,6 +33,7 @@ from runner.config.cluster_spec import (
 from runner.config.schema import CHIEF, PS, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, LostServerError, Problem
+from runner.graph.devices import devices_of
 from runner.session.cached_session import lost_servers_abort
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
@@ -88,6 +89,8 @@ def start_server(config: RunConfig) -> str:
         intra_op_parallelism_threads=config.session.intra_op_threads,
         inter_op_parallelism_threads=max(config.session.inter_op_threads, 0),
     )
+    if cpus := devices_of(config.devices).logical_cpus:
+        threads.device_count["CPU"] = cpus
     _lead_collectives(threads, config.cluster)
     server = tf.compat.v1.train.Server(
         tf.train.ClusterSpec(addresses_by_type(config.cluster)),

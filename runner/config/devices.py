@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.config.cluster_spec import is_cluster
+from runner.config.cluster_spec import is_cluster, is_collective
 from runner.config.key_problems import merged, rule_problems
 from runner.config.keys import keys
 from runner.config.schema import DevicesConfig, RunConfig
@@ -48,7 +48,10 @@ def device_problems(config: RunConfig) -> Iterator[Problem]:
         "graph": (config.graph, "it makes the whole graph, and places it itself"),
         "model_fn": (config.model_fn, "it makes the whole graph, and places it itself"),
         "model.jit_compile": (config.model.get("jit_compile"), "XLA compiles for one device"),
-        "cluster": (is_cluster(config.cluster), "each task of a cluster trains on one device"),
+        "cluster": (
+            is_cluster(config.cluster) and not is_collective(config.cluster),
+            "parameter servers hold the variables that each device would copy",
+        ),
     }
     for key, (is_set, cause) in reasons.items():
         if is_set:

@@ -118,17 +118,16 @@ def is_from_run_dir(command: DictConfig) -> bool:
 
 def _complete(config: DictConfig | Mapping[str, Any]) -> DictConfig:
     """Returns a copy over the schema, with its defaults for keys that are absent or deleted."""
-    schema = OmegaConf.structured(to_compose())
     completed: Any = copy.deepcopy(config)
     if OmegaConf.get_type(config) is not RunConfig:
         register_resolvers()
         with reporting_composition():
             optimizer = {} if "optimizer" in config else {"optimizer": default_optimizer()}
-            completed = OmegaConf.merge(schema, optimizer, completed)
+            completed = OmegaConf.merge(OmegaConf.structured(to_compose()), optimizer, completed)
     OmegaConf.set_struct(completed, False)
     deleted = {field.name for field in fields(RunConfig)} - set(completed)
     if deleted:
-        defaults = dict(schema.items_ex(resolve=False))
+        defaults = dict(OmegaConf.structured(to_compose()).items_ex(resolve=False))
         for name in deleted:
             completed[name] = defaults[name]
     whole: DictConfig = completed

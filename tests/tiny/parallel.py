@@ -234,3 +234,8 @@ class Examples:
 
     def test(self) -> tf.data.Dataset:
         return self._examples()
+
+
+def spectral() -> keras.Model:
+    """Assigns to a weight that trains, in every call."""
+    return keras.Sequential([keras.Input((6,)), layers.SpectralNormalization(layers.Dense(2))])

@@ -228,6 +228,7 @@ def test_each_device_may_take_a_batch_of_the_data() -> None:
         ("counting", "the tf.Variable"),
         ("unseeded", "a keras.Variable that the model does not list"),
         ("pooled", "an output of type .* shape"),
+        ("spectral", "assigns .*kernel, which trains"),
     ],
 )
 def test_what_devices_cannot_share_is_refused(model: str, shown: str) -> None:
