@@ -217,7 +217,7 @@ def measure(directory: Path, repeats: int, steps: int) -> list[Result]:
                 MORE: ways.monitored(runner, case, MORE_HOOKS, of_runner=True),
             }
             if case == PIPELINE:
-                timed["runner, 4 hooks, tf.data's iterator"] = ways.monitored(runner, case)
+                timed["runner, TensorFlow's iterator"] = ways.monitored(runner, case)
                 timed["keras.Model.fit"] = ways.fit()
             limits = {} if case == PIPELINE else {"CachedSession.run": 0.35, ours: 0.35}
             taken = {way.way: way for way in compare(case, UNIT, timed, limits, repeats)}

@@ -253,10 +253,23 @@ def _total_losses(
 def _update(
     variable: keras.Variable, value: tf.Tensor, changes: Sequence[tuple[tf.Tensor, tf.Tensor]]
 ) -> None:
-    """Assigns what a call made of a variable; `changes` are its values after and before it."""
+    """Assigns what a call made of a variable; `changes` are its values after and before it.
+
+    Raises:
+      ConfigError: when it is a weight that trains, as those of `SpectralNormalization`.
+    """
     after, before = changes[0]
     if after is before:
         return
+    if variable.trainable:
+        raise ConfigError(
+            Problem(
+                f"devices: a layer assigns {variable.path}, which trains",
+                "on one device its gradient is that of the value assigned, and on several it would "
+                "be that of the value before",
+                "set devices=1",
+            )
+        )
     if variable.aggregation == "sum":  # State of a metric.
         after = value + tf.add_n([after - before for after, before in changes])
     variable.assign(after)

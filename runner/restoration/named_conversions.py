@@ -18,6 +18,7 @@ from runner.restoration.conversions import (
     GateOrder,
     Shape,
     Slice,
+    units_of,
 )
 from runner.restoration.expressions import Expression, Function, Step, Tensor
 from runner.restoration.target import Build, Target, last_parts
@@ -32,13 +33,17 @@ class NamedConversion:
       names: makes the tensors' names from the variable's name and its renamed name; an argument of
         the conversion, the number of a recurrent layer, comes after them.
       others: yields further names under which the tensor may be, in order of preference.
-      combination: the function that makes one tensor of several, before the steps.
+      combination: the function that makes one tensor of several, and its axis, before the steps.
     """
 
     build: Build
     names: Callable[..., tuple[str, ...]] = lambda variable, name: (name,)
     others: Callable[[str, str], Iterator[str]] = lambda variable, name: iter(())
-    combination: str = ""
+    combination: tuple[str, int] | None = None
+
+
+def _unchanged(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+    return ()
 
 
 def _tf1_lstm(forget_bias: float) -> Build:
@@ -54,6 +59,24 @@ def _tf1_lstm(forget_bias: float) -> Build:
         inputs = rows - columns // 4
         offset, size = (0, inputs) if leaf == "kernel" else (inputs, rows - inputs)
         return Slice((offset, 0), (size, columns)), order
+
+    return build
+
+
+GATE = "{gate}"
+
+
+def _join_names(variable: str, name: str) -> tuple[str, ...]:
+    if GATE not in name:
+        raise ValueError(f"{name!r} has no {GATE} in the place of the gate's letter")
+    return tuple(name.replace(GATE, gate) for gate in KERAS)
+
+
+def _take_gate(gate: str) -> Build:
+    def build(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+        units, others = units_of(shape, KERAS), shape[:-1]
+        offset = (*(0 for _ in others), units * KERAS.index(gate))
+        return (Slice(offset, (*others, units)),)
 
     return build
 
@@ -80,9 +103,9 @@ NAMED_CONVERSIONS: dict[str, NamedConversion] = {
     # (out, in) to (in, out).
     "torch_dense": NamedConversion(torch.transposed),
     # weight_ih, weight_hh and bias_ih + bias_hh of layer 0, with gates i, f, g, o.
-    "torch_lstm": NamedConversion(torch.lstm, torch.recurrent_names, combination="sum"),
+    "torch_lstm": NamedConversion(torch.lstm, torch.recurrent_names, combination=("sum", 0)),
     # Likewise with gates r, z, n, and both biases as in Keras's reset_after=True.
-    "torch_gru": NamedConversion(torch.gru, torch.recurrent_names, combination="stack"),
+    "torch_gru": NamedConversion(torch.gru, torch.recurrent_names, combination=("stack", 0)),
     # in_proj and out_proj, or projections of their own, to query, key, value, attention_output.
     "torch_attention": NamedConversion(
         torch.attention, torch.attention_names, torch.other_attention_names
@@ -90,6 +113,10 @@ NAMED_CONVERSIONS: dict[str, NamedConversion] = {
     # LSTMCell's kernel (inputs + units, 4 * units) and bias, with gates i, c, f, o.
     "tf1_lstm": NamedConversion(_tf1_lstm(forget_bias=1.0)),
     "tf1_lstm_no_forget_bias": NamedConversion(_tf1_lstm(forget_bias=0.0)),
+    # One tensor for each gate: rename to a name with {gate}, which stands for i, f, c, o.
+    "lstm_join": NamedConversion(_unchanged, _join_names, combination=("concat", -1)),
+    # One gate alone, from a Keras LSTM's tensor of all gates.
+    **{f"lstm_gate_{gate}": NamedConversion(_take_gate(gate)) for gate in KERAS},
 }
 
 
@@ -140,7 +167,10 @@ def _tensors(name: str, step: Step, target: Target, has: Callable[[str], bool]) 
         others = conversion.others(target.name, name)
         names = (next((other for other in others if has(other)), names[0]),)
     tensors = tuple(_merged(tensor, has) for tensor in names)
-    return tensors[0] if len(tensors) == 1 else Function(conversion.combination, tensors)
+    if conversion.combination is None or len(tensors) == 1:
+        return tensors[0]
+    function, axis = conversion.combination
+    return Function(function, tensors, {"axis": axis} if function != "sum" else {})
 
 
 def _chosen(name: str, target: Target) -> str:

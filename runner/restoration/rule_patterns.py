@@ -24,6 +24,8 @@ _HOLE = re.compile(r"\{([^{}]*)\}|\\(\d+)|\\g<(\w+)>")
 _PART = re.compile(r"\{([^{}]*)\}|([*?])")
 _NAME = re.compile(r"_?[A-Za-z]\w*/?")
 _REST = "rest"
+# Conversions replace it by a letter for each tensor, see `named_conversions`.
+_NOT_A_PART = "gate"
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -114,7 +116,8 @@ def _compiled(key: str, numbers: set[str], letters: set[str]) -> Pattern:
 
 def holes(value: str) -> list[str]:
     r"""Returns the contents of the braces of a rule's value, also of `\1`."""
-    return ["".join(filter(None, match.groups())) for match in _HOLE.finditer(value)]
+    contents = ("".join(filter(None, match.groups())) for match in _HOLE.finditer(value))
+    return [hole for hole in contents if hole != _NOT_A_PART]
 
 
 def substitute(value: str, parts: Mapping[str, str]) -> str:
@@ -126,6 +129,8 @@ def substitute(value: str, parts: Mapping[str, str]) -> str:
 
     def hole(match: re.Match[str]) -> str:
         content = "".join(filter(None, match.groups()))
+        if content == _NOT_A_PART:
+            return match[0]
         return parts[content] if content in parts else str(_computed(_tree(content), parts))
 
     return _HOLE.sub(hole, value) if "{" in value or "\\" in value else value

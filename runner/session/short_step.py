@@ -90,7 +90,8 @@ class ShortStep:
             try:
                 self._step, self._untimed = self._looks.send(self._clock() - start)
             except StopIteration as end:
-                self._step, self._untimed = end.value, math.inf
+                # Without a value if another thread's call was the last meanwhile.
+                self._step, self._untimed = end.value or self._step, math.inf
             return result
         finally:
             self._looking.release()

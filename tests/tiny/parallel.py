@@ -62,12 +62,10 @@ def norms() -> keras.Model:
     maps = layers.Reshape((3, 2, 1), **DOUBLE)(inputs)
     maps = layers.Conv2D(4, 2, padding="same", **DOUBLE)(maps)
     maps = layers.ReLU(**DOUBLE)(layers.BatchNormalization(**DOUBLE)(maps))
-    maps = layers.Conv2D(3, 2, **DOUBLE)(maps)
     steps = layers.Reshape((6, 1), **DOUBLE)(inputs)
     masked = layers.Masking(0.25, **DOUBLE)(steps)
     masked = layers.BatchNormalization(**DOUBLE)(masked)
     joined = layers.Concatenate(**DOUBLE)([layers.Flatten(**DOUBLE)(maps), masked[:, :, 0]])
-    joined = layers.BatchNormalization(axis=1, **DOUBLE)(joined)
     return Exact(inputs, layers.Dense(2, **DOUBLE)(joined))
 
 
@@ -76,8 +74,8 @@ def recurrent() -> keras.Model:
     inputs = keras.Input((6,), **DOUBLE)
     tokens = layers.Lambda(lambda values: tf.cast(4 * values, tf.int32), **DOUBLE)(inputs)
     embedded = layers.Embedding(9, 3, name="embedding", **DOUBLE)(tokens)
-    states = layers.LSTM(4, return_sequences=True, **DOUBLE)(embedded)
-    return Exact(inputs, layers.Dense(2, **DOUBLE)(layers.GRU(3, **DOUBLE)(states)))
+    states = layers.LSTM(4, **DOUBLE)(embedded)
+    return Exact(inputs, layers.Dense(2, **DOUBLE)(states))
 
 
 def nested() -> keras.Model:
@@ -236,3 +234,8 @@ class Examples:
 
     def test(self) -> tf.data.Dataset:
         return self._examples()
+
+
+def spectral() -> keras.Model:
+    """Assigns to a weight that trains, in every call."""
+    return keras.Sequential([keras.Input((6,)), layers.SpectralNormalization(layers.Dense(2))])

@@ -123,7 +123,11 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS)
+# Long, and other rows have most of it.
+AT_LENGTH = ("accumulated batch norm", "float16")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row not in AT_LENGTH])
 def test_several_devices_do_what_one_does_with_the_whole_batch(row: str) -> None:
     config, tolerance = ROWS[row]
     several = train(on(config, 2, sync_batch_norm=True))
@@ -131,9 +135,7 @@ def test_several_devices_do_what_one_does_with_the_whole_batch(row: str) -> None
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "row", [row for row, (_, tolerance) in ROWS.items() if tolerance == DOUBLE]
-)
+@pytest.mark.parametrize("row", [*AT_LENGTH, *(row for row in ROWS if ROWS[row][1] == DOUBLE)])
 def test_after_50_steps_too(row: str) -> None:
     config, tolerance = ROWS[row]
     several = train(on(config, 2, sync_batch_norm=True), 50)
@@ -141,12 +143,13 @@ def test_after_50_steps_too(row: str) -> None:
 
 
 def _inner_operations(graph: tf.Graph) -> list[tuple[str, str]]:
-    """Name and device of all nodes of the functions of a graph."""
+    """Name and device of what computes in the functions of a graph."""
     definition = graph.as_graph_def()
     return [
         (node.name, node.device)
         for function in definition.library.function
         for node in function.node_def
+        if node.op not in ("Identity", "NoOp")
     ]
 
 
@@ -159,24 +162,28 @@ def devices_of_a_step(run: Opened) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "config", [config("recurrent"), config("critic", "features", dtype="float32", optimizer={})]
+    "config",
+    [
+        config("nested", "nested"),
+        pytest.param(config("recurrent"), marks=pytest.mark.soak),
+        config("critic", "features", dtype="float32", optimizer={}),
+    ],
 )
 def test_each_device_differentiates_what_it_computed(config: RunConfig) -> None:
     built = build_graph(on(config, 2), "validation", train=True)
-    devices: dict[str, list[str]] = {}
-    for name, device in _inner_operations(built.graph):
-        devices.setdefault(device, []).append(name)
-    second = [name for name in devices[SECOND] if "gradients" in name]
-    first = [name for name in devices[FIRST] if "gradients" in name]
-    assert any("MatMul" in name for name in second)
+    placed = {
+        (part[1], device)
+        for name, device in _inner_operations(built.graph)
+        if device and "_grad" in name and (part := re.search(r"device_(\d)", name))
+    }
+    # What has none, such as the body of a loop, is where its caller is.
+    assert placed == {("0", FIRST), ("1", SECOND)}
     with opened(built, cpus=2) as run:
         assert {FIRST, SECOND} <= devices_of_a_step(run)
-    # The first alone joins the outputs and adds the gradients of the devices up.
-    assert 0.7 < len(second) / len(first) <= 1.0
 
 
 def test_a_run_resumes_on_any_number_of_devices(tmp_path: Path) -> None:
-    several = on(config("norms", optimizer=ADAM), 2, sync_batch_norm=True)
+    several = on(config("dense", optimizer=ADAM), 2)
     whole = train(several)
     with opened(several, cpus=4) as run:
         run.train(2)
@@ -192,14 +199,13 @@ def test_a_run_resumes_on_any_number_of_devices(tmp_path: Path) -> None:
 
 
 def test_the_notes_of_a_run_show_what_the_devices_do() -> None:
-    assert build_graph(config("norms"), "validation", train=True).notes == ()
+    few = config("single", "classes", **CLASSES)
     for sync, shown in ((True, "statistics of the whole batch"), (False, "the first one's")):
-        several = on(config("norms"), 2, sync_batch_norm=sync)
+        several = on(few, 2, sync_batch_norm=sync)
         notes = "\n".join(build_graph(several, "validation", train=True).notes)
         assert shown in notes
-        assert re.search(
-            r"copies [\d,]+ bytes of variables .* and [\d,]+ bytes of gradients", notes
-        )
+        assert re.search(r"copies [\d,]+ bytes of variables .* [\d,]+ bytes of gradients", notes)
+    assert build_graph(few, "validation", train=True).notes == ()
 
 
 def test_dropout_differs_between_devices_and_repeats_between_runs() -> None:
@@ -222,6 +228,7 @@ def test_each_device_may_take_a_batch_of_the_data() -> None:
         ("counting", "the tf.Variable"),
         ("unseeded", "a keras.Variable that the model does not list"),
         ("pooled", "an output of type .* shape"),
+        ("spectral", "assigns .*kernel, which trains"),
     ],
 )
 def test_what_devices_cannot_share_is_refused(model: str, shown: str) -> None:

@@ -281,7 +281,9 @@ def convert(
     conversion = NAMED_CONVERSIONS[name]
     value, foretold = values[0], shapes[0]
     if len(values) > 1:
-        combination = FUNCTIONS[conversion.combination](None)
+        assert conversion.combination is not None
+        function, axis = conversion.combination
+        combination = FUNCTIONS[function](None, **({} if function == "sum" else {"axis": axis}))
         value, foretold = combination.apply(values), combination.shape(shapes)
     for step in conversion.build(Target(leaf, shape, linear), foretold):
         value, foretold = step.apply(value), step.shape(foretold)
@@ -340,6 +342,16 @@ def test_a_tf1_cell_continues_as_a_keras_lstm(name: str, forget_bias: float) -> 
     np.testing.assert_allclose(layer(inputs), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(INPUTS, UNITS), (UNITS,)])
+def test_unfused_gates_join_into_a_tensor_that_divides_into_them(shape: tuple[int, ...]) -> None:
+    parts = [random(*shape) for _ in "ifco"]
+    whole = np.concatenate(parts, axis=-1)
+    np.testing.assert_array_equal(convert("lstm_join", "kernel", whole.shape, *parts), whole)
+    for gate, part in zip("ifco", parts, strict=True):
+        found = convert(f"lstm_gate_{gate}", "kernel", shape, whole)
+        np.testing.assert_array_equal(found, part)
+
+
 def test_a_pytorch_depthwise_convolution() -> None:
     channels, multiplier = 3, 2
     weight, image = random(channels * multiplier, 1, 2, 2), random(1, 4, 4, channels)
@@ -367,8 +379,11 @@ def test_names_of_the_tensors() -> None:
     assert names("torch_dense", "kernel", "fc.weight") == ("fc.weight",)
     assert names("torch_lstm", "kernel", "rnn.weight_ih_l0") == ("rnn.weight_ih_l0",)
     assert names("torch_lstm", "bias", "rnn.bias_ih_l0") == ("rnn.bias_ih_l0", "rnn.bias_hh_l0")
+    assert names("lstm_join", "kernel", "W_{gate}/x") == ("W_i/x", "W_f/x", "W_c/x", "W_o/x")
     with pytest.raises(ValueError, match=r"'rnn\.offset' is not the name of a tensor bias_ih"):
         names("torch_lstm", "bias", "rnn.offset")
+    with pytest.raises(ValueError, match=r"'W' has no \{gate\}"):
+        names("lstm_join", "kernel", "W")
 
 
 @pytest.mark.parametrize(
@@ -386,6 +401,8 @@ def test_names_of_the_tensors() -> None:
         ("tf1_lstm", Target("kernel", (3, 8)), (2, 8), r"is not a kernel \(inputs \+ units"),
         ("tf1_lstm", Target("kernel", (3, 8)), (8,), "is not a kernel"),
         ("tf1_lstm", Target("w_f_diag", (3,)), (3,), "'w_f_diag' is not"),
+        ("lstm_gate_c", Target("bias", (3,)), (6,), r"axis of \[6\] does not hold 4 gates"),
+        ("lstm_gate_c", Target("bias", (3,)), (), r"axis of \[\] does not hold 4 gates"),
     ],
 )
 def test_what_a_conversion_refuses(
