@@ -58,7 +58,7 @@ def device_problems(config: RunConfig) -> Iterator[Problem]:
         "model.jit_compile": (config.model.get("jit_compile"), "XLA compiles for one device"),
         "cluster": (
             is_cluster(config.cluster) and not is_collective(config.cluster),
-            "parameter servers hold the variables that each device would copy",
+            "parameter servers hold the variables; cluster=collective goes with devices",
         ),
     }
     for key, (is_set, cause) in reasons.items():

@@ -98,8 +98,8 @@ class Devices:
         shared = ", which share the cores of the CPU" if self.names[0].startswith("/cpu") else ""
         notes = [
             f"devices: {', '.join(self.names)}{shared}, divide {parts}",
-            f"devices: a step copies {copied:,} bytes of variables from the first device to each "
-            f"other one, and {reduced:,} bytes of gradients back",
+            f"devices: a step copies {copied:,} bytes of variables from the first device to every "
+            f"other device, and {reduced:,} bytes of gradients back",
         ]
         if any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_of(model)):
             of_each = "each device; the first one's are saved"
@@ -134,6 +134,9 @@ def _names(count: Any) -> tuple[str, ...]:
         of_kind, _, number = name.strip("/").partition(":")
         if int(number) >= available[of_kind]:
             raise ConfigError(_missing(name, available))
+    if twice := [name for name in names if names.count(name) > 1]:
+        state = f"devices names {twice[0]} more than once"
+        raise ConfigError(Problem(state, "every device takes a part of a batch", "name it once"))
     return tuple(names)
 
 
@@ -141,7 +144,8 @@ def _missing(name: str, available: Mapping[str, int]) -> Problem:
     gpus = [f"gpu:{number}" for number in range(available["gpu"])]
     if name.startswith("/cpu"):
         state = f"devices: {name} is beyond the {_MOST_CPUS} logical CPU devices of a run"
-        return Problem(state, "this machine has no GPU" if not gpus else "", "ask for fewer")
+        cause = "this machine has no GPU" if not gpus else ""
+        return Problem(state, cause, f"ask for at most {_MOST_CPUS}")
     cause = f"TensorFlow sees {len(gpus)} GPUs here" if gpus else "TensorFlow sees no GPU here"
     remedy = "`nvidia-smi` lists the machine's GPUs, and CUDA_VISIBLE_DEVICES hides some"
     return Problem(f"devices: there is no {name}", cause, remedy, gpus)

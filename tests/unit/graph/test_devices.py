@@ -254,6 +254,7 @@ def test_what_devices_cannot_share_is_refused(model: str, shown: str) -> None:
         ),
         (0, ["gpu:0"], "there is no /gpu:0\n  cause: TensorFlow sees no GPU"),
         (0, 99, "/cpu:16 is beyond the 16 logical CPU devices"),
+        (0, [0, "cpu:0"], "devices names /cpu:0 more than once"),
     ],
 )
 def test_the_devices_of_a_machine(
