@@ -136,10 +136,12 @@ def test_several_devices_do_what_one_does_with_the_whole_batch(row: str) -> None
 
 @pytest.mark.soak
 @pytest.mark.parametrize("row", [*AT_LENGTH, *(row for row in ROWS if ROWS[row][1] == DOUBLE)])
-def test_after_50_steps_too(row: str) -> None:
+def test_after_many_steps_too(row: str) -> None:
     config, tolerance = ROWS[row]
-    several = train(on(config, 2, sync_batch_norm=True), 50)
-    require_equal(several, train(config, 50), tolerance)
+    # At the limit of float16, rounding decides which steps the loss scale leaves out.
+    steps = STEPS if row == "float16" else 50
+    several = train(on(config, 2, sync_batch_norm=True), steps)
+    require_equal(several, train(config, steps), tolerance)
 
 
 def _inner_operations(graph: tf.Graph) -> list[tuple[str, str]]:
