@@ -11,7 +11,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -29,20 +28,17 @@ from runner.cluster.sessions import (
     ClusterTask,
     is_over,
     lost_task,
-    naming_missing_tasks,
     session_config,
-    start_server,
+    worker_graph,
 )
 from runner.config.cluster_spec import needed_tasks, own_name, trainer_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, LostServerError, Problem
-from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.graph_spec import local_init_op
 from runner.hooks import StopWhenHook
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
-from runner.system.signals import Interruption
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session
@@ -363,16 +359,9 @@ def run_collective_worker(config: RunConfig, screen: Screen) -> None:
       InterruptedRunError: after a signal.
       UserCodeError: when an operation of the experiment's own code raises an error.
     """
-    with Interruption(config.session.grace_seconds).handled() as interruption:
-        task = ClusterTask(config, screen, interruption, start_server(config))
-        replica = CollectiveReplica(config.cluster)
-        # The configured hooks run in the chief.
-        built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
-        missing = naming_missing_tasks(config.cluster)
-        with built.calls.explaining(), interruption.deferred(), missing:
-            _train(task, built, replica)
-        interruption.check()
-    screen.line("done")
+    replica = CollectiveReplica(config.cluster)
+    with worker_graph(config, screen, replica) as (task, built):
+        _train(task, built, replica)
 
 
 def _train(task: ClusterTask, built: BuiltGraph, replica: CollectiveReplica) -> None:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -33,7 +33,10 @@ from runner.config.cluster_spec import (
 from runner.config.schema import CHIEF, PS, ClusterConfig, RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, LostServerError, Problem
+from runner.graph.build import build_graph
+from runner.graph.built_graph import BuiltGraph
 from runner.graph.devices import devices_of
+from runner.graph.replica import Replica
 from runner.session.cached_session import lost_servers_abort
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
@@ -155,6 +158,28 @@ def lost_task(cluster: ClusterConfig) -> LostServerError:
         cause = "the steps after the last checkpoint, and the last evaluation, are lost with it"
     remedy = "start it again if no launcher does; the same command continues the run"
     return LostServerError(Problem(state, cause, remedy))
+
+
+@contextmanager
+def worker_graph(
+    config: RunConfig, screen: Screen, replica: Replica
+) -> Iterator[tuple[ClusterTask, BuiltGraph]]:
+    """Starts this worker's server and builds its graph, for training within the block.
+
+    Raises:
+      ClusterError: when other tasks do not come in time.
+      InterruptedRunError: after a signal.
+      UserCodeError: when an operation of the experiment's own code raises an error.
+    """
+    with Interruption(config.session.grace_seconds).handled() as interruption:
+        task = ClusterTask(config, screen, interruption, start_server(config))
+        # The configured hooks run in the chief.
+        built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
+        missing = naming_missing_tasks(config.cluster)
+        with built.calls.explaining(), interruption.deferred(), missing:
+            yield task, built
+        interruption.check()
+    screen.line("done")
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -16,8 +15,7 @@ from runner.cluster.sessions import (
     ClusterTask,
     ClusterWorkerSessionCreator,
     is_over,
-    naming_missing_tasks,
-    start_server,
+    worker_graph,
 )
 from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import NonFinite
@@ -25,12 +23,10 @@ from runner.config.cluster_spec import own_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, ConfigError, NonFiniteLossError
-from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.graph_spec import local_init_op
 from runner.hooks import MetricsHook, StopWhenHook
 from runner.session.monitored_session import MonitoredSession
-from runner.system.signals import Interruption
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
@@ -56,16 +52,9 @@ def run_worker(config: RunConfig, screen: Screen) -> None:
       InterruptedRunError: after a signal.
       UserCodeError: when an operation of the experiment's own code raises an error.
     """
-    with Interruption(config.session.grace_seconds).handled() as interruption:
-        task = ClusterTask(config, screen, interruption, start_server(config))
-        replica = ClusterReplica(config.cluster)
-        # The configured hooks run in the chief.
-        built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
-        missing = naming_missing_tasks(config.cluster)
-        with built.calls.explaining(), interruption.deferred(), missing:
-            train_worker(task, built, replica.update)
-        interruption.check()
-    screen.line("done")
+    replica = ClusterReplica(config.cluster)
+    with worker_graph(config, screen, replica) as (task, built):
+        train_worker(task, built, replica.update)
 
 
 def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate | None) -> None:
