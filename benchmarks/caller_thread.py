@@ -158,10 +158,10 @@ class Start:
         return noting
 
     def looks(self) -> list[bool]:
-        """Returns after each of two looks whether the way chosen is the faster, or they tie."""
+        """Returns after each of three looks whether the way chosen is the faster, or they tie."""
         step = ShortStep(self._ways.__getitem__, lambda: False)
         chosen = []
-        for pause in (0, PAUSES[0]):
+        for pause in (0, *PAUSES[:2]):
             for _ in range(pause + LOOK + 1):
                 wait()
                 step()
