@@ -34,7 +34,7 @@ from runner.cluster.sessions import (
 from runner.config.cluster_spec import needed_tasks, own_name, trainer_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
-from runner.errors import ClusterError, ConfigError, LostServerError, Problem
+from runner.errors import ClusterError, ConfigError, LostServerError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.graph_spec import local_init_op
 from runner.hooks import StopWhenHook
@@ -170,12 +170,10 @@ class CollectiveChiefSessionCreator(ChiefSessionCreator):
                 self._task.screen.line(f"waits for {listed(tasks, late)}, {limit:g} s at most")
                 announced = late
             if time.monotonic() >= deadline:
-                raise ClusterError(
-                    Problem(
-                        f"{listed(tasks, late)} {'has' if len(late) == 1 else 'have'} not joined",
-                        f"waited for {limit:g} s (cluster.max_wait_secs); all tasks begin together",
-                        "look at the logs of these tasks and restart them, or fix their addresses",
-                    )
+                raise ClusterError.of(
+                    f"{listed(tasks, late)} {'has' if len(late) == 1 else 'have'} not joined",
+                    f"waited for {limit:g} s (cluster.max_wait_secs); all tasks begin together",
+                    "look at the logs of these tasks and restart them, or fix their addresses",
                 )
             time.sleep(min(cluster.recovery_wait_secs, 1.0))
 
@@ -255,12 +253,10 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
                 )
                 announced = True
             if time.monotonic() >= deadline:
-                raise ClusterError(
-                    Problem(
-                        f"training has not begun within {limit:g} s",
-                        f"the chief at {address} begins it when all tasks have joined",
-                        "look at the chief's log; a larger cluster.max_wait_secs waits longer",
-                    )
+                raise ClusterError.of(
+                    f"training has not begun within {limit:g} s",
+                    f"the chief at {address} begins it when all tasks have joined",
+                    "look at the chief's log; a larger cluster.max_wait_secs waits longer",
                 )
             time.sleep(min(cluster.recovery_wait_secs, 1.0))
 
@@ -328,12 +324,10 @@ class FollowHook(_Hook):
         self._creator.watch.end()
         if Ending(run_values.results) is Ending.LEFT:
             self._task.interruption.check()
-            raise LostServerError(
-                Problem(
-                    "the chief was interrupted",
-                    "it has saved the last step; all tasks begin together when it comes back",
-                    "start this task again if no launcher does",
-                )
+            raise LostServerError.of(
+                "the chief was interrupted",
+                "it has saved the last step; all tasks begin together when it comes back",
+                "start this task again if no launcher does",
             )
         server, cluster = self._creator.server, self._task.cluster
         while not server.ask(lambda session, channel: channel.saved.is_set(session)):

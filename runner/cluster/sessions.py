@@ -157,7 +157,7 @@ def lost_task(cluster: ClusterConfig) -> LostServerError:
         state = f"{lost if missing else 'a parameter server was lost'} at the end of training"
         cause = "the steps after the last checkpoint, and the last evaluation, are lost with it"
     remedy = "start it again if no launcher does; the same command continues the run"
-    return LostServerError(Problem(state, cause, remedy))
+    return LostServerError.of(state, cause, remedy)
 
 
 @contextmanager
@@ -202,12 +202,10 @@ def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
         tasks = trainers(cluster) | parameter_servers(cluster)
         if late := missing_of(tasks):
             raise ClusterError(not_answering(tasks, late, cluster.max_wait_secs)) from error
-        raise ClusterError(
-            Problem(
-                f"a step has not ended within {cluster.max_wait_secs:g} s",
-                "all tasks answer, but one of them sends no gradients, or is slower than that",
-                "look at their logs; a larger cluster.max_wait_secs waits longer",
-            )
+        raise ClusterError.of(
+            f"a step has not ended within {cluster.max_wait_secs:g} s",
+            "all tasks answer, but one of them sends no gradients, or is slower than that",
+            "look at their logs; a larger cluster.max_wait_secs waits longer",
         ) from error
 
 

@@ -80,13 +80,11 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     resolved = resolve(config, environ)
     if is_task(resolved.cluster):
         task = resolved.cluster.task
-        raise ConfigError(
-            Problem(
-                f"this process is {task.type} {task.index} of a cluster, and is to sweep",
-                "each task would sweep by itself, and no trial would have all of its tasks",
-                "cluster=local starts a cluster for each trial; on several machines start each "
-                "trial as a separate run",
-            )
+        raise ConfigError.of(
+            f"this process is {task.type} {task.index} of a cluster, and is to sweep",
+            "each task would sweep by itself, and no trial would have all of its tasks",
+            "cluster=local starts a cluster for each trial; on several machines start each "
+            "trial as a separate run",
         )
     return resolved
 
@@ -94,12 +92,10 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
 def _require_chief(mode: Mode, task: TaskConfig) -> None:
     """Raises ConfigError if this is one of several tasks that would all do the same."""
     if task.type not in (None, CHIEF):
-        raise ConfigError(
-            Problem(
-                f"mode is {mode.value}, and this process is {task.type} {task.index} of a cluster",
-                "one process does that alone, and every task would repeat it",
-                f"start mode={mode.value} in the chief alone, or unset {VARIABLE} and cluster.task",
-            )
+        raise ConfigError.of(
+            f"mode is {mode.value}, and this process is {task.type} {task.index} of a cluster",
+            "one process does that alone, and every task would repeat it",
+            f"start mode={mode.value} in the chief alone, or unset {VARIABLE} and cluster.task",
         )
 
 

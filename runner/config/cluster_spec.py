@@ -97,7 +97,7 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
 
 
 def _malformed(state: str, cause: str) -> ConfigError:
-    return ConfigError(Problem(state, cause, f"write {_EXAMPLE}"))
+    return ConfigError.of(state, cause, f"write {_EXAMPLE}")
 
 
 def write_tf_config(

@@ -60,12 +60,10 @@ class Devices:
         if not self.several:
             return model
         if not isinstance(model, keras.Layer):
-            raise ConfigError(
-                Problem(
-                    f"devices: the model is a {type(model).__name__}",
-                    "the layers of a Keras model alone can take their variables from each device",
-                    "set devices=1",
-                )
+            raise ConfigError.of(
+                f"devices: the model is a {type(model).__name__}",
+                "the layers of a Keras model alone can take their variables from each device",
+                "set devices=1",
             )
         return ParallelCall(model, self.names, synchronized=self.synchronized)
 
@@ -136,7 +134,7 @@ def _names(count: Any) -> tuple[str, ...]:
             raise ConfigError(_missing(name, available))
     if twice := [name for name in names if names.count(name) > 1]:
         state = f"devices names {twice[0]} more than once"
-        raise ConfigError(Problem(state, "every device takes a part of a batch", "name it once"))
+        raise ConfigError.of(state, "every device takes a part of a batch", "name it once")
     return tuple(names)
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import require_objective
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.built_graph import (
     BuiltGraph,
     Features,
@@ -252,14 +252,12 @@ class _Parts:
         ]
         if lost:
             shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
-            raise ConfigError(
-                Problem(
-                    f"model: {self.config.model['_target_']} loads values for {shown}",
-                    "a run takes pretrained values through scaffolds, which its plan shows and a "
-                    "resumed run leaves out",
-                    "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
-                    "'scaffolds.NAME.variables.include=[*]'",
-                )
+            raise ConfigError.of(
+                f"model: {self.config.model['_target_']} loads values for {shown}",
+                "a run takes pretrained values through scaffolds, which its plan shows and a "
+                "resumed run leaves out",
+                "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
+                "'scaffolds.NAME.variables.include=[*]'",
             )
 
     def built(

@@ -86,7 +86,7 @@ class StepEvaluation(Evaluation):
                 on_batch({name: float(value) for name, value in values.items()})
         session.run(self.reset)
         if not values:
-            raise ConfigError(Problem(f"data.{self.split}() gives no example to evaluate"))
+            raise ConfigError.of(f"data.{self.split}() gives no example to evaluate")
         return {name: float(value) for name, value in values.items()}
 
 
@@ -125,12 +125,10 @@ class ModelSteps:
         # Kept over steps, metrics would depend on when the run began. Callbacks see them kept over
         # an epoch, as in `fit`, and checkpoints then hold them.
         if not values:
-            raise ConfigError(
-                Problem(
-                    f"{self._named('train_step')} returns no metrics",
-                    "a run records them, and stops where they are NaN",
-                    'return them by name, such as {"loss": loss}',
-                )
+            raise ConfigError.of(
+                f"{self._named('train_step')} returns no metrics",
+                "a run records them, and stops where they are NaN",
+                'return them by name, such as {"loss": loss}',
             )
         epoch = None
         if self._config.callbacks:
@@ -296,12 +294,10 @@ def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
         except (TypeError, ValueError):
             tensor = None
         if tensor is None or tensor.dtype == tf.string:
-            raise ConfigError(
-                Problem(
-                    f"{step} returns {name!r}, which is not a number",
-                    f"it is of type {type(value).__name__}",
-                    "return numbers and tensors, and of a metric its result()",
-                )
+            raise ConfigError.of(
+                f"{step} returns {name!r}, which is not a number",
+                f"it is of type {type(value).__name__}",
+                "return numbers and tensors, and of a metric its result()",
             )
         if tensor.shape.rank == 0:
             yield name, tf.cast(tensor, tf.float32)
