@@ -23,7 +23,7 @@ import psutil
 from runner.cluster.trial_link import OBJECTIVE, TRIAL, TrialLink, has_begun
 from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
-from runner.errors import ClusterError, ConfigError, PlanError, Problem
+from runner.errors import ClusterError, ConfigError, PlanError
 from runner.sweeps.job import Trial
 from runner.system.lifeline import LIFELINE, redirect_to_devnull
 from runner.system.signals import GRACE_SECONDS, Interruption
@@ -137,7 +137,12 @@ class LocalCluster:
         cluster = self._cluster
         public = public_addresses()
         if public and not cluster.exposed:
-            raise ConfigError(_exposed(public))
+            raise ConfigError.of(
+                f"a local cluster would listen at {', '.join(public)}, which is public",
+                "TensorFlow's servers listen on all interfaces, and run what anyone sends, without "
+                "a password",
+                "cluster.exposed=true if a firewall closes the ports of this machine",
+            )
         self._print("cluster", "its servers listen on all interfaces, without a password")
         free = free_addresses(cluster.ps + cluster.workers)
         self._addresses = {
@@ -264,15 +269,6 @@ def public_addresses() -> list[str]:
         if address.family in (socket.AF_INET, socket.AF_INET6)
     ]
     return [address for address in addresses if ipaddress.ip_address(address).is_global]
-
-
-def _exposed(addresses: Sequence[str]) -> Problem:
-    return Problem(
-        f"a local cluster would listen at {', '.join(addresses)}, which is public",
-        "TensorFlow's servers listen on all interfaces, and run what anyone sends, without a "
-        "password",
-        "cluster.exposed=true if a firewall closes the ports of this machine",
-    )
 
 
 def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:

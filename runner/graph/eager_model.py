@@ -6,13 +6,11 @@ variables have the same names.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from runner.config.instantiation import build_target, has_reference, locate_target
@@ -30,7 +28,7 @@ from runner.restoration.model_variables import (
     eager_variables,
     tensorflow_variable,
 )
-from runner.system.user_code import calling
+from runner.system.user_code import calling, unchanged_random_states
 
 
 def build_eager_model(config: RunConfig, batch: Any = None, *, compiled: bool = False) -> Any:
@@ -133,14 +131,10 @@ def variables_of_run(model: keras.Model, names: Container[str]) -> dict[str, tf.
 @contextmanager
 def _as_for_the_graph(config: RunConfig) -> Iterator[None]:
     """Counts names and seeds from the start, as a new graph does, and restores random states."""
-    states = random.getstate(), np.random.get_state()
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(config.seed)
-    try:
+    with unchanged_random_states():
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(config.seed)
         yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
 
 
 def _compile(config: RunConfig, model: keras.Model) -> None:

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError
-from runner.graph.joint_moments import JointMoments
+from runner.graph.batch_norm import JointMoments
 from runner.internals.keras import (
     add_losses,
     layers_of,
