@@ -148,15 +148,15 @@ class TorchReader(CheckpointReader):
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
-        held = self._state_dict
+        state = self._state_dict
         tensors = {
             name: TensorSpec(name, tensor.shape, tensor.dtype)
-            for name, tensor in held.tensors.items()
+            for name, tensor in state.tensors.items()
         }
         with explained(self.path, self.what):
             content = files.digest_later(self.path)
-        path = f"{self.path}#{held.mapping}" if held.mapping else self.path
-        return CheckpointSpec(path, held.step, tensors, self.format, content, tied=held.tied)
+        path = f"{self.path}#{state.mapping}" if state.mapping else self.path
+        return CheckpointSpec(path, state.step, tensors, self.format, content, tied=state.tied)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""
@@ -176,11 +176,11 @@ class TorchReader(CheckpointReader):
     @functools.cached_property
     def _state_dict(self) -> StateDict:
         with explained(self.path, self.what):
-            held = state_dict(self._file.root, self.path, self._mapping)
-            for name, tensor in held.tensors.items():
+            state = state_dict(self._file.root, self.path, self._mapping)
+            for name, tensor in state.tensors.items():
                 if is_number(tensor.dtype):
                     _check_bounds(name, tensor, self._file.storages)
-        return held
+        return state
 
     def _value(self, file: BinaryIO, tensor: StorageView) -> NDArray[Any]:
         dtype = parse_dtype(tensor.dtype)

@@ -271,13 +271,13 @@ def public_addresses() -> list[str]:
     return [address for address in addresses if ipaddress.ip_address(address).is_global]
 
 
-def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
+def free_addresses(count: int) -> list[str]:
     """Returns `count` different addresses at which no process listens."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
-            probe.bind((host, 0))
-        return [f"{host}:{probe.getsockname()[1]}" for probe in probes]
+            probe.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
 
 
 def task_command(running: Any, shipped: Path) -> list[str]:

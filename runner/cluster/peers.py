@@ -31,7 +31,7 @@ from runner.cluster.sessions import (
     session_config,
     worker_graph,
 )
-from runner.config.cluster_spec import needed_tasks, own_name, trainer_name
+from runner.config.cluster_spec import announced_name, needed_tasks, trainer_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import LostServerError, Problem
@@ -326,7 +326,7 @@ class FollowHook(_Hook):
             if not self._creator.is_member():
                 raise lost_task(cluster)
             time.sleep(_POLL_SECONDS)
-        server.ask(lambda session, channel: channel.ended[own_name(cluster)].set(session))
+        server.ask(lambda session, channel: channel.ended[announced_name(cluster)].set(session))
         run_context.request_stop()
 
 

@@ -23,9 +23,9 @@ from runner.cluster.channel import (
 )
 from runner.config.cluster_spec import (
     addresses_by_type,
+    announced_name,
     is_collective,
     needed_tasks,
-    own_name,
     parameter_servers,
     servers,
     trainers,
@@ -319,7 +319,7 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
         with self._task.interruption.interruptible(), lost_servers_abort():
             self._task.wait_for_servers()
             session = self._session_when_ready()
-            self.channel.ended[own_name(self._task.cluster)].clear(session)
+            self.channel.ended[announced_name(self._task.cluster)].clear(session)
             return session
 
     def _session_when_ready(self) -> _Session:

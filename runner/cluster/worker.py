@@ -19,7 +19,7 @@ from runner.cluster.sessions import (
 )
 from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import NonFinite
-from runner.config.cluster_spec import own_name
+from runner.config.cluster_spec import announced_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import ClusterError, NonFiniteLossError
@@ -134,7 +134,7 @@ class ChiefHook(_Hook):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._task, self._training, self._channel = task, training, channel
-        self._name, self._last_step = own_name(task.cluster), task.config.train.steps
+        self._name, self._last_step = announced_name(task.cluster), task.config.train.steps
         self._clock, self._sleep = clock, sleep
         self._asked = self._over = False
         self._session: _Session

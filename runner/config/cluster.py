@@ -159,19 +159,23 @@ def _unused_problems(cluster: ClusterConfig) -> Iterator[Problem]:
                 "a task must know where the others are",
                 "set cluster.addresses.chief, .worker and .ps, or TF_CONFIG",
             )
-    values = {key: getattr(cluster, key) for key in used}
-    changed = [
-        f"cluster.{key} is {in_yaml(value)}"
-        for key, value in values.items()
-        if value not in (used[key], getattr(ClusterConfig(), key))
-    ]
-    if changed:
+    if changed := _changed(cluster, used):
         yield Problem(
-            f"{', '.join(changed)}, and {state}",
+            f"{changed}, and {state}",
             cause,
             f"delete it; cluster=local starts a cluster on this machine, and cluster.addresses or "
             f"{VARIABLE} name one",
         )
+
+
+def _changed(cluster: ClusterConfig, used: Mapping[str, object]) -> str:
+    """Describes the keys whose values are neither the defaults nor `used`; empty without any."""
+    values = {key: getattr(cluster, key) for key in used}
+    return ", ".join(
+        f"cluster.{key} is {in_yaml(value)}"
+        for key, value in values.items()
+        if value not in (used[key], getattr(ClusterConfig(), key))
+    )
 
 
 def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
@@ -293,14 +297,10 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
 
 
 def _collective_problems(cluster: ClusterConfig, workers: int) -> Iterator[Problem]:
-    changed = [
-        f"cluster.{key} is {in_yaml(getattr(cluster, key))}"
-        for key in _OF_SERVERS
-        if getattr(cluster, key) != getattr(ClusterConfig(), key)
-    ]
-    if changed:
+    defaults = {key: getattr(ClusterConfig(), key) for key in _OF_SERVERS}
+    if changed := _changed(cluster, defaults):
         yield Problem(
-            f"{', '.join(changed)}, and cluster.mode is collective",
+            f"{changed}, and cluster.mode is collective",
             "there are no parameter servers; all tasks make every update together",
             "delete it, or set cluster.mode=parameter_servers",
         )

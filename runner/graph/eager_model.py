@@ -124,8 +124,8 @@ def variables_of_run(model: keras.Model, names: Container[str]) -> dict[str, tf.
     rate = f"{type(getattr(model, 'optimizer', None)).__name__}/{LEARNING_RATE}"
     if rate in state and rate not in names:
         state[RATE] = state[rate]  # The configuration's rate is a variable of the run.
-    held = weights | {name: variable for name, variable in state.items() if name in names}
-    return {name: tensorflow_variable(variable) for name, variable in held.items()}
+    variables = weights | {name: variable for name, variable in state.items() if name in names}
+    return {name: tensorflow_variable(variable) for name, variable in variables.items()}
 
 
 @contextmanager
@@ -173,8 +173,8 @@ def _compile_arguments(config: RunConfig) -> dict[str, Any]:
 
 def _renamed(name: str, metric: Any) -> Any:
     """Returns a metric that has a name of the configuration, where it is a function."""
-    known = isinstance(metric, str | keras.metrics.Metric)
-    return metric if known else keras.metrics.MeanMetricWrapper(metric, name)
+    has_name = isinstance(metric, str | keras.metrics.Metric)
+    return metric if has_name else keras.metrics.MeanMetricWrapper(metric, name)
 
 
 def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:

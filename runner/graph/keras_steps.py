@@ -250,12 +250,6 @@ def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
             yield name, tf.cast(tensor, tf.float32)
 
 
-def _own_steps(model: keras.Model) -> str:
-    return " and ".join(
-        f"{type(model).__name__}.{step}" for step in STEPS if overrides(model, step)
-    )
-
-
 def _unused_keys(config: RunConfig, model: keras.Model) -> Iterator[Problem]:
     """Yields the keys of the configuration that a step of the model's own leaves without effect."""
     train = config.train
@@ -279,10 +273,12 @@ def _unused_keys(config: RunConfig, model: keras.Model) -> Iterator[Problem]:
             if is_set
         },
     }
+    name = type(model).__name__
+    steps = " and ".join(f"{name}.{step}" for step in STEPS if overrides(model, step))
     for key, is_set in unused.items():
         if is_set:
             yield Problem(
-                f"{key} is set, and the model has {_own_steps(model)}",
+                f"{key} is set, and the model has {steps}",
                 "the model computes its loss, metrics and update itself",
                 f"delete {key}, and compile the model with what it stands for",
             )
