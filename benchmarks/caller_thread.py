@@ -27,12 +27,14 @@ from runner.internals.tensorflow import Step, prepare_step
 from runner.session.short_step import BLOCK, LONGEST_S, PAUSES, ROUNDS, SAMPLES, ShortStep
 
 SLICE_S = 0.02
+# Between two steps of a start, as hooks take it: without it, a pipeline would set the pace.
+PAUSE_S = 50e-6
 # The session takes the number of threads as it is; to TensorFlow, -1 means the caller's thread.
 POOL, CALLER, CHOSEN = "pool", "caller", "chosen"
 # Calls of a look.
 LOOK = SAMPLES + 2 * ROUNDS * BLOCK
 # Slices that tell which way is faster, and what counts as a tie.
-SLICES, TIE = 15, 1.05
+SLICES, LONG_SLICE_S, TIE = 5, 0.1, 1.05
 # The steps that start, with those whose ways differ least.
 STARTED = ("tiny", "from a pipeline", "chain of 20 products of 64", "8 products of 128")
 
@@ -156,11 +158,12 @@ class Start:
         return noting
 
     def looks(self) -> list[bool]:
-        """Returns after each of two looks whether the way chosen is the faster, or they tie."""
+        """Returns after each of three looks whether the way chosen is the faster, or they tie."""
         step = ShortStep(self._ways.__getitem__, lambda: False)
         chosen = []
-        for pause in (0, PAUSES[0]):
+        for pause in (0, *PAUSES[:2]):
             for _ in range(pause + LOOK + 1):
+                wait()
                 step()
             chosen.append(self._used)
         medians = self._medians()
@@ -171,11 +174,20 @@ class Start:
         times: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(SLICES):
             for way, so_far in times.items():
-                end = time.perf_counter() + SLICE_S
-                while (start := time.perf_counter()) < end:
+                end = time.perf_counter() + LONG_SLICE_S
+                while time.perf_counter() < end:
+                    start = wait()
                     self._ways[way]()
                     so_far.append(time.perf_counter() - start)
         return {way: statistics.median(so_far) for way, so_far in times.items()}
+
+
+def wait() -> float:
+    """Computes for `PAUSE_S`; returns when that ended."""
+    end = time.perf_counter() + PAUSE_S
+    while (now := time.perf_counter()) < end:
+        pass
+    return now
 
 
 def right(name: str, starts: int) -> list[list[bool]]:

@@ -26,7 +26,7 @@ from runner.checkpoints.reader import (
     explained,
     require_names,
 )
-from runner.checkpoints.tables import entries, first_value, require_intact
+from runner.checkpoints.tables import entries, first_value, require_intact, unmasked
 from runner.errors import CheckpointError
 from runner.internals.tensorflow import (
     BundleEntryProto,
@@ -70,6 +70,8 @@ class BundleReader(CheckpointReader):
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        # By the keys of the index.
+        self._checksums: dict[str, str] = {}
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -94,7 +96,9 @@ class BundleReader(CheckpointReader):
 
     def bundle(self) -> Bundle:
         """See `CheckpointReader.bundle`."""
-        return Bundle(self.prefix, self.keys)
+        keys, known = self.keys, self._checksums
+        checksums = {name: known[key] for name, key in keys.items() if key in known}
+        return Bundle(self.prefix, keys, checksums)
 
     @functools.cached_property
     def stored(self) -> Mapping[str, TensorSpec]:
@@ -138,6 +142,9 @@ class BundleReader(CheckpointReader):
                 # No type takes less than a byte an element.
                 if not entry.slices and _elements(entry.shape) > entry.size:
                     raise ValueError(f"{_shown(key)} has too few bytes for its shape")
+                # That of strings covers their lengths too.
+                if not entry.slices and entry.dtype != tf.string.as_datatype_enum:
+                    self._checksums[_shown(key)] = f"crc32c:{unmasked(entry.crc32c):08x}"
 
     def _content(self) -> Callable[[], str]:
         """Checks that the files are complete, and returns the function for the digest."""

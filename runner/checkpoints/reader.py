@@ -142,10 +142,13 @@ class Bundle:
     Attributes:
       prefix: its argument `prefix`.
       keys: tensor name -> its name in `tensor_names`; they differ for object-based checkpoints.
+      checksums: tensor name -> `crc32c:<hex>` of its bytes, which `RestoreV2` compares with them;
+        not of strings and partitioned variables.
     """
 
     prefix: str
     keys: Mapping[str, str]
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
 
 class CheckpointReader(abc.ABC):

@@ -82,6 +82,7 @@ class Restorer:
         self._non_finite = NonFinite()
         readers = self._readers()
         bundles = {name: bundle for name in readers if (bundle := readers[name].bundle())}
+        self._bundles = bundles
         in_graph = [
             assignment
             for assignment in plan.assignments
@@ -156,7 +157,9 @@ class Restorer:
     def _on_value(self, assignment: Assignment, value: NDArray[Any]) -> None:
         (piece,) = assignment.pieces
         self._non_finite.on_tensor(piece.source, piece.names[0], value)
-        self._checksums[assignment.variable.name] = checksum(value)
+        known = self._bundles[piece.source].checksums.get(piece.names[0])
+        whole = not piece.conversions
+        self._checksums[assignment.variable.name] = (whole and known) or checksum(value)
 
     def _readers(self) -> dict[str, CheckpointReader]:
         readers = {}

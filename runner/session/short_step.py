@@ -23,8 +23,9 @@ LONGEST_S = 0.5e-3
 # lengthens the others, and the first one includes the optimization of the graph.
 SAMPLES = 20
 # A look compares the medians of so many blocks of calls each way, in turns, so that both ways meet
-# the same load. A single series each way, and its shortest call, was wrong in 1 start of 13.
-ROUNDS, BLOCK = 8, 5
+# the same load. The threads of the pool take tens of milliseconds to wake up: with blocks of 5
+# calls, 61 of 100 starts were wrong where the pool takes two thirds of the time.
+ROUNDS, BLOCK = 5, 100
 # Calls from one look to the next: what goes on beside the first steps of a process ends soon.
 PAUSES = (200, 2_000, 20_000)
 # Operations that wait for other operations of the step, which one thread would never reach, or that

@@ -183,7 +183,7 @@ def test_errors_of_the_data_come_at_their_step(prefetch: bool) -> None:
 
 def test_one_session_may_take_batches_in_both_ways() -> None:
     """No batch is skipped or given twice when a step changes its thread, or is traced."""
-    numbers = tf.data.Dataset.range(1000).prefetch(3)
+    numbers = tf.data.Dataset.range(10_000).prefetch(3)
     source = TrainingInput(numbers, prefetch=True)
     batch, waited = source.next()
     with tf.control_dependencies([batch]):

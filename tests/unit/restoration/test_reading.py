@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.checkpoints.bundle import open_bundle
 from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
 from runner.restoration import restorer, session_backend
@@ -23,6 +24,7 @@ from runner.restoration.reading import NonFinite, checksum, converted_values
 from runner.restoration.restorer import restore_operation, restored_in_graph
 from runner.restoration.session_backend import SessionBackend, Target
 from runner.restoration.source_tensors import SourceTensor
+from tests.conformance import goldens
 from tests.tiny.plans import checkpoint, variable
 from tests.tiny.restoring import save_bundle
 
@@ -207,6 +209,27 @@ def test_a_checksum_is_of_the_bytes_and_of_strings_as_they_are_printed() -> None
     assert checksum(np.array(1.0)) != checksum(np.array(-1.0))
     assert checksum(np.array([], np.float32)) == "crc32c:00000000"
     assert checksum(np.array([b"a", "b"], object)) != checksum(np.array([b"ab", ""], object))
+
+
+def test_a_bundle_knows_the_checksums_of_whole_tensors_of_every_dtype(tmp_path: Path) -> None:
+    dtypes = (tf.float32, tf.bfloat16, tf.float16, tf.complex128, tf.int64, tf.uint8, tf.bool)
+    values: dict[str, Any] = {dtype.name: tf.cast([[0, 1], [1, 0]], dtype) for dtype in dtypes}
+    prefix = goldens.save_bundle(tmp_path / "whole", values | {"empty": [], "string": ["text"]})
+    reader = open_bundle(prefix)
+    found = {name: checksum(value) for name, value in reader.read([*values, "empty"])}
+    assert reader.bundle().checksums == found
+
+
+def test_a_bundle_does_not_know_the_checksum_of_a_partitioned_variable(tmp_path: Path) -> None:
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "parts"),
+        tensor_names=["v", "v"],
+        shape_and_slices=["4 0,2", "4 2,2"],
+        tensors=[tf.zeros([2]), tf.ones([2])],
+    )
+    bundle = open_bundle(str(tmp_path / "parts")).bundle()
+    assert "v" in bundle.keys
+    assert "v" not in bundle.checksums
 
 
 def test_what_is_on_a_parameter_server_is_read_by_the_chief() -> None:

@@ -88,11 +88,10 @@ def test_a_short_step_takes_the_faster_way(trial: Trial, inline: bool) -> None:
 def test_a_second_look_corrects_the_first() -> None:
     """Another process ends, after which the pool is slower; or the input has warmed up."""
     busy, slow = itertools.repeat(1e-4, ROUNDS * BLOCK), itertools.repeat(2 * LONGEST_S, SAMPLES)
-    for early in (busy, slow):
-        trial = Trial(always(5e-5), itertools.chain(early, always(1e-5)))
-        if early is slow:
-            trial = Trial(itertools.chain(slow, always(5e-5)), always(1e-5))
-        assert trial.run(LOOK + 1) is False
+    after_busy = Trial(always(5e-5), itertools.chain(busy, always(1e-5)))
+    after_slow = Trial(itertools.chain(slow, always(5e-5)), always(1e-5))
+    for trial, look in ((after_busy, LOOK), (after_slow, SAMPLES)):
+        assert trial.run(look + 1) is False
         assert trial.run(PAUSES[0] + LOOK + 1) is True
 
 
