@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
-from runner.graph.joint_moments import JointMoments
+from runner.errors import ConfigError
+from runner.graph.batch_norm import JointMoments
 from runner.graph.replica import part_of
 from runner.internals.keras import (
     add_losses,
@@ -181,12 +181,10 @@ def _divided(features: Any, count: int) -> tuple[list[Any], list[Any]]:
     for tensor in tensors:
         if not _are_divisible(tensor):
             kind = "a scalar" if isinstance(tensor, tf.Tensor) else type(tensor).__name__
-            raise ConfigError(
-                Problem(
-                    f"devices: the features hold {kind}",
-                    "every device takes its part of a batch, the first dimension of a tensor",
-                    "give dense tensors with a batch dimension, or set devices=1",
-                )
+            raise ConfigError.of(
+                f"devices: the features hold {kind}",
+                "every device takes its part of a batch, the first dimension of a tensor",
+                "give dense tensors with a batch dimension, or set devices=1",
             )
     with tf.device("/cpu:0"):
         divided = [part_of(features, index, count) for index in range(count)]
@@ -255,13 +253,11 @@ def _update(
     if after is before:
         return
     if variable.trainable:
-        raise ConfigError(
-            Problem(
-                f"devices: a layer assigns {variable.path}, which trains",
-                "on one device its gradient is that of the value assigned, and on several it would "
-                "be that of the value before",
-                "set devices=1",
-            )
+        raise ConfigError.of(
+            f"devices: a layer assigns {variable.path}, which trains",
+            "on one device its gradient is that of the value assigned, and on several it would "
+            "be that of the value before",
+            "set devices=1",
         )
     if variable.aggregation == "sum":  # State of a metric.
         added = [
@@ -291,12 +287,10 @@ def _joined(outputs: Sequence[Any], part: Any, shares: Sequence[tf.Tensor]) -> A
         shape = pieces[0].shape if isinstance(pieces[0], tf.Tensor) else tf.TensorShape([])
         if shape.rank == 0 or shape[0] not in (None, size):
             described = f"of type {type(pieces[0]).__name__} and shape {shape}"
-            raise ConfigError(
-                Problem(
-                    f"devices: the model returns an output {described}",
-                    "outputs of the devices are joined along the batch, their first dimension",
-                    "return a value for each example, or set devices=1",
-                )
+            raise ConfigError.of(
+                f"devices: the model returns an output {described}",
+                "outputs of the devices are joined along the batch, their first dimension",
+                "return a value for each example, or set devices=1",
             )
         joined = concatenated(pieces)
         masks = [mask_of(piece) for piece in pieces]
@@ -315,13 +309,11 @@ def _require_shareable(
     if changed or len(tower.state_mapping) > len(variables):
         of_keras = "a keras.Variable that the model does not list, such as Keras's global seed"
         what = f"the tf.Variable of {changed[0]}" if changed else of_keras
-        raise ConfigError(
-            Problem(
-                f"devices: a layer changes {what}",
-                "every device calls the layer, and would change the variable again",
-                "create it by add_weight, or give the layer a keras.random.SeedGenerator of its "
-                "own; or set devices=1",
-            )
+        raise ConfigError.of(
+            f"devices: a layer changes {what}",
+            "every device calls the layer, and would change the variable again",
+            "create it by add_weight, or give the layer a keras.random.SeedGenerator of its "
+            "own; or set devices=1",
         )
 
 

@@ -35,10 +35,10 @@ class VariablePlacement:
 
     def by_device(self, plan: RestorationPlan) -> dict[str, list[VariableSpec]]:
         """Returns the variables of the plan that each device holds, by the device's name."""
-        held: dict[str, list[VariableSpec]] = {name: [] for name in sorted(self.devices.values())}
+        specs: dict[str, list[VariableSpec]] = {name: [] for name in sorted(self.devices.values())}
         for assignment in plan.assignments:
-            held[self.devices[assignment.variable.name]].append(assignment.variable)
-        return held
+            specs[self.devices[assignment.variable.name]].append(assignment.variable)
+        return specs
 
     def lines(self, plan: RestorationPlan, *, full: bool) -> list[str]:
         """Returns a heading and, for each device, its size and, if `full`, its variables."""
@@ -128,8 +128,8 @@ def part_of(batch: Any, index: int, count: int) -> tuple[Any, tf.Tensor]:
     # Rounded up, so that no part is empty before the first.
     start, stop = (-(-number * size // count) for number in (index, index + 1))
     least, most = (min, max) if isinstance(size, int) else (tf.minimum, tf.maximum)
-    taken = least(start, size - 1)
-    part = tf.nest.map_structure(partial(_examples, start=taken, stop=most(stop, taken + 1)), batch)
+    first = least(start, size - 1)
+    part = tf.nest.map_structure(partial(_examples, start=first, stop=most(stop, first + 1)), batch)
     return part, tf.cast(stop - start, tf.float64) / tf.cast(size, tf.float64)
 
 
