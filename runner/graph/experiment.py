@@ -20,7 +20,7 @@ def overrides(model: keras.Model, method: str) -> bool:
     return getattr(type(model), method) is not getattr(keras.Model, method)
 
 
-def takes_its_own_steps(model: Any) -> bool:
+def overrides_steps(model: Any) -> bool:
     """Returns whether a model overrides `train_step` or `test_step`."""
     return isinstance(model, keras.Model) and any(overrides(model, step) for step in STEPS)
 

@@ -26,7 +26,7 @@ from runner.graph.calls import Calls
 from runner.graph.devices import Devices, devices_of
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
-from runner.graph.experiment import Data, Model, Sized, features_of, takes_its_own_steps
+from runner.graph.experiment import Data, Model, Sized, features_of, overrides_steps
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.keras_serving import prediction_graph, serving_graph
@@ -77,7 +77,7 @@ class KerasGraph(GraphMaker):
                 model = build_model(config)
             per_step = config.train.accumulate * devices.batches
             read = partial(training_input, config, data, replica, per_step=per_step)
-            if takes_its_own_steps(model):
+            if overrides_steps(model):
                 source = read(labelled=False) if train else None
                 return self._with_own_steps(model, data, source, split=split, devices=devices)
             with replica.partitioned():
@@ -99,7 +99,7 @@ class KerasGraph(GraphMaker):
                 forward = _forward(calls, called, objective, train=True, frozen=frozen)
                 step = TrainingStep(config, source, forward, replica=replica, devices=devices)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
-            objective.keep_apart(graph)
+            objective.keep_out_of_checkpoints(graph)
             of_model = parts.variables()
             parts.require_sources(of_model)
             trained = [*parts.trained(of_model).values()]
@@ -142,7 +142,7 @@ class KerasGraph(GraphMaker):
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
         if evaluation.metrics:
             require_objective(config.train.objective, evaluation.metrics)
-        steps.keep_apart(trains=source is not None)
+        steps.keep_out_of_checkpoints(trains=source is not None)
         of_optimizers = steps.optimizer_variables()
         of_model = {
             name: variable
@@ -340,7 +340,7 @@ def _evaluation(
         dataset = without_autotuning(dataset)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         totals = _forward(calls, model, objective, train=False)(iterator.get_next())
-        results = tf.function(objective.of_pass, autograph=False)()
+        results = tf.function(objective.pass_result, autograph=False)()
         begin = iterator.initializer
         if results:
             begin = tf.group(begin, objective.begin())

@@ -145,7 +145,7 @@ class ModelSteps:
             notes.append("evaluation: none, the model has neither a test_step nor a loss of labels")
         return notes
 
-    def keep_apart(self, *, trains: bool) -> None:
+    def keep_out_of_checkpoints(self, *, trains: bool) -> None:
         """Keeps out of checkpoints what a session initialises for itself.
 
         That is the state of metrics, and of optimizers where nothing trains.

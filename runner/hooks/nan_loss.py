@@ -20,7 +20,7 @@ class NanLossPolicy:
     """The reaction to a loss that is NaN or infinite.
 
     Attributes:
-      action: `raise`, the default, `stop` (training ends in good order) or `rollback`.
+      action: `raise`, the default, `stop` (training ends normally) or `rollback`.
       rollbacks: how many rollbacks come before an error, by default 3; with `count`, over the
         whole run, however often it resumes.
       scale: a float32 scalar by which the learning rate is multiplied; None, the default, leaves
