@@ -79,7 +79,7 @@ class KerasGraph(GraphMaker):
             read = partial(training_input, config, data, replica, per_step=per_step)
             if overrides_steps(model):
                 source = read(labelled=False) if train else None
-                return self._with_own_steps(model, data, source, split=split, devices=devices)
+                return self._with_model_steps(model, data, source, split=split, devices=devices)
             with replica.partitioned():
                 objective, calls = Objective(config, model), Calls(config)
                 notes = list(objective.notes)
@@ -110,7 +110,7 @@ class KerasGraph(GraphMaker):
                 training = replace(training, epoch=objective.epoch(training.train_op, graph))
             return parts.built(of_model, training, evaluation, notes=notes)
 
-    def _with_own_steps(
+    def _with_model_steps(
         self,
         model: Any,
         data: Data,
@@ -119,7 +119,7 @@ class KerasGraph(GraphMaker):
         split: str,
         devices: Devices,
     ) -> BuiltGraph:
-        """Builds the same of a model that overrides Keras's steps, in the model's graph."""
+        """Builds the graph of a model that overrides `train_step` or `test_step`."""
         config = self.config
         steps = ModelSteps(config, model, devices)
         parts = _Parts(config, model, data, source, Calls(config))
@@ -171,7 +171,7 @@ class KerasGraph(GraphMaker):
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a graph in the making, the default one.
+    """The parts of the default graph while it is built.
 
     Attributes:
       config: the configuration, with the optimizer that the model was compiled with if it has none.

@@ -1,4 +1,4 @@
-"""The graph of a Keras model with a `train_step` or `test_step` of its own.
+"""The graph of a Keras model that overrides `train_step` or `test_step`.
 
 The steps are called as `keras.Model.fit` and `evaluate` call them, each in one `tf.function` of the
 graph: the model differentiates, and its optimizers apply. What they return are the metrics.
@@ -134,7 +134,7 @@ class ModelSteps:
         self._call("train_step", source.next()[0])
 
     def notes(self) -> list[str]:
-        """Returns lines on what the model decides instead of the configuration."""
+        """Returns lines on the settings that the model makes instead of the configuration."""
         steps = " and ".join(step for step in STEPS if overrides(self._model, step))
         notes = [
             f"steps: {type(self._model).__name__} has a {steps} of its own, with its optimizers"
@@ -210,7 +210,7 @@ class ModelSteps:
 
 @contextmanager
 def _values_are_unknown() -> Iterator[None]:
-    """Adds cause and way out to the error of a step that reads a value of its graph."""
+    """Adds cause and remedy to the error of a step that reads a value while it is traced."""
     try:
         yield
     except UserCodeError as error:
@@ -251,7 +251,7 @@ def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
 
 
 def _unused_keys(config: RunConfig, model: keras.Model) -> Iterator[Problem]:
-    """Yields the keys of the configuration that a step of the model's own leaves without effect."""
+    """Yields a problem for each key without effect on a model that overrides its steps."""
     train = config.train
     unused = {
         "loss": config.loss is not None,
