@@ -62,9 +62,6 @@ class PeerWatch:
         self._is_lost, self._session, self._poll_secs = is_lost, session, poll_secs
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        """Starts watching, until `end`."""
         self._thread.start()
 
     def end(self) -> None:
@@ -140,7 +137,6 @@ class CollectiveChiefSessionCreator(ChiefSessionCreator):
                 return bool(unreachable(peers)) or self._joined(session) != members
 
             self.watch = PeerWatch(is_lost, session, self._task.cluster.recovery_wait_secs)
-            self.watch.start()
             session.run(self._take_over)
             return session
 
@@ -220,7 +216,6 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
             self.watch = PeerWatch(
                 lambda: not self.is_member(), session, self._task.cluster.recovery_wait_secs
             )
-            self.watch.start()
             session.run(self._take_over)
             return session
 
