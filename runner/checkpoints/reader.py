@@ -113,7 +113,9 @@ class CheckpointSpec:
 
     def find(self, name: str) -> TensorSpec | None:
         """Returns the tensor with a name, an alias or a key, or None."""
-        known = name if name in self.tensors else self.other_names.get(name, self.keys.get(name))
+        if name in self.tensors:
+            return self.tensors[name]
+        known = self.other_names.get(name, self.keys.get(name))
         return None if known is None else self.tensors.get(known)
 
     @functools.cached_property
