@@ -12,7 +12,6 @@ import functools
 import io
 import itertools
 import json
-import struct
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -151,10 +150,8 @@ class _Member(io.FileIO):
 
     def __init__(self, path: str, entry: zipfile.ZipInfo) -> None:
         super().__init__(path)
-        # The last four of the local header's 30 bytes are the sizes of the two fields after it.
-        super().seek(entry.header_offset + 26)
-        names, extra = struct.unpack("<HH", self.read(4))
-        self._start: int = entry.header_offset + 30 + names + extra
+        self._start = self._end = 0
+        self._start = archives.stored_at(self, entry)
         self._end = self._start + entry.file_size
         self.seek(0)
 

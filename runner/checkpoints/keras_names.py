@@ -76,8 +76,8 @@ def _variables(
 ) -> tuple[tuple[str, ...], ...]:
     parent, _, last = group.rpartition("/")
     if last == "cell" and parent in layers:
-        known = _class(parent, layers) in _RECURRENT_LAYERS or _is_recurrent(shapes)
-        return _RECURRENT if known else ()
+        recurrent = _class(parent, layers) in _RECURRENT_LAYERS or _is_recurrent(shapes)
+        return _RECURRENT if recurrent else ()
     if parent and parent not in layers:
         return _VARIABLES.get(_class(group, layers), ())
     return _of_shapes(shapes)

@@ -61,7 +61,7 @@ class WordVectorsReader(FileReader):
     def value(self, name: str, entry: Layout) -> NDArray[np.generic]:
         """See `FileReader.value`."""
         values = np.empty((entry.rows, entry.columns), np.float32)
-        with _mapped(self.path) as data:
+        with files.mapped(self.path) as data:
             if entry.is_binary:
                 for row, (_, start) in enumerate(_binary_rows(data, entry)):
                     values[row] = np.frombuffer(data, "<f4", entry.columns, start)
@@ -71,7 +71,7 @@ class WordVectorsReader(FileReader):
 
     @functools.cached_property
     def _layout(self) -> Layout:
-        with _mapped(self.path) as data:
+        with files.mapped(self.path) as data:
             return _layout(data)
 
 
@@ -82,22 +82,13 @@ def tokens(path: str) -> tuple[str, ...]:
       OSError: when the file cannot be read.
       ValueError: when it is damaged.
     """
-    with _mapped(path) as data:
+    with files.mapped(path) as data:
         layout = _layout(data)
         if layout.is_binary:
             tokens = [token for token, _ in _binary_rows(data, layout)]
         else:
             tokens = [_token(line, layout) for line in _lines(data, layout)]
     return tuple(token.decode(errors="replace") for token in tokens)
-
-
-@contextlib.contextmanager
-def _mapped(path: str) -> Iterator[mmap.mmap]:
-    with (
-        files.reading(path) as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
-        yield data
 
 
 def _layout(data: mmap.mmap) -> Layout:

@@ -256,13 +256,11 @@ def require_agreement(config: RunConfig, of_chief: str | None) -> None:
     ]
     if not differences:
         return
-    raise ClusterError(
-        Problem(
-            f"this task has other settings than the chief: {'; '.join(differences)}",
-            "all tasks of a cluster train one model, in one way, on one set of data",
-            "start this task by the command of the chief; or, to give the chief new settings, "
-            "start the chief first",
-        )
+    raise ClusterError.of(
+        f"this task has other settings than the chief: {'; '.join(differences)}",
+        "all tasks of a cluster train one model, in one way, on one set of data",
+        "start this task by the command of the chief; or, to give the chief new settings, "
+        "start the chief first",
     )
 
 

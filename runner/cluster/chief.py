@@ -263,10 +263,10 @@ def serve(config: RunConfig, screen: Screen) -> None:
     screen.line("done")
 
 
-def run_task(config: RunConfig, screen: Screen | None = None) -> None:
+def run_task(config: RunConfig) -> None:
     """Runs a task other than the chief; see the function of each role."""
     worker = run_collective_worker if is_collective(config.cluster) else run_worker
     roles = {PS: serve, WORKER: worker, EVALUATOR: follow_checkpoints}
     # What one's own code records of these tasks is dropped.
     with CurrentRun(Mask(config.tracking.mask, {})).active():
-        roles[config.cluster.task.type or ""](config, screen or Screen())
+        roles[config.cluster.task.type or ""](config, Screen())

@@ -8,7 +8,6 @@ tasks take over the chief's values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any
 
@@ -64,10 +63,6 @@ class CollectiveReplica(Replica):
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._cluster, self._index = cluster, replica_index(cluster)
-
-    def scope(self) -> AbstractContextManager[object]:
-        """Places nothing: a session of this mode sees this process alone."""
-        return nullcontext()
 
     def share(self, batch: Any) -> tuple[Any, tf.Tensor]:
         """Returns this task's part of a batch. What is built from here on draws separate numbers.
@@ -130,12 +125,12 @@ class CollectiveReplica(Replica):
         for (name, variable), value in zip(shared.items(), received, strict=True):
             value = tf.cast(value, variable.dtype.base_dtype)
             if classify(name, model=True) is StateClass.RANDOM_STATE:
-                value = self._own_seed(value)
+                value = self._seed_of_task(value)
             assigned.append(variable.assign(value, read_value=False))
         return tf.group(assigned)
 
-    def _own_seed(self, state: tf.Tensor) -> tf.Tensor:
-        """Returns a seed of Keras, uint32 [2]: a number that stays, and a counter."""
+    def _seed_of_task(self, state: tf.Tensor) -> tf.Tensor:
+        """Returns a Keras seed and its counter, uint32 [2], with another seed in each task."""
         stride = np.array([self._index * _SEED_STRIDE % 2**32, 0], np.uint32)
         return tf.bitwise.bitwise_xor(state, tf.cast(stride, state.dtype))
 

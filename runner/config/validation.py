@@ -65,8 +65,8 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
         resolved: Any = OmegaConf.to_container(config, resolve=True)
         remember_typed(OmegaConf.to_container(config, resolve=False), resolved)
     except OmegaConfBaseException as error:
-        known: Any = OmegaConf.to_container(config, resolve=False)
-        raise ConfigError(unresolved(error, flatten(known))) from error
+        plain: Any = OmegaConf.to_container(config, resolve=False)
+        raise ConfigError(unresolved(error, flatten(plain))) from error
     problems = [
         Problem(f"{key} has no value", "every run needs it", "set it in the experiment's file")
         for key in missing

@@ -6,13 +6,11 @@ variables have the same names.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from runner.config.instantiation import build_target, has_reference, locate_target
@@ -30,7 +28,7 @@ from runner.restoration.model_variables import (
     eager_variables,
     tensorflow_variable,
 )
-from runner.system.user_code import calling
+from runner.system.user_code import calling, unchanged_random_states
 
 
 def build_eager_model(config: RunConfig, batch: Any = None, *, compiled: bool = False) -> Any:
@@ -126,21 +124,17 @@ def variables_of_run(model: keras.Model, names: Container[str]) -> dict[str, tf.
     rate = f"{type(getattr(model, 'optimizer', None)).__name__}/{LEARNING_RATE}"
     if rate in state and rate not in names:
         state[RATE] = state[rate]  # The configuration's rate is a variable of the run.
-    held = weights | {name: variable for name, variable in state.items() if name in names}
-    return {name: tensorflow_variable(variable) for name, variable in held.items()}
+    variables = weights | {name: variable for name, variable in state.items() if name in names}
+    return {name: tensorflow_variable(variable) for name, variable in variables.items()}
 
 
 @contextmanager
 def _as_for_the_graph(config: RunConfig) -> Iterator[None]:
     """Counts names and seeds from the start, as a new graph does, and restores random states."""
-    states = random.getstate(), np.random.get_state()
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(config.seed)
-    try:
+    with unchanged_random_states():
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(config.seed)
         yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
 
 
 def _compile(config: RunConfig, model: keras.Model) -> None:
@@ -179,8 +173,8 @@ def _compile_arguments(config: RunConfig) -> dict[str, Any]:
 
 def _renamed(name: str, metric: Any) -> Any:
     """Returns a metric that has a name of the configuration, where it is a function."""
-    known = isinstance(metric, str | keras.metrics.Metric)
-    return metric if known else keras.metrics.MeanMetricWrapper(metric, name)
+    has_name = isinstance(metric, str | keras.metrics.Metric)
+    return metric if has_name else keras.metrics.MeanMetricWrapper(metric, name)
 
 
 def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import require_objective
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
+from runner.graph.batch_norm import as_frozen, frozen_norms, statistics_notes
 from runner.graph.built_graph import (
     BuiltGraph,
     Features,
@@ -26,7 +27,6 @@ from runner.graph.devices import Devices, devices_of
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
 from runner.graph.experiment import Data, Model, Sized, features_of, takes_its_own_steps
-from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.keras_serving import prediction_graph, serving_graph
@@ -75,23 +75,18 @@ class KerasGraph(GraphMaker):
             data = build_data(config)
             with replica.partitioned():
                 model = build_model(config)
+            per_step = config.train.accumulate * devices.batches
+            read = partial(training_input, config, data, replica, per_step=per_step)
             if takes_its_own_steps(model):
-                return self._with_own_steps(
-                    model, data, split, train=train, replica=replica, devices=devices
-                )
+                source = read(labelled=False) if train else None
+                return self._with_own_steps(model, data, source, split=split, devices=devices)
             with replica.partitioned():
                 objective, calls = Objective(config, model), Calls(config)
                 notes = list(objective.notes)
                 if not config.optimizer:
                     config = replace(config, optimizer=compiled_optimizer(model))
                     notes += optimizer_notes(config, model)
-            labelled = objective.needs_labels
-            per_step = config.train.accumulate * devices.batches
-            source = (
-                training_input(config, data, replica, labelled=labelled, per_step=per_step)
-                if train
-                else None
-            )
+            source = read(labelled=objective.needs_labels) if train else None
             parts = _Parts(config, model, data, source, calls)
             step = None
             if source is not None:
@@ -119,21 +114,14 @@ class KerasGraph(GraphMaker):
         self,
         model: Any,
         data: Data,
-        split: str,
+        source: TrainingInput | None,
         *,
-        train: bool,
-        replica: Replica,
+        split: str,
         devices: Devices,
     ) -> BuiltGraph:
         """Builds the same of a model that overrides Keras's steps, in the model's graph."""
         config = self.config
         steps = ModelSteps(config, model, devices)
-        per_step = devices.batches
-        source = (
-            training_input(config, data, replica, labelled=False, per_step=per_step)
-            if train
-            else None
-        )
         parts = _Parts(config, model, data, source, Calls(config))
         parts.require_sources(parts.variables())
         norms: dict[Any, bool] = {}
@@ -154,7 +142,7 @@ class KerasGraph(GraphMaker):
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
         if evaluation.metrics:
             require_objective(config.train.objective, evaluation.metrics)
-        steps.keep_apart(trains=train)
+        steps.keep_apart(trains=source is not None)
         of_optimizers = steps.optimizer_variables()
         of_model = {
             name: variable
@@ -252,14 +240,12 @@ class _Parts:
         ]
         if lost:
             shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
-            raise ConfigError(
-                Problem(
-                    f"model: {self.config.model['_target_']} loads values for {shown}",
-                    "a run takes pretrained values through scaffolds, which its plan shows and a "
-                    "resumed run leaves out",
-                    "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
-                    "'scaffolds.NAME.variables.include=[*]'",
-                )
+            raise ConfigError.of(
+                f"model: {self.config.model['_target_']} loads values for {shown}",
+                "a run takes pretrained values through scaffolds, which its plan shows and a "
+                "resumed run leaves out",
+                "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
+                "'scaffolds.NAME.variables.include=[*]'",
             )
 
     def built(

@@ -312,12 +312,12 @@ def _named(kind: str, key: str, name: str) -> Any:
     try:
         measure = module.get(name)
     except (ValueError, TypeError) as error:
-        known = [name for name in dir(module) if not name.startswith("_")]
+        names = [name for name in dir(module) if not name.startswith("_")]
         raise ConfigError.of(
             f"{key} is {name!r}",
             f"Keras knows no {kind} of that name that needs no arguments",
             "name a function or class of your own by `_target_`",
-            ranked(name, [*known, *_BY_SHAPE[kind]])[:5],
+            ranked(name, [*names, *_BY_SHAPE[kind]])[:5],
         ) from error
     # Keras wraps a function only where it is given by name.
     return name if kind == "loss" and not isinstance(measure, keras.losses.Loss) else measure

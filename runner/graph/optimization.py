@@ -304,8 +304,8 @@ def average_weights(
 
 def averaged_names(variables: Mapping[str, tf.Variable], checkpoint: str) -> dict[str, tf.Variable]:
     """Returns tensor name -> variable, with the checkpoint's averages where it has them."""
-    known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    saved = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
     return {
-        f"{name}{EMA_SUFFIX}" if f"{name}{EMA_SUFFIX}" in known else name: variable
+        f"{name}{EMA_SUFFIX}" if f"{name}{EMA_SUFFIX}" in saved else name: variable
         for name, variable in variables.items()
     }

@@ -12,7 +12,7 @@ import tensorflow as tf
 from runner.config.choices import NonFinite
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.built_graph import Training
 from runner.graph.devices import Devices
 from runner.graph.epochs import RATE
@@ -40,12 +40,6 @@ from runner.system.user_code import calling
 Forward: TypeAlias = Any
 
 _RATE_KEY = "optimizer.learning_rate"
-
-_TWO_AVERAGES = Problem(
-    "train.ema_decay is set, and optimizer.use_ema is true",
-    "both keep moving averages of the weights, and evaluation reads one of them",
-    "delete one of the two",
-)
 
 
 class TrainingStep:
@@ -87,7 +81,13 @@ class TrainingStep:
         """
         config, global_step = self._config, self._global_step
         if not schedules:
-            raise ConfigError(_nothing_trains(config))
+            raise ConfigError.of(
+                "no variable is left to train",
+                "all belong to layers with `trainable = False` or scaffolds with "
+                "`trainable: false`",
+                "let one of them train",
+                tuple(config.scaffolds),
+            )
         rate, scale = self._learning_rate()
         weights = {weight.value.ref(): weight for weight in keras_variables(model).values()}
         built = build_optimizers(
@@ -118,6 +118,7 @@ class TrainingStep:
             state_names=dict(
                 chain.from_iterable(optimizer.names.items() for optimizer in of_keras)
             ),
+            values_are_cheap=True,
         )
 
     def _averages(
@@ -132,7 +133,11 @@ class TrainingStep:
         if decay is None:
             return AveragedWeights(pairs) if pairs else None, train_op
         if pairs:
-            raise ConfigError(_TWO_AVERAGES)
+            raise ConfigError.of(
+                "train.ema_decay is set, and optimizer.use_ema is true",
+                "both keep moving averages of the weights, and evaluation reads one of them",
+                "delete one of the two",
+            )
         variables = [variable for variable, _ in schedules]
         with tf.control_dependencies([train_op]):
             averages, update = average_weights(variables, decay, self._global_step)
@@ -221,15 +226,6 @@ def rollback_count(config: RunConfig) -> tf.Variable | None:
     if config.train.non_finite.action is not NonFinite["rollback"]:
         return None
     return tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
-
-
-def _nothing_trains(config: RunConfig) -> Problem:
-    return Problem(
-        "no variable is left to train",
-        "all belong to layers with `trainable = False` or scaffolds with `trainable: false`",
-        "let one of them train",
-        tuple(config.scaffolds),
-    )
 
 
 def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Tensor | None:
