@@ -37,8 +37,11 @@ class JointMoments:
         self._calls: list[list[tuple[tf.Tensor, tf.Operation]]] = [[] for _ in devices]
         self._graph = tf.compat.v1.get_default_graph()
 
-    def on_device(self, index: int) -> AbstractContextManager[None]:
-        """Lets the layers that are called within use the statistics of all devices."""
+    def on_device(self, index: int, share: tf.Tensor) -> AbstractContextManager[None]:
+        """Lets the layers that are called within use the statistics of all devices.
+
+        `share` is the device's share of the examples; those of a device with none do not count.
+        """
 
         def moments(original: Callable[..., Any], layer: Any, inputs: tf.Tensor, mask: Any) -> Any:
             if not (self._always or layer.synchronized):
@@ -49,7 +52,7 @@ class JointMoments:
                     "the devices exchange statistics once for every layer of a call",
                     "set devices.sync_batch_norm=false",
                 )
-            local = _local_moments(layer, inputs, mask)
+            local = _local_moments(layer, inputs, mask, share)
             stand_in = tf.identity(tf.stack([local] * len(self._devices)))
             self._calls[index].append((local, stand_in.op))
             return _combined(stand_in, keras.backend.epsilon() if mask is not None else 0.0)
@@ -65,14 +68,14 @@ class JointMoments:
                 set_input(stand_in, 0, of_devices)
 
 
-def _local_moments(layer: Any, inputs: tf.Tensor, mask: Any) -> tf.Tensor:
+def _local_moments(layer: Any, inputs: tf.Tensor, mask: Any, share: tf.Tensor) -> tf.Tensor:
     """Returns counts, means and mean squared deviations [3, channels]; zeros of no examples."""
     axes = [axis for axis in range(inputs.shape.rank) if axis != layer.axis % inputs.shape.rank]
     weights = tf.ones_like(inputs)
     if mask is not None:
         weights = tf.cast(mask, inputs.dtype)[..., tf.newaxis] * weights
         inputs = tf.where(weights > 0, inputs, 0)
-    count = tf.reduce_sum(weights, axes)
+    count = tf.reduce_sum(weights, axes) * tf.cast(tf.sign(share), inputs.dtype)
     mean = tf.math.divide_no_nan(tf.reduce_sum(inputs, axes), count)
     shape = [1] * inputs.shape.rank
     shape[layer.axis] = -1

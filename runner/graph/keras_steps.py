@@ -97,6 +97,7 @@ class ModelSteps:
             saved_input=source.state if self._config.train.save_input else None,
             shared_state=dict(self._counters()),
             state_names=dict(self._state_names()),
+            values_are_cheap=True,
         )
 
     def evaluation(

@@ -127,23 +127,23 @@ def part_of(batch: Any, index: int, count: int) -> tuple[Any, tf.Tensor]:
     size = _size(tf.nest.flatten(batch)[0])
     # Rounded up, so that no part is empty before the first.
     start, stop = (-(-number * size // count) for number in (index, index + 1))
-    first = tf.minimum(start, size - 1)
-    part = tf.nest.map_structure(
-        partial(_examples, start=first, stop=tf.maximum(stop, first + 1)), batch
-    )
+    least, most = (min, max) if isinstance(size, int) else (tf.minimum, tf.maximum)
+    first = least(start, size - 1)
+    part = tf.nest.map_structure(partial(_examples, start=first, stop=most(stop, first + 1)), batch)
     return part, tf.cast(stop - start, tf.float64) / tf.cast(size, tf.float64)
 
 
-def _size(value: Any) -> tf.Tensor:
-    """Returns the number of examples, an int64 scalar."""
+def _size(value: Any) -> Any:
+    """Returns the number of examples, an int64 scalar; a number where it is the same always."""
     if isinstance(value, tf.RaggedTensor):
         return value.nrows(tf.int64)
     if isinstance(value, tf.SparseTensor):
         return value.dense_shape[0]
-    return tf.shape(value, out_type=tf.int64)[0]
+    size = value.shape[0]
+    return tf.shape(value, out_type=tf.int64)[0] if size is None else size
 
 
-def _examples(value: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
+def _examples(value: Any, start: Any, stop: Any) -> Any:
     if isinstance(value, tf.SparseTensor):
         rest = value.dense_shape[1:]
         size = tf.concat([[stop - start], rest], 0)

@@ -118,6 +118,7 @@ class TrainingStep:
             state_names=dict(
                 chain.from_iterable(optimizer.names.items() for optimizer in of_keras)
             ),
+            values_are_cheap=True,
         )
 
     def _averages(
