@@ -1,4 +1,4 @@
-"""Zip archives of strangers, opened within bounds of memory."""
+"""Zip archives from untrusted sources, opened with bounded memory."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ Collective = Callable[[tf.Tensor, int], tf.Tensor]
 
 
 class Ending(Enum):
-    """How the chief ends the session of all tasks: what a step's `ending` is then."""
+    """How the chief ends the session of all tasks, as the value of `ending` in the last step."""
 
     FINISHED = 1.0
     LEFT = 2.0
@@ -65,7 +65,7 @@ class CollectiveReplica(Replica):
         self._cluster, self._index = cluster, replica_index(cluster)
 
     def share(self, batch: Any) -> tuple[Any, tf.Tensor]:
-        """Returns this task's part of a batch. What is built from here on draws separate numbers.
+        """Returns this task's part of a batch; later operations draw other numbers in each task.
 
         The data, built before, must give all tasks the same batches.
         """
@@ -151,14 +151,14 @@ class CollectiveReplica(Replica):
 
 
 def in_packs(values: Sequence[tf.Tensor], collective: Collective, key: int) -> list[tf.Tensor]:
-    """Returns what a collective makes of tensors of static shapes, several of them at a time.
+    """Returns the results of a collective for tensors of static shapes, several at a time.
 
     The packs follow each other, so that no order depends on which is ready first, and no pack is
     left out where a later one is needed.
 
     Args:
-      values: the tensors, alike in all tasks.
-      collective: makes a vector of another of its size and type.
+      values: the tensors, of the same shapes and types in all tasks.
+      collective: maps a vector to another of the same size and type.
       key: of the first pack; the others count from there.
     """
     results: dict[int, tf.Tensor] = {}
@@ -167,9 +167,10 @@ def in_packs(values: Sequence[tf.Tensor], collective: Collective, key: int) -> l
         flat = tf.concat([tf.reshape(values[index], [-1]) for index in pack], 0)
         sizes = [values[index].shape.num_elements() for index in pack]
         with tf.control_dependencies(before):
-            made = collective(tf.ensure_shape(flat, [sum(sizes)]), key + number)
-        before = [made.op]
-        for index, part in zip(pack, tf.split(tf.reshape(made, [sum(sizes)]), sizes), strict=True):
+            result = collective(tf.ensure_shape(flat, [sum(sizes)]), key + number)
+        before = [result.op]
+        parts = tf.split(tf.reshape(result, [sum(sizes)]), sizes)
+        for index, part in zip(pack, parts, strict=True):
             results[index] = tf.reshape(part, values[index].shape)
     return [results[index] for index in range(len(values))]
 

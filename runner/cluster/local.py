@@ -254,7 +254,7 @@ class LocalCluster:
                 sys.stdout.write(f"[{name}] {line}\n")
                 sys.stdout.flush()
             except BrokenPipeError:
-                # As with `| head`: all tasks end in good order. Their further lines, and those that
+                # As with `| head`: all tasks end normally. Their further lines, and those that
                 # the interpreter flushes when it ends, go to /dev/null.
                 redirect_to_devnull(sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)

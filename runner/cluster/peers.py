@@ -19,9 +19,9 @@ from runner.cluster.channel import (
     Channel,
     FirstServer,
     listed,
-    missing_of,
     require_agreement,
     shared_settings,
+    unreachable,
 )
 from runner.cluster.collective import CollectiveReplica, Ending, InputPosition
 from runner.cluster.sessions import (
@@ -62,13 +62,10 @@ class PeerWatch:
         self._is_lost, self._session, self._poll_secs = is_lost, session, poll_secs
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        """Starts watching, until `end`."""
         self._thread.start()
 
     def end(self) -> None:
-        """Stops watching; the session is used no longer, or needs the others no longer."""
+        """Stops watching: the session has ended, or no longer needs the other tasks."""
         self._ended.set()
         self._thread.join()
 
@@ -137,15 +134,14 @@ class CollectiveChiefSessionCreator(ChiefSessionCreator):
             peers = needed_tasks(self._task.cluster)
 
             def is_lost() -> bool:
-                return bool(missing_of(peers)) or self._joined(session) != members
+                return bool(unreachable(peers)) or self._joined(session) != members
 
             self.watch = PeerWatch(is_lost, session, self._task.cluster.recovery_wait_secs)
-            self.watch.start()
             session.run(self._take_over)
             return session
 
     def dismiss(self) -> None:
-        """Tells the other tasks that this process trains with them no longer."""
+        """Tells the other tasks that this process no longer trains with them."""
         config = session_config(self._task.cluster)
         with tf.Graph().as_default():
             ready = Channel(self._task.cluster).ready
@@ -162,7 +158,7 @@ class CollectiveChiefSessionCreator(ChiefSessionCreator):
 
         def waiting() -> tuple[str, Problem] | None:
             members.update(self._joined(session))
-            missing = missing_of(tasks)
+            missing = unreachable(tasks)
             late = [task for task in tasks if task in missing or members[task] is None]
             if not late:
                 return None
@@ -220,7 +216,6 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
             self.watch = PeerWatch(
                 lambda: not self.is_member(), session, self._task.cluster.recovery_wait_secs
             )
-            self.watch.start()
             session.run(self._take_over)
             return session
 
@@ -252,7 +247,7 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
 
 
 class EndTogetherHook(_Hook):
-    """Ends the session of all tasks when the chief's ends in good order.
+    """Ends the session of all tasks when the chief's ends normally.
 
     It is the first hook to end: the others evaluate and save, for which the chief needs no task.
 
@@ -271,7 +266,7 @@ class EndTogetherHook(_Hook):
         self._creator, self._replica, self._interrupted = creator, replica, interrupted
 
     def end(self, session: _Session) -> None:
-        """Takes part in the step that the others wait in, and tells them that it is none."""
+        """Takes part in the step that the other tasks wait in, and tells them to end instead."""
         ending = Ending.LEFT if self._interrupted() else Ending.FINISHED
         session.run(self._replica.end_op, {self._replica.chief_ending: ending.value})
         self._creator.watch.end()

@@ -16,10 +16,10 @@ from runner.cluster.channel import (
     FirstServer,
     answers,
     listed,
-    missing_of,
     not_answering,
     ready_flags,
     shared_settings,
+    unreachable,
 )
 from runner.config.cluster_spec import (
     addresses_by_type,
@@ -43,7 +43,7 @@ from runner.system.signals import Interruption
 
 _Session: TypeAlias = tf.compat.v1.Session
 
-# The time in which a task ends in good order.
+# The time that a task needs to end cleanly.
 _END_SECONDS = 2.0
 
 
@@ -93,7 +93,7 @@ class ClusterTask:
         tasks, limit = servers(self.cluster), self.cluster.max_wait_secs
 
         def waiting() -> tuple[str, Problem] | None:
-            missing = missing_of(tasks)
+            missing = unreachable(tasks)
             problem = not_answering(tasks, missing, limit)
             return (listed(tasks, missing), problem) if missing else None
 
@@ -184,7 +184,7 @@ _CUT_OFF = re.compile(r"[Cc]ollective|incarnation|[Cc]losed|[Cc]ancel")
 def lost_task(cluster: ClusterConfig) -> LostServerError:
     """Returns the error of a process that another task's end leaves without a way to continue."""
     tasks = needed_tasks(cluster)
-    missing = missing_of(tasks)
+    missing = unreachable(tasks)
     lost = f"{listed(tasks, missing)} {'were' if len(missing) > 1 else 'was'} lost"
     if is_collective(cluster):
         state = lost if missing else "another task was lost"
@@ -237,7 +237,7 @@ def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
         raise
     except tf.errors.DeadlineExceededError as error:
         tasks = trainers(cluster) | parameter_servers(cluster)
-        if late := missing_of(tasks):
+        if late := unreachable(tasks):
             raise ClusterError(not_answering(tasks, late, cluster.max_wait_secs)) from error
         raise ClusterError.of(
             f"a step has not ended within {cluster.max_wait_secs:g} s",
@@ -265,7 +265,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         super().__init__(master=task.target, config=session_config(cluster), **arguments)
         self._task, self._run = task, run
         self.channel, self.restarted = Channel(cluster), False
-        self._clear = [flag.clear_op for flag in self.channel.of_session(cluster.ps)]
+        self._clear = [flag.clear_op for flag in self.channel.session_flags(cluster.ps)]
         self._set_ready = [flag.set_op for flag in ready_flags(cluster.ps)]
         self._step = tf.compat.v1.train.get_global_step()
         self._is_initialized = tf.raw_ops.VarIsInitializedOp(resource=self._step.handle)

@@ -165,7 +165,7 @@ class ChiefHook(_Hook):
 
         Raises:
           StopIteration: when training was over before the step, as in a session that replaces a
-            lost one; a monitored session then ends in good order.
+            lost one; a monitored session then ends normally.
         """
         if self._over:
             raise StopIteration("training is over")

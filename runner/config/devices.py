@@ -1,4 +1,4 @@
-"""The key `devices`: its short forms, and what it does not go together with."""
+"""The key `devices`: its short forms, and the settings that it cannot be combined with."""
 
 from __future__ import annotations
 

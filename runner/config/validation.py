@@ -198,10 +198,10 @@ def _measure_problems(key: str, node: Any) -> Iterator[Problem]:
         yield _no_target(key, ", or be a name that Keras knows")
 
 
-def _no_target(key: str, also: str = "") -> Problem:
+def _no_target(key: str, alternative: str = "") -> Problem:
     return Problem(
         f"{key} has no _target_",
-        f"it must name the class or function to call{also}",
+        f"it must name the class or function to call{alternative}",
         f"give {key} a `_target_: package.module.Name`",
     )
 

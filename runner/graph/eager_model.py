@@ -1,7 +1,7 @@
 """The Keras model of a configuration outside any graph, with its initial or trained values.
 
-Nothing of a graph works outside of it. The model is built again, as it was for the graph: its
-variables have the same names.
+A model that was built in a graph cannot be used outside it, so the model is built again, with the
+same names of variables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.config.instantiation import build_target, has_reference, locate_targ
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.epochs import RATE
-from runner.graph.experiment import features_of, takes_its_own_steps
+from runner.graph.experiment import features_of, overrides_steps
 from runner.graph.keras_optimizer import named_state, optimizers_of
 from runner.graph.objective import resolved
 from runner.graph.optimization import averaged_names
@@ -36,8 +36,8 @@ def build_eager_model(config: RunConfig, batch: Any = None, *, compiled: bool = 
 
     Args:
       config: the run's configuration.
-      batch: nested `tf.TensorSpec`s of a batch of training, for a model that only takes steps; by
-        default those of the data, and a model whose steps call parts of it is called itself, too.
+      batch: nested `tf.TensorSpec`s of a training batch, for a model whose steps alone are called;
+        by default those of the data, and a model whose steps call its parts is called itself too.
       compiled: whether it has the optimizers, loss and metrics of the run.
 
     Raises:
@@ -52,19 +52,19 @@ def build_eager_model(config: RunConfig, batch: Any = None, *, compiled: bool = 
                 f"{target} is no keras.Model" if target else "it trains a graph or a function",
                 "use hooks in place of callbacks, mode=export to export it, and no `proof`",
             )
-        own_steps = takes_its_own_steps(model)
-        if compiled and not own_steps:
+        model_takes_steps = overrides_steps(model)
+        if compiled and not model_takes_steps:
             _compile(config, model)
         if model.built and not compiled:
             return model
         takes_steps_only = batch is not None
         if batch is None:
             batch = batches_of("train", build_data(config), labelled=False).element_spec
-        step = model.train_step if own_steps else lambda data: model(features_of(data))
+        step = model.train_step if model_takes_steps else lambda data: model(features_of(data))
         with calling("model", f"{config.model['_target_']} was built eagerly"):
             # Tracing creates the variables, and computes nothing.
             tf.function(step, autograph=False).get_concrete_function(batch)
-            if compiled and not own_steps and model.optimizer is not None:
+            if compiled and not model_takes_steps and model.optimizer is not None:
                 model.optimizer.build(model.trainable_variables)
             if not takes_steps_only and not model.built:  # Keras saves only what is built.
                 _call(model, features_of(data_to_predict(config).element_spec))
@@ -88,9 +88,8 @@ def _one_example(spec: tf.TensorSpec) -> tf.Tensor:
 def trained_model(config: RunConfig, prefix: str) -> Any:
     """Returns the Keras model with a checkpoint's weights, or with their averages if it has them.
 
-    It is compiled with the optimizers, loss and metrics of the run, and optimizers have the state
-    that the checkpoint holds. It begins with the names and seeds of Keras again, as a new graph
-    does.
+    It is compiled with the optimizers, loss and metrics of the run, and the optimizers have the
+    state in the checkpoint. Keras counts its names and seeds from the start, as for a new graph.
 
     Args:
       config: the configuration of the run that saved the checkpoint.
@@ -193,7 +192,7 @@ def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:
 
 def _state_of_optimizers(model: keras.Model, named: Mapping[str, Any]) -> dict[str, Any]:
     """Returns name in the graph -> variable of the optimizers of a model; `named` are its own."""
-    own_steps = takes_its_own_steps(model)
+    model_takes_steps = overrides_steps(model)
     names = {id(tensorflow_variable(variable)): name for name, variable in named.items()}
 
     def owner(variable: Any) -> str:
@@ -201,6 +200,6 @@ def _state_of_optimizers(model: keras.Model, named: Mapping[str, Any]) -> dict[s
 
     state: dict[str, Any] = {}
     for attribute, optimizer in optimizers_of(model):
-        prefix = attribute if own_steps else type(optimizer).__name__
+        prefix = attribute if model_takes_steps else type(optimizer).__name__
         state.update((name, variable) for variable, name in named_state(optimizer, prefix, owner))
     return state

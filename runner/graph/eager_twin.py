@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.eager_model import build_eager_model, variables_of_run
-from runner.graph.experiment import takes_its_own_steps
+from runner.graph.experiment import overrides_steps
 from runner.graph.input_pipeline import TrainingInput
 from runner.restoration.model_variables import LEARNING_RATE
 from runner.system.user_code import calling
@@ -24,7 +24,7 @@ def eager_twin(
 ) -> EagerTwin:
     """Builds the eager twin of the model that trains with a training input."""
     model: Any = build_eager_model(config, source.element_spec, compiled=True)
-    if not takes_its_own_steps(model):
+    if not overrides_steps(model):
         with calling("model", f"{config.model['_target_']} was evaluated eagerly, for callbacks"):
             # Callbacks read the metrics, which are created when they are used.
             tf.function(model.test_step, autograph=False).get_concrete_function(source.element_spec)

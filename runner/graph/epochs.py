@@ -96,7 +96,7 @@ def in_epochs(
 
 
 def _guess(data: Any, batches: tf.data.Dataset) -> int | str:
-    """Returns the steps of one pass as far as the data tell, or `STEPS`."""
+    """Returns the steps of one pass if the data tell their sizes, and else `STEPS`."""
     leading = tf.nest.flatten(batches.element_spec)[0].shape[:1]
     batch = getattr(data, "batch_size", None) or (leading[0] if leading.rank else None)
     size = data.sizes().get("train") if isinstance(data, Sized) else None

@@ -26,7 +26,7 @@ from runner.graph.calls import Calls
 from runner.graph.devices import Devices, devices_of
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
-from runner.graph.experiment import Data, Model, Sized, features_of, takes_its_own_steps
+from runner.graph.experiment import Data, Model, Sized, features_of, overrides_steps
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.keras_serving import prediction_graph, serving_graph
@@ -77,9 +77,9 @@ class KerasGraph(GraphMaker):
                 model = build_model(config)
             per_step = config.train.accumulate * devices.batches
             read = partial(training_input, config, data, replica, per_step=per_step)
-            if takes_its_own_steps(model):
+            if overrides_steps(model):
                 source = read(labelled=False) if train else None
-                return self._with_own_steps(model, data, source, split=split, devices=devices)
+                return self._with_model_steps(model, data, source, split=split, devices=devices)
             with replica.partitioned():
                 objective, calls = Objective(config, model), Calls(config)
                 notes = list(objective.notes)
@@ -99,7 +99,7 @@ class KerasGraph(GraphMaker):
                 forward = _forward(calls, called, objective, train=True, frozen=frozen)
                 step = TrainingStep(config, source, forward, replica=replica, devices=devices)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
-            objective.keep_apart(graph)
+            objective.keep_out_of_checkpoints(graph)
             of_model = parts.variables()
             parts.require_sources(of_model)
             trained = [*parts.trained(of_model).values()]
@@ -110,7 +110,7 @@ class KerasGraph(GraphMaker):
                 training = replace(training, epoch=objective.epoch(training.train_op, graph))
             return parts.built(of_model, training, evaluation, notes=notes)
 
-    def _with_own_steps(
+    def _with_model_steps(
         self,
         model: Any,
         data: Data,
@@ -119,7 +119,7 @@ class KerasGraph(GraphMaker):
         split: str,
         devices: Devices,
     ) -> BuiltGraph:
-        """Builds the same of a model that overrides Keras's steps, in the model's graph."""
+        """Builds the graph of a model that overrides `train_step` or `test_step`."""
         config = self.config
         steps = ModelSteps(config, model, devices)
         parts = _Parts(config, model, data, source, Calls(config))
@@ -142,7 +142,7 @@ class KerasGraph(GraphMaker):
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
         if evaluation.metrics:
             require_objective(config.train.objective, evaluation.metrics)
-        steps.keep_apart(trains=source is not None)
+        steps.keep_out_of_checkpoints(trains=source is not None)
         of_optimizers = steps.optimizer_variables()
         of_model = {
             name: variable
@@ -171,7 +171,7 @@ class KerasGraph(GraphMaker):
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a graph in the making, the default one.
+    """The parts of the default graph while it is built.
 
     Attributes:
       config: the configuration, with the optimizer that the model was compiled with if it has none.
@@ -340,7 +340,7 @@ def _evaluation(
         dataset = without_autotuning(dataset)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         totals = _forward(calls, model, objective, train=False)(iterator.get_next())
-        results = tf.function(objective.of_pass, autograph=False)()
+        results = tf.function(objective.pass_result, autograph=False)()
         begin = iterator.initializer
         if results:
             begin = tf.group(begin, objective.begin())

@@ -1,4 +1,4 @@
-"""The graph of a Keras model with a `train_step` or `test_step` of its own.
+"""The graph of a Keras model that overrides `train_step` or `test_step`.
 
 The steps are called as `keras.Model.fit` and `evaluate` call them, each in one `tf.function` of the
 graph: the model differentiates, and its optimizers apply. What they return are the metrics.
@@ -97,6 +97,7 @@ class ModelSteps:
             saved_input=source.state if self._config.train.save_input else None,
             shared_state=dict(self._counters()),
             state_names=dict(self._state_names()),
+            values_are_cheap=True,
         )
 
     def evaluation(
@@ -134,7 +135,7 @@ class ModelSteps:
         self._call("train_step", source.next()[0])
 
     def notes(self) -> list[str]:
-        """Returns lines on what the model decides instead of the configuration."""
+        """Returns lines on the settings that the model makes instead of the configuration."""
         steps = " and ".join(step for step in STEPS if overrides(self._model, step))
         notes = [
             f"steps: {type(self._model).__name__} has a {steps} of its own, with its optimizers"
@@ -145,7 +146,7 @@ class ModelSteps:
             notes.append("evaluation: none, the model has neither a test_step nor a loss of labels")
         return notes
 
-    def keep_apart(self, *, trains: bool) -> None:
+    def keep_out_of_checkpoints(self, *, trains: bool) -> None:
         """Keeps out of checkpoints what a session initialises for itself.
 
         That is the state of metrics, and of optimizers where nothing trains.
@@ -210,7 +211,7 @@ class ModelSteps:
 
 @contextmanager
 def _values_are_unknown() -> Iterator[None]:
-    """Adds cause and way out to the error of a step that reads a value of its graph."""
+    """Adds cause and remedy to the error of a step that reads a value while it is traced."""
     try:
         yield
     except UserCodeError as error:
@@ -251,7 +252,7 @@ def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
 
 
 def _unused_keys(config: RunConfig, model: keras.Model) -> Iterator[Problem]:
-    """Yields the keys of the configuration that a step of the model's own leaves without effect."""
+    """Yields a problem for each key without effect on a model that overrides its steps."""
     train = config.train
     unused = {
         "loss": config.loss is not None,

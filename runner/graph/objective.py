@@ -78,7 +78,9 @@ class Objective:
     def means(self, batch: Batch) -> Values:
         """Returns the loss and the metrics of a batch of training, by name: float32 scalars."""
         batch = self._by_class(batch)
-        values = _merged(self._call(measure, measure.of_batch, batch) for measure in self._measures)
+        values = _merged(
+            self._call(measure, measure.batch_result, batch) for measure in self._measures
+        )
         if self._config.callbacks:
             self._epoch_means.add(self.add(batch))
         # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
@@ -91,9 +93,9 @@ class Objective:
         """Adds a batch to a pass; returns metric name -> sum and count, for means."""
         return _merged(self._call(measure, measure.add, batch) for measure in self._measures)
 
-    def of_pass(self) -> Values:
+    def pass_result(self) -> Values:
         """Returns the other metrics of the pass, by name: float32 scalars."""
-        return _merged(self._call(measure, measure.of_pass) for measure in self._measures)
+        return _merged(self._call(measure, measure.pass_result) for measure in self._measures)
 
     def epoch(self, train_op: tf.Operation, graph: tf.Graph) -> EpochMetrics:
         """Returns the metrics of the batches since the beginning of an epoch, after the train op.
@@ -102,9 +104,9 @@ class Objective:
         """
 
         def of_epoch() -> Values:
-            return {**self._epoch_means.results(), **self.of_pass()}
+            return {**self._epoch_means.results(), **self.pass_result()}
 
-        self.keep_apart(graph)
+        self.keep_out_of_checkpoints(graph)
         with tf.control_dependencies([train_op]):
             values = tf.function(of_epoch, autograph=False)()
         return epoch_metrics(values, self.begin(), self._state())
@@ -120,7 +122,7 @@ class Objective:
         with tf.control_dependencies([variable.initializer for variable in self._state()]):
             return tf.function(reset, autograph=False)().op
 
-    def keep_apart(self, graph: tf.Graph) -> None:
+    def keep_out_of_checkpoints(self, graph: tf.Graph) -> None:
         """Removes the metrics' state from the graph's variables: a pass initialises it.
 
         So checkpoints do not hold it, and other tasks of a cluster do not share it.

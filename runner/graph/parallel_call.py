@@ -51,7 +51,7 @@ class ParallelCall:
         self._model, self._devices, self._synchronized = model, devices, synchronized
 
     def __call__(self, features: Any, **options: Any) -> Any:
-        """Returns the outputs of the whole batch; `options` are those of the call, as `training`.
+        """Returns the outputs of the whole batch; `options` are passed on, such as `training`.
 
         Raises:
           ConfigError: when features or outputs cannot be divided, or a layer changes state that the
@@ -64,7 +64,7 @@ class ParallelCall:
         return outputs
 
     def for_tapes(self, features: Any, **options: Any) -> Any:
-        """Returns the same for a `tf.GradientTape`, which places no gradient where its value is."""
+        """Returns the same for a `tf.GradientTape`, which does not place gradients on devices."""
         variables, structures = self._variables(), []
         values = [tf.convert_to_tensor(variable.value) for variable in variables]
         inputs = [*values, *tf.nest.flatten(features)]
@@ -244,7 +244,7 @@ def _update(
     changes: Sequence[tuple[tf.Tensor, tf.Tensor]],
     shares: Sequence[tf.Tensor],
 ) -> None:
-    """Assigns what a call made of a variable; `changes` are its values after and before it.
+    """Assigns the new value of a variable; `changes` are its values after and before the call.
 
     Raises:
       ConfigError: when it is a weight that trains, as those of `SpectralNormalization`.

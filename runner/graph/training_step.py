@@ -118,6 +118,7 @@ class TrainingStep:
             state_names=dict(
                 chain.from_iterable(optimizer.names.items() for optimizer in of_keras)
             ),
+            values_are_cheap=True,
         )
 
     def _averages(
@@ -156,8 +157,8 @@ class TrainingStep:
         def differentiated(batch: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
             means = self._means(batch)
             # Each device differentiates what it has computed.
-            apart = {"colocate_gradients_with_ops": True} if self._devices.several else {}
-            pairs = optimizer.compute_gradients(means["loss"], variables, **apart)
+            options = {"colocate_gradients_with_ops": True} if self._devices.several else {}
+            pairs = optimizer.compute_gradients(means["loss"], variables, **options)
             return means, [gradient for gradient, _ in pairs]
 
         def one_batch() -> Batch:
@@ -166,8 +167,8 @@ class TrainingStep:
                 # gradient TensorLists, which XLA cannot.
                 batch, waited = self._devices.next_batch(self._source)
                 compiled = is_compiled(config) or None
-                together = tf.function(differentiated, autograph=False, jit_compile=compiled)
-                means, gradients = together(batch)
+                function = tf.function(differentiated, autograph=False, jit_compile=compiled)
+                means, gradients = function(batch)
                 return means, list(zip(gradients, variables, strict=True)), waited
             means, waited = self._one or self._next_means()
             with calling("the gradient of the loss"):
@@ -199,7 +200,7 @@ class TrainingStep:
     def _means(self, batch: Any) -> dict[str, tf.Tensor]:
         """Returns the metrics of this copy's part of a batch, times its weight."""
         part, weight = self._replica.share(batch)
-        # A function called within another has its gradient in a third, which knows no devices.
+        # The gradient of a function within another is in a third, which ignores devices.
         several = self._devices.several
         forward = self._forward.python_function if several else self._forward
         means: dict[str, tf.Tensor] = forward(part)
