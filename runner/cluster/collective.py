@@ -63,6 +63,7 @@ class CollectiveReplica(Replica):
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._cluster, self._index = cluster, replica_index(cluster)
+        self.parts = cluster.workers
 
     def share(self, batch: Any) -> tuple[Any, tf.Tensor]:
         """Returns this task's part of a batch; later operations draw other numbers in each task.

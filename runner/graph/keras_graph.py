@@ -105,7 +105,7 @@ class KerasGraph(GraphMaker):
             trained = [*parts.trained(of_model).values()]
             training = step.build(trained, evaluation.metrics, model) if step else None
             if source is not None:
-                notes += [*devices.notes(model, data, source), *replica.notes()]
+                notes += devices.notes(model, data, source, parts=replica.parts) + replica.notes()
             if training is not None and config.callbacks:
                 training = replace(training, epoch=objective.epoch(training.train_op, graph))
             return parts.built(of_model, training, evaluation, notes=notes)
