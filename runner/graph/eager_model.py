@@ -73,16 +73,14 @@ def build_eager_model(config: RunConfig, batch: Any = None, *, compiled: bool = 
 
 def _call(model: Any, features: Any) -> None:
     try:
-        model(tf.nest.map_structure(_one_example, features))
+        model(
+            tf.nest.map_structure(lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), features)
+        )
     except Exception:
         # It takes other features than the data give, such as noise. Its step has built its parts.
         if not all(layer.built for layer in model.layers):
             raise
         model.built = True
-
-
-def _one_example(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.zeros([1, *spec.shape[1:]], spec.dtype)
 
 
 def trained_model(config: RunConfig, prefix: str) -> Any:
