@@ -12,6 +12,7 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.experiment import Sized
+from runner.session.session_manager import PLACED_SOFTLY
 
 RATE = "optimizer/learning_rate"
 """The variable of a constant learning rate, which callbacks may change."""
@@ -83,7 +84,7 @@ def in_epochs(
         return batches, None
     if train.steps_per_epoch is not None:
         return batches.repeat(), train.steps_per_epoch
-    with tf.compat.v1.Session() as session:
+    with tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         count = int(session.run(batches.cardinality()))
     if count <= 0:
         state = f"train.epochs is {train.epochs}" if train.epochs else "callbacks are set"

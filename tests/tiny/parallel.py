@@ -205,7 +205,7 @@ def pooled() -> keras.Model:
 
 
 class Examples:
-    """Endless batches of 7, 7 and 6 examples with labels; `kind` chooses their structure or size."""
+    """Endless batches of 7, 7 and 6 examples with labels; `kind` is their structure or size."""
 
     def __init__(self, kind: str = "", dtype: str = "float64") -> None:
         self.kind, self.dtype = kind, dtype

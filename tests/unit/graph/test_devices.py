@@ -225,6 +225,12 @@ def test_a_device_without_examples_adds_nothing_to_gradients() -> None:
     assert all(np.isfinite(values).all() for values in several.variables.values())
 
 
+def test_epochs_are_counted_beside_a_model_on_another_device_than_the_first() -> None:
+    elsewhere = replace(config("dense", train=TrainConfig(epochs=2)), devices=DevicesConfig([1]))
+    with pytest.raises(ConfigError, match="the length of an epoch is not known"):
+        build_graph(elsewhere, "validation", train=True)
+
+
 def test_each_device_may_take_a_batch_of_the_data() -> None:
     several = train(on(config("nested", "nested"), 2, batch=DeviceBatch["per_device"]), 1)
     one = train(config("nested", "nested", train=TrainConfig(accumulate=2)), 1)
