@@ -130,8 +130,8 @@ def _names(count: Any) -> tuple[str, ...]:
     names = [str(name).lower().strip("/") for name in count]
     names = [f"/{name}" if ":" in name else f"/{kind}:{name}" for name in names]
     for name in names:
-        of_kind, _, number = name.strip("/").partition(":")
-        if int(number) >= available[of_kind]:
+        device_kind, _, number = name.strip("/").partition(":")
+        if int(number) >= available[device_kind]:
             raise ConfigError(_missing(name, available))
     if twice := [name for name in names if names.count(name) > 1]:
         state = f"devices names {twice[0]} more than once"
