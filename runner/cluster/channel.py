@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
+from runner.config.choices import DeviceBatch
 from runner.config.cluster_spec import (
     announcing_tasks,
     is_collective,
@@ -236,6 +237,8 @@ def shared_settings(config: RunConfig) -> str:
     plain = settings(config, lambda scaffold: "")
     cluster = asdict(config.cluster)
     plain["cluster"] = {key: cluster[key] for key in _COMMON}
+    if config.devices.batch is DeviceBatch["per_device"]:  # Their number decides the batch.
+        plain["devices"]["count"] = config.devices.count
     shown = Mask(config.tracking.mask, asdict(config)).settings(plain)
     return json.dumps({name: str(value) for name, value in flatten(shown).items()})
 

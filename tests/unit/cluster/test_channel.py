@@ -21,10 +21,12 @@ from runner.cluster.channel import (
 )
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import ClusterTask, session_config
+from runner.config.choices import DeviceBatch
 from runner.config.cluster_spec import in_use
 from runner.config.schema import (
     AddressesConfig,
     ClusterConfig,
+    DevicesConfig,
     MaskConfig,
     SessionConfig,
     TrackingConfig,
@@ -125,6 +127,13 @@ def test_a_new_session_of_the_chief_clears_the_flags_of_the_one_before(
 
 DATA = {"_target_": "tests.tiny.experiment.Blobs", "token": "a secret"}
 TRACKING = TrackingConfig(uri=None, mask=MaskConfig(names=["*token"]))
+
+
+def test_tasks_may_have_other_devices_but_no_other_batches() -> None:
+    require_agreement(tiny(devices=DevicesConfig(3)), shared_settings(tiny()))
+    two, three = (tiny(devices=DevicesConfig(count, DeviceBatch["per_device"])) for count in (2, 3))
+    with pytest.raises(ClusterError, match=r"devices\.count is 3 here and 2 there"):
+        require_agreement(three, shared_settings(two))
 
 
 def test_a_task_with_other_settings_is_refused() -> None:
