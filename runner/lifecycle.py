@@ -147,8 +147,6 @@ def show_plan(experiment: Experiment) -> RestorationPlan:
         if resumed is not None and resumed.has_checkpoint():
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
             screen.line("this is the plan of a fresh start, resume=never:")
-        for note in experiment.built.notes:
-            screen.line(note)
         screen.show(table(plan, full=full), text(plan, full=full))
         for line in placement.lines(plan, full=full) if placement else ():
             screen.line(line)

@@ -205,7 +205,9 @@ class Experiment:
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
         """
-        return proven(self.config, plan_run(self.config, self.built, self.sources), self.sources)
+        plan = plan_run(self.config, self.built, self.sources)
+        plan = replace(plan, notes=(*self.built.notes, *plan.notes))
+        return proven(self.config, plan, self.sources)
 
     def make_sound_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start.

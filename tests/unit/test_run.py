@@ -14,6 +14,7 @@ import pytest
 
 from runner.config.choices import Expect, Mode, PlanFormat, StateChoice
 from runner.config.schema import (
+    DevicesConfig,
     PlanConfig,
     RestorationConfig,
     ScaffoldConfig,
@@ -29,8 +30,10 @@ from runner.errors import (
     TrackingUriError,
     UserCodeError,
 )
+from runner.restoration.report import text
 from runner.runs.resumption import ClaimedDirectory, open_run
-from tests.tiny.configs import LINEAR
+from runner.training.run import Experiment, RunContext
+from tests.tiny.configs import LINEAR, tiny
 from tests.tiny.privileges import folder_for_all
 from tests.tiny.runs import Runs, disturbed, evaluations, short
 
@@ -213,6 +216,12 @@ def test_a_changed_warm_start_is_refused_in_a_run(failed: Runs, undisturbed: Run
         shown = any(line.split()[:3] == ["weight", "scalar", "all"] for line in failed.lines())
         assert shown is (mode is Mode.plan)
     assert failed.count() == 1
+
+
+def test_a_plan_says_how_devices_divide_a_step() -> None:
+    plan = Experiment(tiny(devices=DevicesConfig(2)), RunContext()).make_plan()
+    (shown,) = [note for note in plan.notes if "divide" in note]
+    assert f"note: {shown}" in text(plan)
 
 
 def test_a_plan_is_printed_in_each_format(
