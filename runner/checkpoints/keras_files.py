@@ -235,8 +235,8 @@ class KerasH5Reader(KerasWeightsReader):
     def step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
         """Returns the tensor in which the optimizer counts its steps."""
         for name, spec in tensors.items():
-            of_optimizer = name.startswith(f"{_OPTIMIZER}/")
-            if of_optimizer and name.rpartition("/")[2] in _ITERATIONS and is_count(spec):
+            is_optimizer_weight = name.startswith(f"{_OPTIMIZER}/")
+            if is_optimizer_weight and name.rpartition("/")[2] in _ITERATIONS and is_count(spec):
                 return name
         return None
 
