@@ -144,9 +144,9 @@ def _latest(path: str) -> str:
             "name one of them",
             candidates,
         )
-    of_run = os.path.join(path, CHECKPOINTS)
-    if files.is_directory(of_run):  # A run's files in MLflow lack the record of the run.
-        return _latest(of_run)
+    checkpoints = os.path.join(path, CHECKPOINTS)
+    if files.is_directory(checkpoints):  # A run's files in MLflow lack the record of the run.
+        return _latest(checkpoints)
     raise _nothing(path)
 
 

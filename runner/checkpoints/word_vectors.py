@@ -98,8 +98,9 @@ def _layout(data: mmap.mmap) -> Layout:
     if header is None:
         if row == 0:
             raise ValueError("its first line is not a token and its vector")
-        columns = row
-        return Layout(_count_lines(data), columns, start=0, is_binary=False)
+        blocks = range(0, len(data), _BLOCK)
+        lines = sum(data[at : at + _BLOCK].count(b"\n") for at in blocks) + (data[-1:] != b"\n")
+        return Layout(lines, columns=row, start=0, is_binary=False)
     rows, columns = int(header[1]), int(header[2])
     is_binary = row < columns
     # A number takes four bytes, or as text at least two.
@@ -114,11 +115,6 @@ def _count_numbers(head: bytes, start: int) -> int:
     fields = head[start : max(end, start)].rstrip(b"\r ").split(b" ")[1:]
     is_other = (not _NUMBER.fullmatch(field) for field in reversed(fields))
     return next((count for count, other in enumerate(is_other) if other), len(fields))
-
-
-def _count_lines(data: mmap.mmap) -> int:
-    blocks = range(0, len(data), _BLOCK)
-    return sum(data[at : at + _BLOCK].count(b"\n") for at in blocks) + (data[-1:] != b"\n")
 
 
 def _binary_rows(data: mmap.mmap, layout: Layout) -> Iterator[tuple[bytes, int]]:

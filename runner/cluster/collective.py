@@ -63,6 +63,7 @@ class CollectiveReplica(Replica):
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._cluster, self._index = cluster, replica_index(cluster)
+        self.parts = cluster.workers
 
     def share(self, batch: Any) -> tuple[Any, tf.Tensor]:
         """Returns this task's part of a batch; later operations draw other numbers in each task.
@@ -95,13 +96,13 @@ class CollectiveReplica(Replica):
                 last = [tf.concat([none, [self.chief_ending]], 0), *zeros]
                 self.end_op = tf.group(in_packs(last, self._sum, _REDUCE))
         *reduced, self.ending = tf.unstack(first, len(means) + 1)
-        of_means = {
+        combined_means = {
             name: tf.cast(value, means[name].dtype)
             for name, value in zip(means, reduced, strict=True)
         }
         for index, gradient in zip(used, sums, strict=True):
             gradients[index] = (gradient, gradients[index][1])
-        return of_means, gradients
+        return combined_means, gradients
 
     def notes(self) -> list[str]:
         """Returns a line on the tasks and what they exchange."""

@@ -63,9 +63,9 @@ class JointMoments:
         """Connects every stand-in with the statistics of all devices."""
         for calls in zip(*self._calls, strict=True):
             with tf.device(self._devices[0]):
-                of_devices = tf.stack([local for local, _ in calls])
+                all_moments = tf.stack([local for local, _ in calls])
             for _, stand_in in calls:
-                set_input(stand_in, 0, of_devices)
+                set_input(stand_in, 0, all_moments)
 
 
 def _local_moments(layer: Any, inputs: tf.Tensor, mask: Any, share: tf.Tensor) -> tf.Tensor:

@@ -83,19 +83,19 @@ class Devices:
             waited += seconds
         return batch, waited
 
-    def notes(self, model: Any, data: Any, source: TrainingInput) -> list[str]:
-        """Returns lines on the placement of the steps of a model."""
+    def notes(self, model: Any, data: Any, source: TrainingInput, *, parts: int = 1) -> list[str]:
+        """Returns lines on the placement of the steps of a model, of a part of each batch."""
         if not self.several:
             return [f"devices: {name}" for name in self.names]
         batch_size = tf.nest.flatten(source.element_spec)[0].shape[0]
         count, size = len(self.names), batch_size or getattr(data, "batch_size", None)
-        total = self.batches * size if size else None
-        parts = f"{total} examples: {_divided(total, count)}" if total else "the batch of a step"
+        total = -(-self.batches * size // parts) if size else None
+        divided = f"{total} examples: {_divided(total, count)}" if total else "the batch of a step"
         copied = sum(_bytes(variable) for variable in model.variables)
         reduced = sum(_bytes(variable) for variable in model.trainable_variables)
         shared = ", which share the cores of the CPU" if self.names[0].startswith("/cpu") else ""
         notes = [
-            f"devices: {', '.join(self.names)}{shared}, divide {parts}",
+            f"devices: {', '.join(self.names)}{shared}, divide {divided}",
             f"devices: a step copies {copied:,} bytes of variables from the first device to every "
             f"other device, and {reduced:,} bytes of gradients back",
         ]
@@ -130,8 +130,8 @@ def _names(count: Any) -> tuple[str, ...]:
     names = [str(name).lower().strip("/") for name in count]
     names = [f"/{name}" if ":" in name else f"/{kind}:{name}" for name in names]
     for name in names:
-        of_kind, _, number = name.strip("/").partition(":")
-        if int(number) >= available[of_kind]:
+        device_kind, _, number = name.strip("/").partition(":")
+        if int(number) >= available[device_kind]:
             raise ConfigError(_missing(name, available))
     if twice := [name for name in names if names.count(name) > 1]:
         state = f"devices names {twice[0]} more than once"

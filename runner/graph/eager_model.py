@@ -73,16 +73,14 @@ def build_eager_model(config: RunConfig, batch: Any = None, *, compiled: bool = 
 
 def _call(model: Any, features: Any) -> None:
     try:
-        model(tf.nest.map_structure(_one_example, features))
+        model(
+            tf.nest.map_structure(lambda spec: tf.zeros([1, *spec.shape[1:]], spec.dtype), features)
+        )
     except Exception:
         # It takes other features than the data give, such as noise. Its step has built its parts.
         if not all(layer.built for layer in model.layers):
             raise
         model.built = True
-
-
-def _one_example(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.zeros([1, *spec.shape[1:]], spec.dtype)
 
 
 def trained_model(config: RunConfig, prefix: str) -> Any:
@@ -149,24 +147,24 @@ def _compile(config: RunConfig, model: keras.Model) -> None:
 def _compile_arguments(config: RunConfig) -> dict[str, Any]:
     """Returns the arguments of `keras.Model.compile` that stand for a configuration's objective."""
 
-    def of_group(group: str) -> Any:
+    def metrics_of(group: str) -> Any:
         nodes = getattr(config, group)
-        key, of_outputs, flat = f"{group}.{{}}", {}, []
+        key, by_output, flat = f"{group}.{{}}", {}, []
         for name, node in nodes.items():
             if isinstance(node, Mapping) and "_target_" not in node:
-                of_outputs[name] = [
+                by_output[name] = [
                     _renamed(inner, resolved("metric", key.format(inner), item))
                     for inner, item in node.items()
                 ]
             else:
                 flat.append(_renamed(name, resolved("metric", key.format(name), node)))
-        return of_outputs or flat or None
+        return by_output or flat or None
 
     return {
         "loss": resolved("loss", "loss", config.loss),
         "loss_weights": config.loss_weights or None,
-        "metrics": of_group("metrics"),
-        "weighted_metrics": of_group("weighted_metrics"),
+        "metrics": metrics_of("metrics"),
+        "weighted_metrics": metrics_of("weighted_metrics"),
     }
 
 
@@ -180,8 +178,8 @@ def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:
     """Returns the configured optimizer; in place of TensorFlow's, one with its learning rate."""
     node = config.optimizer
     target = locate_target("optimizer", node)
-    of_tensorflow = isinstance(target, type) and issubclass(target, tf.compat.v1.train.Optimizer)
-    if not of_tensorflow and not has_reference(node):
+    is_v1 = isinstance(target, type) and issubclass(target, tf.compat.v1.train.Optimizer)
+    if not is_v1 and not has_reference(node):
         optimizer: keras.optimizers.Optimizer = build_target("optimizer", node)
         return optimizer
     rate = node.get("learning_rate")

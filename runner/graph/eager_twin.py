@@ -56,8 +56,11 @@ class EagerTwin:
                 "give the layers names",
             )
         self._pairs = {name: (variables[name], variable) for name, variable in eager.items()}
+        # Counters and rates, see `pull`.
         self._light = [
-            name for name, (variable, _) in self._pairs.items() if _is_light(name, variable)
+            name
+            for name, (variable, _) in self._pairs.items()
+            if name.endswith((LEARNING_RATE, "/iterations")) and variable.shape.rank == 0
         ]
         # Name -> the value of the session that the twin took.
         self._taken: dict[str, NDArray[Any]] = {}
@@ -104,7 +107,3 @@ def load(session: tf.compat.v1.Session, values: Iterable[tuple[tf.Variable, Any]
         operations.append(variable.initializer)
     if operations:
         session.run(operations, feeds)
-
-
-def _is_light(name: str, variable: tf.Variable) -> bool:
-    return name.endswith((LEARNING_RATE, "/iterations")) and variable.shape.rank == 0

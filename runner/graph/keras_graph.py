@@ -100,15 +100,15 @@ class KerasGraph(GraphMaker):
                 step = TrainingStep(config, source, forward, replica=replica, devices=devices)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
             objective.keep_out_of_checkpoints(graph)
-            of_model = parts.variables()
-            parts.require_sources(of_model)
-            trained = [*parts.trained(of_model).values()]
+            model_vars = parts.variables()
+            parts.require_sources(model_vars)
+            trained = [*parts.trained(model_vars).values()]
             training = step.build(trained, evaluation.metrics, model) if step else None
             if source is not None:
-                notes += [*devices.notes(model, data, source), *replica.notes()]
+                notes += devices.notes(model, data, source, parts=replica.parts) + replica.notes()
             if training is not None and config.callbacks:
                 training = replace(training, epoch=objective.epoch(training.train_op, graph))
-            return parts.built(of_model, training, evaluation, notes=notes)
+            return parts.built(model_vars, training, evaluation, notes=notes)
 
     def _with_model_steps(
         self,
@@ -143,15 +143,15 @@ class KerasGraph(GraphMaker):
         if evaluation.metrics:
             require_objective(config.train.objective, evaluation.metrics)
         steps.keep_out_of_checkpoints(trains=source is not None)
-        of_optimizers = steps.optimizer_variables()
-        of_model = {
+        optimizer_vars = steps.optimizer_variables()
+        model_vars = {
             name: variable
             for name, variable in parts.variables().items()
-            if variable.ref() not in of_optimizers
+            if variable.ref() not in optimizer_vars
         }
         notes = [*steps.notes(), *statistics_notes(norms)]
         notes += devices.notes(model, data, source) if source else []
-        return parts.built(of_model, training, evaluation, notes=notes)
+        return parts.built(model_vars, training, evaluation, notes=notes)
 
     def serving(self, checkpoint: str) -> ServingGraph:
         """Builds the forward pass alone, of features that are fed."""
@@ -189,9 +189,9 @@ class _Parts:
 
     def variables(self) -> dict[str, tf.Variable]:
         """Names the variables of the graph in the model's order, in which Keras saves slots."""
-        of_keras = model_variables(self.model)
-        variables = name_variables(tf.compat.v1.global_variables(), of_keras)
-        return {name: variables[name] for name in (*of_keras, *variables) if name in variables}
+        model_names = model_variables(self.model)
+        variables = name_variables(tf.compat.v1.global_variables(), model_names)
+        return {name: variables[name] for name in (*model_names, *variables) if name in variables}
 
     def policies(self, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
         """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
@@ -250,7 +250,7 @@ class _Parts:
 
     def built(
         self,
-        of_model: Mapping[str, tf.Variable],
+        model_vars: Mapping[str, tf.Variable],
         training: Training | None,
         evaluation: Evaluation,
         *,
@@ -258,23 +258,23 @@ class _Parts:
     ) -> BuiltGraph:
         """Returns the built graph, with its variables named and its saver added."""
         model, source = self.model, self.source
-        of_graph = tf.compat.v1.global_variables()
-        variables = name_variables(of_graph, model_variables(model), training)
+        graph_variables = tf.compat.v1.global_variables()
+        variables = name_variables(graph_variables, model_variables(model), training)
         weights = keras_variables(model)
         return BuiltGraph(
             graph=tf.compat.v1.get_default_graph(),
             variables=variables,
             specs=variable_specs(
                 variables,
-                which_train(model, of_model),
-                policies=self.policies(of_model),
+                which_train(model, model_vars),
+                policies=self.policies(model_vars),
                 training=training,
                 initializers=initializers(model),
                 facts=layer_facts(model),
             ),
             training=training,
             evaluation=evaluation,
-            saver=_saver(self.config, variables, self.trained(of_model), source=source),
+            saver=_saver(self.config, variables, self.trained(model_vars), source=source),
             calls=self.calls,
             sizes=self.data.sizes() if isinstance(self.data, Sized) else {},
             notes=tuple(notes),

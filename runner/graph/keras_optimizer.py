@@ -247,9 +247,9 @@ def named_state(
         if isinstance(value, Variable):
             yield value, f"{prefix}/{key.strip('_')}"
     for slot in slots_of(optimizer) if optimizer.built else ():
-        of_average = f"{owner(slot.trained)}/{prefix}{EMA_SUFFIX}"
+        average_name = f"{owner(slot.trained)}/{prefix}{EMA_SUFFIX}"
         name = f"{owner(slot.trained)}/{prefix}/{slot.name}"
-        yield slot.variable, of_average if slot.name == "average" else name
+        yield slot.variable, average_name if slot.name == "average" else name
 
 
 def optimizers_of(model: keras.Model) -> list[tuple[str, Any]]:

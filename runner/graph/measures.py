@@ -183,9 +183,4 @@ def penalty(model: Any) -> tf.Tensor:
 
     Keras collects them for each call, and only inside the function that makes the call.
     """
-    return tf.add_n([tf.constant(0.0), *map(_scalar, getattr(model, "losses", []))])
-
-
-def _scalar(loss: Any) -> tf.Tensor:
-    tensor = tf.convert_to_tensor(loss)
-    return tensor if tensor.shape.rank == 0 else tf.reduce_sum(tensor)
+    return tf.add_n([tf.constant(0.0), *map(tf.reduce_sum, getattr(model, "losses", []))])

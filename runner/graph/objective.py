@@ -51,8 +51,8 @@ class Objective:
         self._epoch_means = EpochMeans()
         self._trainer = model if isinstance(model, keras.Model) else None
         self._replaced = _made_by_compile(self._trainer)
-        of_model = self._trainer.metrics if self._trainer else []
-        has_metrics = any(metric.name != "loss" for metric in of_model)
+        model_metrics = self._trainer.metrics if self._trainer else []
+        has_metrics = any(metric.name != "loss" for metric in model_metrics)
         self.notes = tuple(self._notes(has_metrics))
         metrics = list(self._metrics())
         takes_metrics = has_metrics and not metrics
@@ -103,12 +103,12 @@ class Objective:
         As in `keras.Model.fit`, evaluations use the state of the same metrics.
         """
 
-        def of_epoch() -> Values:
+        def epoch_values() -> Values:
             return {**self._epoch_means.results(), **self.pass_result()}
 
         self.keep_out_of_checkpoints(graph)
         with tf.control_dependencies([train_op]):
-            values = tf.function(of_epoch, autograph=False)()
+            values = tf.function(epoch_values, autograph=False)()
         return epoch_metrics(values, self.begin(), self._state())
 
     def begin(self) -> tf.Operation:

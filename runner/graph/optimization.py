@@ -149,8 +149,8 @@ def build_optimizer(
         node["learning_rate"] = "${graph:learning_rate}"
         multiplied = rate if multiplier == 1.0 else rate * multiplier
         # Keras takes no tensor, but a function that returns one.
-        of_keras = isinstance(target, type) and issubclass(target, keras.optimizers.Optimizer)
-        names["learning_rate"] = (lambda: multiplied) if of_keras else multiplied
+        is_keras = isinstance(target, type) and issubclass(target, keras.optimizers.Optimizer)
+        names["learning_rate"] = (lambda: multiplied) if is_keras else multiplied
     elif multiplier != 1.0:
         raise ConfigError.of(
             f"learning_rate_multiplier is {multiplier:g}, and there is no optimizer.learning_rate",

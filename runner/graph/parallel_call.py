@@ -230,8 +230,8 @@ def _total_losses(
     where it is one of `sums`.
     """
     total = []
-    for of_device, share in zip(losses, shares, strict=True):
-        for loss in of_device:
+    for device_losses, share in zip(losses, shares, strict=True):
+        for loss in device_losses:
             is_mean = loss.shape.rank == 0 and not any(loss is value for value in sums)
             weight = share if is_mean else tf.sign(share)
             total.append(tf.reduce_sum(loss * tf.cast(weight, loss.dtype)))
@@ -307,8 +307,8 @@ def _require_shareable(
     """Raises a ConfigError for state that a call changes outside of the model's Keras variables."""
     changed = [operation.name for operation in operations if _assigns(operation)]
     if changed or len(tower.state_mapping) > len(variables):
-        of_keras = "a keras.Variable that the model does not list, such as Keras's global seed"
-        what = f"the tf.Variable of {changed[0]}" if changed else of_keras
+        untracked = "a keras.Variable that the model does not list, such as Keras's global seed"
+        what = f"the tf.Variable of {changed[0]}" if changed else untracked
         raise ConfigError.of(
             f"devices: a layer changes {what}",
             "every device calls the layer, and would change the variable again",

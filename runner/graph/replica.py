@@ -58,9 +58,11 @@ class Replica:
 
     Attributes:
       count: the number of copies, which share the batches.
+      parts: into how many parts each batch is divided.
     """
 
     count = 1
+    parts = 1
 
     def scope(self) -> AbstractContextManager[object]:
         """Places what is added to the default graph within."""

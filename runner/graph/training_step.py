@@ -95,10 +95,10 @@ class TrainingStep:
         )
         optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules, metrics)
-        of_keras = [
+        keras_optimizers = [
             optimizer for optimizer in built.values() if isinstance(optimizer, KerasOptimizer)
         ]
-        averages, train_op = self._averages(of_keras, schedules, train_op)
+        averages, train_op = self._averages(keras_optimizers, schedules, train_op)
         with tf.control_dependencies([train_op]):
             step = tf.identity(global_step.read_value())
         return Training(
@@ -116,7 +116,7 @@ class TrainingStep:
             saved_input=self._source.state if config.train.save_input else None,
             shared_state=shared_state(optimizers, schedules),
             state_names=dict(
-                chain.from_iterable(optimizer.names.items() for optimizer in of_keras)
+                chain.from_iterable(optimizer.names.items() for optimizer in keras_optimizers)
             ),
             values_are_cheap=True,
         )
