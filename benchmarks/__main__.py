@@ -16,21 +16,21 @@ from benchmarks.harness import machine
 # all benchmarks take 20 minutes at most.
 ONE, TWO, THREE = (("--repeats", str(count)) for count in (1, 2, 3))
 BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
-    "monitored_step": (1.0, ("--repeats", "25")),
-    "start_up": (3.4, TWO),
+    "monitored_step": (1.3, ("--repeats", "7")),
+    "start_up": (3.6, ONE),
     "restoration": (2.0, ("--scale", "0.5")),
-    "warm_start": (1.8, THREE),
+    "warm_start": (1.3, THREE),
     "scale": (0.1, ()),
-    "memory": (1.4, ("--models", "ResNet-50", "--steps", "10000", "--trials", "20")),
-    "large": (0.3, ("--gigabytes", "0.5")),
-    "tracking": (1.5, (*TWO, "--points", "10000")),
-    "real_model": (0.9, ONE),
-    "keras_fit": (1.1, TWO),
-    "devices": (0.6, THREE),
-    "sweeps": (2.6, (*ONE, "--steps", "400")),
-    "caller_thread": (0.4, ("--repeats", "15")),
-    "cluster": (1.1, ()),
-    "maps": (2.0, ()),
+    "memory": (1.9, ("--models", "ResNet-50", "--steps", "10000", "--trials", "20")),
+    "large": (0.2, ("--gigabytes", "0.5")),
+    "tracking": (0.9, (*ONE, "--points", "10000")),
+    "real_model": (0.8, ONE),
+    "keras_fit": (1.3, TWO),
+    "devices": (0.4, THREE),
+    "sweeps": (3.9, (*ONE, "--steps", "400")),
+    "caller_thread": (0.3, ("--repeats", "15")),
+    "cluster": (1.2, ()),
+    "maps": (0.6, ()),
 }
 
 

@@ -187,7 +187,7 @@ def _introduce(run: OpenedRun) -> None:
     if run.opening is Opening.new and not record.trial:
         notes = skipped_run_notice(run.experiment.resume_criteria) + notes
     if run.plan is None:
-        notes.append("own checkpoint: pretrained sources not read")
+        notes.append("restores this run's checkpoint, and reads no pretrained one")
     else:
         notes += summary(run.plan)
     for note in notes:

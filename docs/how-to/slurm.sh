@@ -51,7 +51,7 @@ srun --kill-on-bad-exit=0 --wait=60 --label bash -c '
     set -e
     TF_CONFIG=$(tf_config "$SLURM_PROCID")
     export TF_CONFIG
-    # Signals come to the runner too, which ends in good order; this shell waits for it.
+    # Signals come to the runner too, which saves and ends; this shell waits for it.
     trap : TERM INT
     for (( start = 0; ; start++ )); do
         code=0

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-import numpy as np
-
 from runner.errors import RunnerError, UserCodeError
-from runner.system.user_code import FULL, staying
+from runner.system.user_code import FULL, staying, unchanged_random_states
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -43,14 +40,11 @@ def unchanged_process() -> Iterator[None]:
     from runner.internals.keras import restored_names
     from runner.internals.tensorflow import restored_seed
 
-    states = random.getstate(), np.random.get_state()
     logger = logging.getLogger("tensorflow")
     level = logger.level
     logger.setLevel(logging.ERROR)  # Its own Saver uses deprecated parts, which it warns about.
     try:
-        with staying(), restored_names(), restored_seed():
+        with unchanged_random_states(), staying(), restored_names(), restored_seed():
             yield
     finally:
         logger.setLevel(level)
-        random.setstate(states[0])
-        np.random.set_state(states[1])

@@ -152,7 +152,7 @@ class AdapterReader(CheckpointReader):
     @functools.cached_property
     def _updates(self) -> Mapping[str, _Update]:
         """Name in the base -> what changes it."""
-        known = self._base.spec()
+        base = self._base.spec()
         tensors, updates = self._adapter.spec().tensors, {}
         for name in tensors:
             match = _FACTOR.fullmatch(name)
@@ -165,17 +165,17 @@ class AdapterReader(CheckpointReader):
                 is_transposed = bool(match["embedding"] or self._config.get("fan_in_fan_out"))
                 module = match["module"].removeprefix(_PREFIX)
                 updates[f"{module}.weight"] = _Update(name, other, is_transposed)
-        other_names, problems = known.other_names, []
+        other_names, problems = base.other_names, []
         for name, update in updates.items():
             if update.b not in tensors:
                 problems.append(Problem(f"{self._path} lacks {update.b}", f"it holds {update.a}"))
-            elif other_names.get(name, name) not in known.tensors:
+            elif other_names.get(name, name) not in base.tensors:
                 problems.append(
                     Problem(
                         f"{self._path} changes {name}",
-                        f"{known.path} holds no such tensor",
+                        f"{base.path} holds no such tensor",
                         "name the checkpoint that the adapter was trained on",
-                        nearest(name, known.tensors),
+                        nearest(name, base.tensors),
                     )
                 )
         if problems:

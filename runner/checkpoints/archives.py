@@ -1,8 +1,9 @@
-"""Zip archives of strangers, opened within bounds of memory."""
+"""Zip archives from untrusted sources, opened with bounded memory."""
 
 from __future__ import annotations
 
 import contextlib
+import struct
 import zipfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -13,6 +14,8 @@ from runner.checkpoints import files
 _MAX_DIRECTORY = 12 << 20
 # Weights hardly shrink when they are compressed; arrays of zeros do, to a thousandth.
 _MAX_UNPACKED, _MAX_RATIO = 256 << 20, 100
+# The header before a member; at its end are the sizes of the name and the extra field after it.
+_HEADER = struct.Struct("<26xHH")
 
 
 @contextlib.contextmanager
@@ -68,6 +71,22 @@ class _BoundedReads:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
+
+
+def stored_at(file: BinaryIO, member: zipfile.ZipInfo) -> int:
+    """Returns where the bytes of an uncompressed member begin, which only its header says.
+
+    Raises:
+      zipfile.BadZipFile: when it is compressed or encrypted, or not where the directory says.
+    """
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+        raise zipfile.BadZipFile(f"{member.filename} is compressed or encrypted")
+    file.seek(member.header_offset)
+    header = file.read(_HEADER.size)
+    if header[:4] != b"PK\x03\x04" or len(header) < _HEADER.size:
+        raise zipfile.BadZipFile(f"{member.filename} is not where the zip directory says")
+    name, extra = _HEADER.unpack(header)
+    return member.header_offset + _HEADER.size + int(name) + int(extra)
 
 
 def digest_of_archive(path: str) -> str:

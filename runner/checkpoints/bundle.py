@@ -304,10 +304,10 @@ def require_possible(
 def _require_value_type(key: bytes, dtype: int) -> None:
     """Raises ValueError for a type of no values, at which TensorFlow ends the process."""
     try:
-        known = tf.as_dtype(dtype)
+        value_type = tf.as_dtype(dtype)
     except TypeError:
-        known = None
-    if known is None or known != known.base_dtype:
+        value_type = None
+    if value_type is None or value_type != value_type.base_dtype:
         raise ValueError(f"{_shown(key)} has the unknown type {dtype}")
 
 

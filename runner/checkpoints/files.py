@@ -12,6 +12,7 @@ import fnmatch
 import functools
 import glob
 import hashlib
+import mmap
 import os
 import shutil
 import stat
@@ -149,6 +150,18 @@ def reading(path: str) -> Iterator[BinaryIO]:
         return
     with _gfile(path) as gfile, gfile.GFile(path, "rb") as remote:
         yield remote
+
+
+@contextlib.contextmanager
+def mapped(path: str, size: int = 0) -> Iterator[mmap.mmap]:
+    """Opens a memory map of the first `size` bytes of a local file, by default of all.
+
+    Raises:
+      OSError: when it cannot be opened.
+      ValueError: when it is empty.
+    """
+    with reading(path) as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+        yield data
 
 
 def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:

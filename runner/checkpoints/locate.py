@@ -94,9 +94,9 @@ def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
         # A shell does not expand the tilde in `checkpoint=~/model`.
         return os.path.expanduser(checkpoint.removeprefix(_ORBAX))
     if artifacts is None:
-        raise _invalid(
+        raise CheckpointError.of(
             f"{checkpoint} is in MLflow, and no tracking store is given",
-            "name the store that has it in tracking.uri (of `runner.inspect`: --tracking)",
+            remedy="name the store that has it in tracking.uri (of `runner.inspect`: --tracking)",
         )
     return downloaded(checkpoint, artifacts)
 
@@ -108,7 +108,7 @@ def _chosen(path: str, which: str) -> str:
         return _best(path)
     if which.isdecimal():
         return _step(path, int(which))
-    raise _invalid(f"which is {which!r}", "set it to latest, best or a step")
+    raise CheckpointError.of(f"which is {which!r}", remedy="set it to latest, best or a step")
 
 
 def _latest(path: str) -> str:
@@ -144,9 +144,9 @@ def _latest(path: str) -> str:
             "name one of them",
             candidates,
         )
-    of_run = os.path.join(path, CHECKPOINTS)
-    if files.is_directory(of_run):  # A run's files in MLflow lack the record of the run.
-        return _latest(of_run)
+    checkpoints = os.path.join(path, CHECKPOINTS)
+    if files.is_directory(checkpoints):  # A run's files in MLflow lack the record of the run.
+        return _latest(checkpoints)
     raise _nothing(path)
 
 
@@ -264,10 +264,6 @@ def _siblings(parent: str) -> list[str]:
     names = files.names_in(parent) if files.is_directory(parent or ".") else []
     folders = [name for name in names if files.is_directory(os.path.join(parent, name))]
     return folders + [os.path.basename(path) for path in contents.in_directory(parent)]
-
-
-def _invalid(state: str, remedy: str) -> CheckpointError:
-    return CheckpointError.of(state, "", remedy)
 
 
 _CONTENT, _PATH = "content", "path"

@@ -51,8 +51,8 @@ Array: TypeAlias = tuple[tuple[int, ...], str, tuple[Span, ...]]
 class _Parser:
     """Parses one value; strings and numbers are decoded, bytes are only located."""
 
-    def __init__(self, data: mmap.mmap, position: int = 0) -> None:
-        self._data, self.position, self._count = data, position, 0
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self.position, self._count = data, 0, 0
 
     def value(self, depth: int = 0) -> Any:
         self._count += 1
@@ -138,10 +138,7 @@ class MsgpackReader(FileReader):
 
     @functools.cached_property
     def _arrays(self) -> dict[str, Array]:
-        with (
-            files.reading(self.path) as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
+        with files.mapped(self.path) as data:
             parser = _Parser(data)
             root = parser.value()
             if parser.position != len(data) or not isinstance(root, dict):

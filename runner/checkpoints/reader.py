@@ -113,8 +113,9 @@ class CheckpointSpec:
 
     def find(self, name: str) -> TensorSpec | None:
         """Returns the tensor with a name, an alias or a key, or None."""
-        known = name if name in self.tensors else self.other_names.get(name, self.keys.get(name))
-        return None if known is None else self.tensors.get(known)
+        if name not in self.tensors:
+            name = self.other_names.get(name, self.keys.get(name, name))
+        return self.tensors.get(name)
 
     @functools.cached_property
     def other_names(self) -> Mapping[str, str]:
@@ -354,17 +355,17 @@ def unreadable(path: str, what: str, cause: object) -> CheckpointError:
     )
 
 
-def require_names(path: str, names: Sequence[str], known: Mapping[str, object]) -> None:
-    """Raises a `CheckpointError` that lists every name that is not `known` in the checkpoint."""
+def require_names(path: str, names: Sequence[str], tensors: Mapping[str, object]) -> None:
+    """Raises a `CheckpointError` that lists every name that is not among its `tensors`."""
     problems = [
         Problem(
             f"{path} holds no tensor {name!r}",
-            f"it holds {len(known)} tensors, none of that name",
+            f"it holds {len(tensors)} tensors, none of that name",
             "name one of its tensors; `python -m runner.inspect` lists them",
-            nearest(name, known),
+            nearest(name, tensors),
         )
         for name in names
-        if name not in known
+        if name not in tensors
     ]
     if problems:
         raise CheckpointError(*problems)

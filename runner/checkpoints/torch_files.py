@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import io
 import math
-import mmap
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,8 +35,6 @@ from runner.checkpoints.reader import (
 from runner.checkpoints.torch_objects import StateDict, StorageView, state_dict, storage_dtype
 
 _PROTOCOL = 1001
-# A local header of a zip archive, before the member's name and extra field.
-_LOCAL_HEADER = 30
 # An expanded tensor repeats its storage's values; more than this is no honest one.
 _MAX_EXPANDED_BYTES = 64 << 20
 
@@ -77,12 +74,12 @@ def read_zip(path: str) -> TorchFile:
         pickled = members[f"{folder}data.pkl"]
         if pickled.file_size > MAX_BYTES:
             raise PickleError(f"{pickled.filename} is larger than {MAX_BYTES:,} bytes")
-        root, _ = read_pickle(io.BytesIO(_stored(archive, pickled)))
+        root, _ = read_pickle(io.BytesIO(archive.read(pickled)))
         order = members.get(f"{folder}byteorder")
-        is_big = order is not None and _stored(archive, order) == b"big"
+        is_big = order is not None and archive.read(order) == b"big"
         prefix = f"{folder}data/"
         storages = {
-            name.removeprefix(prefix): _span(file, member)
+            name.removeprefix(prefix): Span(archives.stored_at(file, member), member.file_size)
             for name, member in members.items()
             if name.startswith(prefix)
         }
@@ -103,28 +100,6 @@ def _folder(members: Mapping[str, object]) -> str:
     return folder
 
 
-def _stored(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    _require_stored(member)
-    return archive.read(member)
-
-
-def _require_stored(member: zipfile.ZipInfo) -> None:
-    """PyTorch compresses nothing; a compressed member could unpack to any size."""
-    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
-        raise PickleError(f"{member.filename} is compressed or encrypted")
-
-
-def _span(file: BinaryIO, member: zipfile.ZipInfo) -> Span:
-    """Finds a member's bytes; the length of its header is stored only before them."""
-    _require_stored(member)
-    file.seek(member.header_offset)
-    header = file.read(_LOCAL_HEADER)
-    if header[:4] != b"PK\x03\x04" or len(header) < _LOCAL_HEADER:
-        raise PickleError(f"{member.filename} is not where the zip directory says")
-    lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-    return Span(member.header_offset + _LOCAL_HEADER + lengths, member.file_size)
-
-
 def read_legacy(path: str) -> TorchFile:
     """Reads the layout before PyTorch 1.6, which `_use_new_zipfile_serialization=False` writes.
 
@@ -133,10 +108,7 @@ def read_legacy(path: str) -> TorchFile:
       OSError: when it cannot be read.
     """
     size = files.size(path)
-    with (
-        files.reading(path) as file,
-        mmap.mmap(file.fileno(), min(size, MAX_BYTES), access=mmap.ACCESS_READ) as head,
-    ):
+    with files.reading(path) as file, files.mapped(path, min(size, MAX_BYTES)) as head:
         magic, protocol, system = (read_pickle(head)[0] for _ in range(3))  # type: ignore[arg-type]
         if magic != int.from_bytes(TORCH_MAGIC, "little") or protocol != _PROTOCOL:
             raise PickleError(f"its protocol is {protocol!r}, where PyTorch writes {_PROTOCOL}")
@@ -176,15 +148,15 @@ class TorchReader(CheckpointReader):
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
-        held = self._state_dict
+        state = self._state_dict
         tensors = {
             name: TensorSpec(name, tensor.shape, tensor.dtype)
-            for name, tensor in held.tensors.items()
+            for name, tensor in state.tensors.items()
         }
         with explained(self.path, self.what):
             content = files.digest_later(self.path)
-        path = f"{self.path}#{held.mapping}" if held.mapping else self.path
-        return CheckpointSpec(path, held.step, tensors, self.format, content, tied=held.tied)
+        path = f"{self.path}#{state.mapping}" if state.mapping else self.path
+        return CheckpointSpec(path, state.step, tensors, self.format, content, tied=state.tied)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`."""
@@ -204,11 +176,11 @@ class TorchReader(CheckpointReader):
     @functools.cached_property
     def _state_dict(self) -> StateDict:
         with explained(self.path, self.what):
-            held = state_dict(self._file.root, self.path, self._mapping)
-            for name, tensor in held.tensors.items():
+            state = state_dict(self._file.root, self.path, self._mapping)
+            for name, tensor in state.tensors.items():
                 if is_number(tensor.dtype):
                     _check_bounds(name, tensor, self._file.storages)
-        return held
+        return state
 
     def _value(self, file: BinaryIO, tensor: StorageView) -> NDArray[Any]:
         dtype = parse_dtype(tensor.dtype)

@@ -107,8 +107,8 @@ def state_dict(root: Node, path: str, mapping: str = "") -> StateDict:
     if mapping:
         node = _part(root, mapping)
     else:
-        held = (name for name in _STATE_DICTS if next(_tensors(top.get(name)), None))
-        mapping = next(held, "")
+        names = (name for name in _STATE_DICTS if next(_tensors(top.get(name)), None))
+        mapping = next(names, "")
         if any(_tensor(value) is not None for value in top.values()):
             mapping = ""
         node = top[mapping] if mapping else root

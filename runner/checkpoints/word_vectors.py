@@ -61,7 +61,7 @@ class WordVectorsReader(FileReader):
     def value(self, name: str, entry: Layout) -> NDArray[np.generic]:
         """See `FileReader.value`."""
         values = np.empty((entry.rows, entry.columns), np.float32)
-        with _mapped(self.path) as data:
+        with files.mapped(self.path) as data:
             if entry.is_binary:
                 for row, (_, start) in enumerate(_binary_rows(data, entry)):
                     values[row] = np.frombuffer(data, "<f4", entry.columns, start)
@@ -71,7 +71,7 @@ class WordVectorsReader(FileReader):
 
     @functools.cached_property
     def _layout(self) -> Layout:
-        with _mapped(self.path) as data:
+        with files.mapped(self.path) as data:
             return _layout(data)
 
 
@@ -82,22 +82,13 @@ def tokens(path: str) -> tuple[str, ...]:
       OSError: when the file cannot be read.
       ValueError: when it is damaged.
     """
-    with _mapped(path) as data:
+    with files.mapped(path) as data:
         layout = _layout(data)
         if layout.is_binary:
             tokens = [token for token, _ in _binary_rows(data, layout)]
         else:
             tokens = [_token(line, layout) for line in _lines(data, layout)]
     return tuple(token.decode(errors="replace") for token in tokens)
-
-
-@contextlib.contextmanager
-def _mapped(path: str) -> Iterator[mmap.mmap]:
-    with (
-        files.reading(path) as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
-        yield data
 
 
 def _layout(data: mmap.mmap) -> Layout:
@@ -107,8 +98,9 @@ def _layout(data: mmap.mmap) -> Layout:
     if header is None:
         if row == 0:
             raise ValueError("its first line is not a token and its vector")
-        columns = row
-        return Layout(_count_lines(data), columns, start=0, is_binary=False)
+        blocks = range(0, len(data), _BLOCK)
+        lines = sum(data[at : at + _BLOCK].count(b"\n") for at in blocks) + (data[-1:] != b"\n")
+        return Layout(lines, columns=row, start=0, is_binary=False)
     rows, columns = int(header[1]), int(header[2])
     is_binary = row < columns
     # A number takes four bytes, or as text at least two.
@@ -123,11 +115,6 @@ def _count_numbers(head: bytes, start: int) -> int:
     fields = head[start : max(end, start)].rstrip(b"\r ").split(b" ")[1:]
     is_other = (not _NUMBER.fullmatch(field) for field in reversed(fields))
     return next((count for count, other in enumerate(is_other) if other), len(fields))
-
-
-def _count_lines(data: mmap.mmap) -> int:
-    blocks = range(0, len(data), _BLOCK)
-    return sum(data[at : at + _BLOCK].count(b"\n") for at in blocks) + (data[-1:] != b"\n")
 
 
 def _binary_rows(data: mmap.mmap, layout: Layout) -> Iterator[tuple[bytes, int]]:

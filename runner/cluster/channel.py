@@ -1,4 +1,4 @@
-"""Connects the tasks of a cluster: finds out which answer, and shares state on the servers."""
+"""Connects the tasks of a cluster: finds out which respond, and shares state on the servers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def answers(address: str) -> bool:
         return False
 
 
-def missing_of(tasks: Mapping[str, str]) -> list[str]:
+def unreachable(tasks: Mapping[str, str]) -> list[str]:
     """Returns the names of the tasks, such as `ps 0`, that do not answer at their addresses."""
     return [name for name, address in tasks.items() if not answers(address)]
 
@@ -207,7 +207,7 @@ class Channel:
             if sent <= step:
                 self.send(session, task, metrics, step=sent)
 
-    def of_session(self, servers: int) -> list[Announcement]:
+    def session_flags(self, servers: int) -> list[Announcement]:
         """Returns the flags of one session of the chief; the next session clears them."""
         left = [left_flag(server) for server in range(servers)]
         return [self.finished, self.saved, self.stop, *ready_flags(servers), *left]
@@ -240,15 +240,15 @@ def shared_settings(config: RunConfig) -> str:
     return json.dumps({name: str(value) for name, value in flatten(shown).items()})
 
 
-def require_agreement(config: RunConfig, of_chief: str | None) -> None:
-    """Compares this task's settings with the chief's, which are None before it has written them.
+def require_agreement(config: RunConfig, chief_settings: str | None) -> None:
+    """Compares this task's settings with the chief's, which are None until it has written them.
 
     Raises:
       ClusterError: naming what differs.
     """
-    if of_chief is None:
+    if chief_settings is None:
         return
-    here, there = json.loads(shared_settings(config)), json.loads(of_chief)
+    here, there = json.loads(shared_settings(config)), json.loads(chief_settings)
     differences = [
         f"{name} is {here.get(name, 'not set')} here and {there.get(name, 'not set')} there"
         for name in sorted(here | there)
@@ -256,13 +256,11 @@ def require_agreement(config: RunConfig, of_chief: str | None) -> None:
     ]
     if not differences:
         return
-    raise ClusterError(
-        Problem(
-            f"this task has other settings than the chief: {'; '.join(differences)}",
-            "all tasks of a cluster train one model, in one way, on one set of data",
-            "start this task by the command of the chief; or, to give the chief new settings, "
-            "start the chief first",
-        )
+    raise ClusterError.of(
+        f"this task has other settings than the chief: {'; '.join(differences)}",
+        "all tasks of a cluster train one model, in one way, on one set of data",
+        "start this task by the command of the chief; or, to give the chief new settings, "
+        "start the chief first",
     )
 
 

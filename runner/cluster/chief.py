@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.cluster.channel import Announcement, Channel, left_flag, missing_of, released_flag
+from runner.cluster.channel import Announcement, Channel, left_flag, released_flag, unreachable
 from runner.cluster.collective import CollectiveReplica
 from runner.cluster.evaluator import follow_checkpoints
 from runner.cluster.peers import (
@@ -65,7 +65,8 @@ class Chief(Coordinator):
     def is_over(self, run: OpenedRun) -> bool:
         """Returns whether the run is trained already, and then releases the parameter servers.
 
-        A chief may die after the servers have ended, without which its next process cannot train.
+        A chief may die after the servers have ended, and cannot train without them when it is
+        restarted.
         """
         if not run.directory.load_record().trained:
             return False
@@ -115,7 +116,7 @@ class Chief(Coordinator):
     def _set(self, flag: Callable[[int], Announcement], run: OpenedRun) -> None:
         """Sets a flag on each parameter server, unless one of them does not answer."""
         # A session would wait for it forever.
-        if missing := missing_of(parameter_servers(self._cluster)):
+        if missing := unreachable(parameter_servers(self._cluster)):
             run.screen.line(
                 f"cluster: could not release the parameter servers, because {', '.join(missing)} "
                 f"{'does' if len(missing) == 1 else 'do'} not answer"
@@ -156,7 +157,7 @@ class CollectiveChief(Coordinator):
 
     @contextmanager
     def session_scope(self, run: OpenedRun) -> Iterator[None]:
-        """Names the tasks that a failing session lacks, and lets no task join it any more.
+        """Names the missing tasks when a session fails, and lets no task join it afterwards.
 
         Raises:
           ClusterError: when a step has waited too long; a `LostServerError` when a task is lost.
@@ -263,10 +264,10 @@ def serve(config: RunConfig, screen: Screen) -> None:
     screen.line("done")
 
 
-def run_task(config: RunConfig, screen: Screen | None = None) -> None:
+def run_task(config: RunConfig) -> None:
     """Runs a task other than the chief; see the function of each role."""
     worker = run_collective_worker if is_collective(config.cluster) else run_worker
     roles = {PS: serve, WORKER: worker, EVALUATOR: follow_checkpoints}
-    # What one's own code records of these tasks is dropped.
+    # What user code records in these tasks is dropped.
     with CurrentRun(Mask(config.tracking.mask, {})).active():
-        roles[config.cluster.task.type or ""](config, screen or Screen())
+        roles[config.cluster.task.type or ""](config, Screen())

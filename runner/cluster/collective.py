@@ -8,7 +8,6 @@ tasks take over the chief's values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any
 
@@ -38,7 +37,7 @@ Collective = Callable[[tf.Tensor, int], tf.Tensor]
 
 
 class Ending(Enum):
-    """How the chief ends the session of all tasks: what a step's `ending` is then."""
+    """How the chief ends the session of all tasks, as the value of `ending` in the last step."""
 
     FINISHED = 1.0
     LEFT = 2.0
@@ -64,13 +63,10 @@ class CollectiveReplica(Replica):
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._cluster, self._index = cluster, replica_index(cluster)
-
-    def scope(self) -> AbstractContextManager[object]:
-        """Places nothing: a session of this mode sees this process alone."""
-        return nullcontext()
+        self.parts = cluster.workers
 
     def share(self, batch: Any) -> tuple[Any, tf.Tensor]:
-        """Returns this task's part of a batch. What is built from here on draws separate numbers.
+        """Returns this task's part of a batch; later operations draw other numbers in each task.
 
         The data, built before, must give all tasks the same batches.
         """
@@ -100,13 +96,13 @@ class CollectiveReplica(Replica):
                 last = [tf.concat([none, [self.chief_ending]], 0), *zeros]
                 self.end_op = tf.group(in_packs(last, self._sum, _REDUCE))
         *reduced, self.ending = tf.unstack(first, len(means) + 1)
-        of_means = {
+        combined_means = {
             name: tf.cast(value, means[name].dtype)
             for name, value in zip(means, reduced, strict=True)
         }
         for index, gradient in zip(used, sums, strict=True):
             gradients[index] = (gradient, gradients[index][1])
-        return of_means, gradients
+        return combined_means, gradients
 
     def notes(self) -> list[str]:
         """Returns a line on the tasks and what they exchange."""
@@ -130,12 +126,12 @@ class CollectiveReplica(Replica):
         for (name, variable), value in zip(shared.items(), received, strict=True):
             value = tf.cast(value, variable.dtype.base_dtype)
             if classify(name, model=True) is StateClass.RANDOM_STATE:
-                value = self._own_seed(value)
+                value = self._seed_of_task(value)
             assigned.append(variable.assign(value, read_value=False))
         return tf.group(assigned)
 
-    def _own_seed(self, state: tf.Tensor) -> tf.Tensor:
-        """Returns a seed of Keras, uint32 [2]: a number that stays, and a counter."""
+    def _seed_of_task(self, state: tf.Tensor) -> tf.Tensor:
+        """Returns a Keras seed and its counter, uint32 [2], with another seed in each task."""
         stride = np.array([self._index * _SEED_STRIDE % 2**32, 0], np.uint32)
         return tf.bitwise.bitwise_xor(state, tf.cast(stride, state.dtype))
 
@@ -156,14 +152,14 @@ class CollectiveReplica(Replica):
 
 
 def in_packs(values: Sequence[tf.Tensor], collective: Collective, key: int) -> list[tf.Tensor]:
-    """Returns what a collective makes of tensors of static shapes, several of them at a time.
+    """Returns the results of a collective for tensors of static shapes, several at a time.
 
     The packs follow each other, so that no order depends on which is ready first, and no pack is
     left out where a later one is needed.
 
     Args:
-      values: the tensors, alike in all tasks.
-      collective: makes a vector of another of its size and type.
+      values: the tensors, of the same shapes and types in all tasks.
+      collective: maps a vector to another of the same size and type.
       key: of the first pack; the others count from there.
     """
     results: dict[int, tf.Tensor] = {}
@@ -172,9 +168,10 @@ def in_packs(values: Sequence[tf.Tensor], collective: Collective, key: int) -> l
         flat = tf.concat([tf.reshape(values[index], [-1]) for index in pack], 0)
         sizes = [values[index].shape.num_elements() for index in pack]
         with tf.control_dependencies(before):
-            made = collective(tf.ensure_shape(flat, [sum(sizes)]), key + number)
-        before = [made.op]
-        for index, part in zip(pack, tf.split(tf.reshape(made, [sum(sizes)]), sizes), strict=True):
+            result = collective(tf.ensure_shape(flat, [sum(sizes)]), key + number)
+        before = [result.op]
+        parts = tf.split(tf.reshape(result, [sum(sizes)]), sizes)
+        for index, part in zip(pack, parts, strict=True):
             results[index] = tf.reshape(part, values[index].shape)
     return [results[index] for index in range(len(values))]
 

@@ -13,7 +13,7 @@ from runner.cluster.sessions import ClusterTask
 from runner.config.cluster_spec import servers
 from runner.config.schema import EVALUATOR, ClusterConfig, RunConfig
 from runner.console import Screen
-from runner.errors import ClusterError, Problem
+from runner.errors import ClusterError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.evaluation import EvaluationCutError
@@ -145,12 +145,10 @@ class FollowedRun:
         if not answers:
             tasks = servers(self._cluster)
             raise ClusterError(not_answering(tasks, [*tasks][:1], limit))
-        raise ClusterError(
-            Problem(
-                f"{self.directory.path if self.directory else 'the run'} is {self.status}",
-                f"no chief has resumed it for {limit:g} s (cluster.max_wait_secs)",
-                "start the chief again, and then the evaluator",
-            )
+        raise ClusterError.of(
+            f"{self.directory.path if self.directory else 'the run'} is {self.status}",
+            f"no chief has resumed it for {limit:g} s (cluster.max_wait_secs)",
+            "start the chief again, and then the evaluator",
         )
 
 

@@ -23,7 +23,7 @@ import psutil
 from runner.cluster.trial_link import OBJECTIVE, TRIAL, TrialLink, has_begun
 from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
-from runner.errors import ClusterError, ConfigError, PlanError, Problem
+from runner.errors import ClusterError, ConfigError, PlanError
 from runner.sweeps.job import Trial
 from runner.system.lifeline import LIFELINE, redirect_to_devnull
 from runner.system.signals import GRACE_SECONDS, Interruption
@@ -137,7 +137,12 @@ class LocalCluster:
         cluster = self._cluster
         public = public_addresses()
         if public and not cluster.exposed:
-            raise ConfigError(_exposed(public))
+            raise ConfigError.of(
+                f"a local cluster would listen at {', '.join(public)}, which is public",
+                "TensorFlow's servers listen on all interfaces, and run what anyone sends, without "
+                "a password",
+                "cluster.exposed=true if a firewall closes the ports of this machine",
+            )
         self._print("cluster", "its servers listen on all interfaces, without a password")
         free = free_addresses(cluster.ps + cluster.workers)
         self._addresses = {
@@ -249,7 +254,7 @@ class LocalCluster:
                 sys.stdout.write(f"[{name}] {line}\n")
                 sys.stdout.flush()
             except BrokenPipeError:
-                # As with `| head`: all tasks end in good order. Their further lines, and those that
+                # As with `| head`: all tasks end normally. Their further lines, and those that
                 # the interpreter flushes when it ends, go to /dev/null.
                 redirect_to_devnull(sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -266,22 +271,13 @@ def public_addresses() -> list[str]:
     return [address for address in addresses if ipaddress.ip_address(address).is_global]
 
 
-def _exposed(addresses: Sequence[str]) -> Problem:
-    return Problem(
-        f"a local cluster would listen at {', '.join(addresses)}, which is public",
-        "TensorFlow's servers listen on all interfaces, and run what anyone sends, without a "
-        "password",
-        "cluster.exposed=true if a firewall closes the ports of this machine",
-    )
-
-
-def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:
+def free_addresses(count: int) -> list[str]:
     """Returns `count` different addresses at which no process listens."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
-            probe.bind((host, 0))
-        return [f"{host}:{probe.getsockname()[1]}" for probe in probes]
+            probe.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
 
 
 def task_command(running: Any, shipped: Path) -> list[str]:

@@ -19,9 +19,9 @@ from runner.cluster.channel import (
     Channel,
     FirstServer,
     listed,
-    missing_of,
     require_agreement,
     shared_settings,
+    unreachable,
 )
 from runner.cluster.collective import CollectiveReplica, Ending, InputPosition
 from runner.cluster.sessions import (
@@ -31,14 +31,14 @@ from runner.cluster.sessions import (
     session_config,
     worker_graph,
 )
-from runner.config.cluster_spec import needed_tasks, own_name, trainer_name
+from runner.config.cluster_spec import announced_name, needed_tasks, trainer_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
-from runner.errors import ClusterError, ConfigError, LostServerError, Problem
+from runner.errors import LostServerError, Problem
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.graph_spec import local_init_op
 from runner.hooks import StopWhenHook
-from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
+from runner.session.monitored_session import ChiefSessionCreator
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session
@@ -62,13 +62,10 @@ class PeerWatch:
         self._is_lost, self._session, self._poll_secs = is_lost, session, poll_secs
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        """Starts watching, until `end`."""
         self._thread.start()
 
     def end(self) -> None:
-        """Stops watching; the session is used no longer, or needs the others no longer."""
+        """Stops watching: the session has ended, or no longer needs the other tasks."""
         self._ended.set()
         self._thread.join()
 
@@ -137,15 +134,14 @@ class CollectiveChiefSessionCreator(ChiefSessionCreator):
             peers = needed_tasks(self._task.cluster)
 
             def is_lost() -> bool:
-                return bool(missing_of(peers)) or self._joined(session) != members
+                return bool(unreachable(peers)) or self._joined(session) != members
 
             self.watch = PeerWatch(is_lost, session, self._task.cluster.recovery_wait_secs)
-            self.watch.start()
             session.run(self._take_over)
             return session
 
     def dismiss(self) -> None:
-        """Tells the other tasks that this process trains with them no longer."""
+        """Tells the other tasks that this process no longer trains with them."""
         config = session_config(self._task.cluster)
         with tf.Graph().as_default():
             ready = Channel(self._task.cluster).ready
@@ -157,27 +153,23 @@ class CollectiveChiefSessionCreator(ChiefSessionCreator):
 
     def _members(self, session: _Session) -> dict[str, str | None]:
         """Waits until every other task has joined, and returns the names of their processes."""
-        cluster, limit = self._task.cluster, self._task.cluster.max_wait_secs
-        tasks, deadline = needed_tasks(cluster), time.monotonic() + limit
-        announced: list[str] = []
-        while True:
-            members = self._joined(session)
-            late = missing_of(tasks)
-            late += [task for task, name in members.items() if name is None and task not in late]
+        tasks, limit = needed_tasks(self._task.cluster), self._task.cluster.max_wait_secs
+        members: dict[str, str | None] = {}
+
+        def waiting() -> tuple[str, Problem] | None:
+            members.update(self._joined(session))
+            missing = unreachable(tasks)
+            late = [task for task in tasks if task in missing or members[task] is None]
             if not late:
-                return members
-            if late != announced:
-                self._task.screen.line(f"waits for {listed(tasks, late)}, {limit:g} s at most")
-                announced = late
-            if time.monotonic() >= deadline:
-                raise ClusterError(
-                    Problem(
-                        f"{listed(tasks, late)} {'has' if len(late) == 1 else 'have'} not joined",
-                        f"waited for {limit:g} s (cluster.max_wait_secs); all tasks begin together",
-                        "look at the logs of these tasks and restart them, or fix their addresses",
-                    )
-                )
-            time.sleep(min(cluster.recovery_wait_secs, 1.0))
+                return None
+            return listed(tasks, late), Problem(
+                f"{listed(tasks, late)} {'has' if len(late) == 1 else 'have'} not joined",
+                f"waited for {limit:g} s (cluster.max_wait_secs); all tasks begin together",
+                "look at the logs of these tasks and restart them, or fix their addresses",
+            )
+
+        self._task.wait(waiting)
+        return members
 
 
 class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
@@ -197,11 +189,9 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
     watch: PeerWatch
 
     def __init__(self, task: ClusterTask, built: BuiltGraph, replica: CollectiveReplica) -> None:
-        training = built.training
-        initializer = [] if training is None else [training.input_initializer]
-        scaffold = tf.compat.v1.train.Scaffold(
-            local_init_op=local_init_op(built.scaffold, *initializer), saver=built.saver
-        )
+        assert built.training is not None  # `worker_graph` builds it.
+        local_init = local_init_op(built.scaffold, built.training.input_initializer)
+        scaffold = tf.compat.v1.train.Scaffold(local_init_op=local_init, saver=built.saver)
         super().__init__(scaffold, task.target, session_config(task.cluster))
         self._task, self._created = task, False
         self.server, self.name = FirstServer(task.cluster), uuid.uuid4().hex
@@ -226,7 +216,6 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
             self.watch = PeerWatch(
                 lambda: not self.is_member(), session, self._task.cluster.recovery_wait_secs
             )
-            self.watch.start()
             session.run(self._take_over)
             return session
 
@@ -237,36 +226,28 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
 
     def _join(self) -> None:
         """Waits until the chief has its values and all tasks."""
-        cluster, limit = self._task.cluster, self._task.cluster.max_wait_secs
-        here, deadline = trainer_name(cluster), time.monotonic() + limit
+        cluster, name = self._task.cluster, trainer_name(self._task.cluster)
         (address,) = cluster.addresses.chief
-        announced = False
-        while True:
+        awaited = f"the chief at {address} and all other tasks"
+        problem = Problem(
+            f"training has not begun within {cluster.max_wait_secs:g} s",
+            f"the chief at {address} begins it when all tasks have joined",
+            "look at the chief's log; a larger cluster.max_wait_secs waits longer",
+        )
+
+        def waiting() -> tuple[str, Problem] | None:
             settings = self.server.ask(lambda session, channel: channel.settings.text(session))
             require_agreement(self._task.config, settings)
             if settings is not None:
-                # Again each time: a chief that has started anew knows of no task.
-                self.server.ask(lambda asked, channel: channel.joined[here].set(asked, self.name))
-            if self.is_member():
-                return
-            if not announced:
-                self._task.screen.line(
-                    f"waits for the chief at {address} and all other tasks, {limit:g} s at most"
-                )
-                announced = True
-            if time.monotonic() >= deadline:
-                raise ClusterError(
-                    Problem(
-                        f"training has not begun within {limit:g} s",
-                        f"the chief at {address} begins it when all tasks have joined",
-                        "look at the chief's log; a larger cluster.max_wait_secs waits longer",
-                    )
-                )
-            time.sleep(min(cluster.recovery_wait_secs, 1.0))
+                # Repeated, because a restarted chief knows of no task.
+                self.server.ask(lambda asked, channel: channel.joined[name].set(asked, self.name))
+            return None if self.is_member() else (awaited, problem)
+
+        self._task.wait(waiting)
 
 
 class EndTogetherHook(_Hook):
-    """Ends the session of all tasks when the chief's ends in good order.
+    """Ends the session of all tasks when the chief's ends normally.
 
     It is the first hook to end: the others evaluate and save, for which the chief needs no task.
 
@@ -285,7 +266,7 @@ class EndTogetherHook(_Hook):
         self._creator, self._replica, self._interrupted = creator, replica, interrupted
 
     def end(self, session: _Session) -> None:
-        """Takes part in the step that the others wait in, and tells them that it is none."""
+        """Takes part in the step that the other tasks wait in, and tells them to end instead."""
         ending = Ending.LEFT if self._interrupted() else Ending.FINISHED
         session.run(self._replica.end_op, {self._replica.chief_ending: ending.value})
         self._creator.watch.end()
@@ -328,12 +309,10 @@ class FollowHook(_Hook):
         self._creator.watch.end()
         if Ending(run_values.results) is Ending.LEFT:
             self._task.interruption.check()
-            raise LostServerError(
-                Problem(
-                    "the chief was interrupted",
-                    "it has saved the last step; all tasks begin together when it comes back",
-                    "start this task again if no launcher does",
-                )
+            raise LostServerError.of(
+                "the chief was interrupted",
+                "it has saved the last step; all tasks begin together when it comes back",
+                "start this task again if no launcher does",
             )
         server, cluster = self._creator.server, self._task.cluster
         while not server.ask(lambda session, channel: channel.saved.is_set(session)):
@@ -342,7 +321,7 @@ class FollowHook(_Hook):
             if not self._creator.is_member():
                 raise lost_task(cluster)
             time.sleep(_POLL_SECONDS)
-        server.ask(lambda session, channel: channel.ended[own_name(cluster)].set(session))
+        server.ask(lambda session, channel: channel.ended[announced_name(cluster)].set(session))
         run_context.request_stop()
 
 
@@ -366,18 +345,11 @@ def run_collective_worker(config: RunConfig, screen: Screen) -> None:
 
 def _train(task: ClusterTask, built: BuiltGraph, replica: CollectiveReplica) -> None:
     training = built.training
-    if training is None:
-        raise ValueError("the graph was built without a training step")
+    assert training is not None  # `worker_graph` builds it.
     with built.graph.as_default():
         creator = CollectiveWorkerSessionCreator(task, built, replica)
         hooks: Sequence[_Hook] = (
             FollowHook(task, creator, replica.ending),
             StopWhenHook(lambda: is_over(task.interruption.remaining(), needed=True)),
         )
-        with MonitoredSession(creator, hooks) as session:
-            while not session.should_stop():
-                try:
-                    training.run_step(session)
-                except tf.errors.OutOfRangeError as error:
-                    # MonitoredSession would take it for an orderly end.
-                    raise ConfigError(training.input_ended(task.config.train.steps)) from error
+        task.train(training, creator, hooks)

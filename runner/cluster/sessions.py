@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -16,34 +16,34 @@ from runner.cluster.channel import (
     FirstServer,
     answers,
     listed,
-    missing_of,
     not_answering,
     ready_flags,
     shared_settings,
+    unreachable,
 )
 from runner.config.cluster_spec import (
     addresses_by_type,
+    announced_name,
     is_collective,
     needed_tasks,
-    own_name,
     parameter_servers,
     servers,
     trainers,
 )
 from runner.config.schema import CHIEF, PS, ClusterConfig, RunConfig
 from runner.console import Screen
-from runner.errors import ClusterError, LostServerError, Problem
+from runner.errors import ClusterError, ConfigError, LostServerError, Problem
 from runner.graph.build import build_graph
-from runner.graph.built_graph import BuiltGraph
+from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.devices import devices_of
 from runner.graph.replica import Replica
 from runner.session.cached_session import lost_servers_abort
-from runner.session.monitored_session import ChiefSessionCreator
+from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.signals import Interruption
 
 _Session: TypeAlias = tf.compat.v1.Session
 
-# The time in which a task ends in good order.
+# The time that a task needs to end cleanly.
 _END_SECONDS = 2.0
 
 
@@ -64,6 +64,26 @@ class ClusterTask:
         """The resolved cluster."""
         return self.config.cluster
 
+    def wait(self, waiting: Callable[[], tuple[str, Problem] | None]) -> None:
+        """Waits, and prints for what, until `waiting` returns None.
+
+        Args:
+          waiting: returns what this task waits for, and the problem if that takes too long.
+
+        Raises:
+          ClusterError: with that problem, after `cluster.max_wait_secs`.
+        """
+        limit, announced = self.cluster.max_wait_secs, ""
+        deadline = time.monotonic() + limit
+        while (awaited := waiting()) is not None:
+            what, problem = awaited
+            if what != announced:
+                self.screen.line(f"waits for {what}, {limit:g} s at most")
+                announced = what
+            if time.monotonic() >= deadline:
+                raise ClusterError(problem)
+            time.sleep(min(self.cluster.recovery_wait_secs, 1.0))
+
     def wait_for_servers(self) -> None:
         """Waits until all parameter servers answer or, in mode `collective`, the chief does.
 
@@ -71,15 +91,32 @@ class ClusterTask:
           ClusterError: when they do not within `cluster.max_wait_secs`.
         """
         tasks, limit = servers(self.cluster), self.cluster.max_wait_secs
-        deadline = time.monotonic() + limit
-        announced = False
-        while missing := missing_of(tasks):
-            if not announced:
-                self.screen.line(f"waits for {listed(tasks, missing)}, {limit:g} s at most")
-                announced = True
-            if time.monotonic() >= deadline:
-                raise ClusterError(not_answering(tasks, missing, limit))
-            time.sleep(self.cluster.recovery_wait_secs)
+
+        def waiting() -> tuple[str, Problem] | None:
+            missing = unreachable(tasks)
+            problem = not_answering(tasks, missing, limit)
+            return (listed(tasks, missing), problem) if missing else None
+
+        self.wait(waiting)
+
+    def train(
+        self,
+        training: Training,
+        creator: tf.compat.v1.train.SessionCreator,
+        hooks: Sequence[tf.compat.v1.train.SessionRunHook],
+    ) -> None:
+        """Takes the steps of a worker until a hook stops it.
+
+        Raises:
+          ConfigError: when the training data end.
+        """
+        with MonitoredSession(creator, hooks) as session:
+            while not session.should_stop():
+                try:
+                    training.run_step(session)
+                except tf.errors.OutOfRangeError as error:
+                    # MonitoredSession would take it for an orderly end.
+                    raise ConfigError(training.input_ended(self.config.train.steps)) from error
 
 
 def start_server(config: RunConfig) -> str:
@@ -147,7 +184,7 @@ _CUT_OFF = re.compile(r"[Cc]ollective|incarnation|[Cc]losed|[Cc]ancel")
 def lost_task(cluster: ClusterConfig) -> LostServerError:
     """Returns the error of a process that another task's end leaves without a way to continue."""
     tasks = needed_tasks(cluster)
-    missing = missing_of(tasks)
+    missing = unreachable(tasks)
     lost = f"{listed(tasks, missing)} {'were' if len(missing) > 1 else 'was'} lost"
     if is_collective(cluster):
         state = lost if missing else "another task was lost"
@@ -157,7 +194,7 @@ def lost_task(cluster: ClusterConfig) -> LostServerError:
         state = f"{lost if missing else 'a parameter server was lost'} at the end of training"
         cause = "the steps after the last checkpoint, and the last evaluation, are lost with it"
     remedy = "start it again if no launcher does; the same command continues the run"
-    return LostServerError(Problem(state, cause, remedy))
+    return LostServerError.of(state, cause, remedy)
 
 
 @contextmanager
@@ -200,14 +237,12 @@ def naming_missing_tasks(cluster: ClusterConfig) -> Iterator[None]:
         raise
     except tf.errors.DeadlineExceededError as error:
         tasks = trainers(cluster) | parameter_servers(cluster)
-        if late := missing_of(tasks):
+        if late := unreachable(tasks):
             raise ClusterError(not_answering(tasks, late, cluster.max_wait_secs)) from error
-        raise ClusterError(
-            Problem(
-                f"a step has not ended within {cluster.max_wait_secs:g} s",
-                "all tasks answer, but one of them sends no gradients, or is slower than that",
-                "look at their logs; a larger cluster.max_wait_secs waits longer",
-            )
+        raise ClusterError.of(
+            f"a step has not ended within {cluster.max_wait_secs:g} s",
+            "all tasks answer, but one of them sends no gradients, or is slower than that",
+            "look at their logs; a larger cluster.max_wait_secs waits longer",
         ) from error
 
 
@@ -230,7 +265,7 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
         super().__init__(master=task.target, config=session_config(cluster), **arguments)
         self._task, self._run = task, run
         self.channel, self.restarted = Channel(cluster), False
-        self._clear = [flag.clear_op for flag in self.channel.of_session(cluster.ps)]
+        self._clear = [flag.clear_op for flag in self.channel.session_flags(cluster.ps)]
         self._set_ready = [flag.set_op for flag in ready_flags(cluster.ps)]
         self._step = tf.compat.v1.train.get_global_step()
         self._is_initialized = tf.raw_ops.VarIsInitializedOp(resource=self._step.handle)
@@ -283,38 +318,28 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
         """
         with self._task.interruption.interruptible(), lost_servers_abort():
             self._task.wait_for_servers()
-            session = self._when_ready()
-            self.channel.ended[own_name(self._task.cluster)].clear(session)
+            session = self._session_when_ready()
+            self.channel.ended[announced_name(self._task.cluster)].clear(session)
             return session
 
-    def _when_ready(self) -> _Session:
-        cluster = self._task.cluster
+    def _session_when_ready(self) -> _Session:
+        cluster, create = self._task.cluster, super().create_session
         (address,) = cluster.addresses.chief
-        deadline = time.monotonic() + cluster.max_wait_secs
-        announced = False
-        while True:
+        sessions: list[_Session] = []
+
+        def waiting() -> tuple[str, Problem] | None:
             self._first_server.require_agreement(self._task.config)
             try:
-                session = super().create_session()
-            except tf.errors.DeadlineExceededError as error:
-                if time.monotonic() >= deadline:
-                    raise ClusterError(_not_ready(cluster, address)) from error
-            else:
-                self._first_server.require_agreement(self._task.config)
-                return session
-            if not announced:
-                self._task.screen.line(
-                    f"waits for the chief at {address} to make the model ready, "
-                    f"{cluster.max_wait_secs:g} s at most"
+                sessions.append(create())
+            except tf.errors.DeadlineExceededError:
+                state = "answers" if answers(address) else "does not answer"
+                return f"the chief at {address} to make the model ready", Problem(
+                    f"the model was not ready within {cluster.max_wait_secs:g} s",
+                    f"it is the chief at {address} that initialises it, and that {state}",
+                    "look at the chief's log; a larger cluster.max_wait_secs waits longer",
                 )
-                announced = True
-            time.sleep(cluster.recovery_wait_secs)
+            self._first_server.require_agreement(self._task.config)
+            return None
 
-
-def _not_ready(cluster: ClusterConfig, address: str) -> Problem:
-    state = "answers" if answers(address) else "does not answer"
-    return Problem(
-        f"the model was not ready within {cluster.max_wait_secs:g} s",
-        f"it is the chief at {address} that initialises it, and that {state}",
-        "look at the chief's log; a larger cluster.max_wait_secs waits longer",
-    )
+        self._task.wait(waiting)
+        return sessions[0]

@@ -39,7 +39,7 @@ class SynchronousUpdate:
       update_op: run by the chief; waits for the gradients, applies them and hands out tokens.
       tokens: the tokens of all workers.
       missing: names of the variables that are not initialised, strings [n].
-      start_op: sets the step from which on this worker's gradients count.
+      start_op: sets the first step for which this worker's gradients count.
       chief_start_op: sets that step for the accumulators too.
     """
 
@@ -188,7 +188,7 @@ class _SynchronousHook(tf.compat.v1.train.SessionRunHook):
         self._ending = False
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
-        """Sets the steps from which on gradients count.
+        """Sets the first steps for which gradients count.
 
         Raises:
           tf.errors.AbortedError: when a variable is no longer initialised, so that a new session is

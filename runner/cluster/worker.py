@@ -19,14 +19,13 @@ from runner.cluster.sessions import (
 )
 from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import NonFinite
-from runner.config.cluster_spec import own_name
+from runner.config.cluster_spec import announced_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
-from runner.errors import ClusterError, ConfigError, NonFiniteLossError
+from runner.errors import ClusterError, NonFiniteLossError
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.graph_spec import local_init_op
 from runner.hooks import MetricsHook, StopWhenHook
-from runner.session.monitored_session import MonitoredSession
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _RunArgs: TypeAlias = tf.compat.v1.train.SessionRunArgs
@@ -64,8 +63,7 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
       RunnerError: see `run_worker`.
     """
     training = built.training
-    if training is None:
-        raise ValueError("the graph was built without a training step")
+    assert training is not None  # `worker_graph` builds it.
     with built.graph.as_default():
         # A worker prepares its own input and local variables, and the chief all others.
         scaffold = tf.compat.v1.train.Scaffold(
@@ -74,13 +72,7 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
         )
         creator = ClusterWorkerSessionCreator(task, scaffold)
         hooks = [*_hooks(task, training, creator.channel, update=update), *built.graph_hooks]
-        with MonitoredSession(creator, hooks) as session:
-            while not session.should_stop():
-                try:
-                    training.run_step(session)
-                except tf.errors.OutOfRangeError as error:
-                    # MonitoredSession would take it for an orderly end.
-                    raise ConfigError(training.input_ended(task.config.train.steps)) from error
+        task.train(training, creator, hooks)
 
 
 def _hooks(
@@ -142,7 +134,7 @@ class ChiefHook(_Hook):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._task, self._training, self._channel = task, training, channel
-        self._name, self._last_step = own_name(task.cluster), task.config.train.steps
+        self._name, self._last_step = announced_name(task.cluster), task.config.train.steps
         self._clock, self._sleep = clock, sleep
         self._asked = self._over = False
         self._session: _Session
@@ -173,7 +165,7 @@ class ChiefHook(_Hook):
 
         Raises:
           StopIteration: when training was over before the step, as in a session that replaces a
-            lost one; a monitored session then ends in good order.
+            lost one; a monitored session then ends normally.
         """
         if self._over:
             raise StopIteration("training is over")

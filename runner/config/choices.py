@@ -366,7 +366,7 @@ WHICH = rule(
     ),
     choices=("latest", "best"),
 )
-OWN_WHICH = rule(
+RUN_WHICH = rule(
     _is(
         re.compile(rf"latest|best|{SCAFFOLDS}|\d+").fullmatch,
         "it must be `best`, `latest` or a global step of the run, or `scaffolds`, "

@@ -80,13 +80,11 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     resolved = resolve(config, environ)
     if is_task(resolved.cluster):
         task = resolved.cluster.task
-        raise ConfigError(
-            Problem(
-                f"this process is {task.type} {task.index} of a cluster, and is to sweep",
-                "each task would sweep by itself, and no trial would have all of its tasks",
-                "cluster=local starts a cluster for each trial; on several machines start each "
-                "trial as a separate run",
-            )
+        raise ConfigError.of(
+            f"this process is {task.type} {task.index} of a cluster, and is to sweep",
+            "each task would sweep by itself, and no trial would have all of its tasks",
+            "cluster=local starts a cluster for each trial; on several machines start each "
+            "trial as a separate run",
         )
     return resolved
 
@@ -94,12 +92,10 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
 def _require_chief(mode: Mode, task: TaskConfig) -> None:
     """Raises ConfigError if this is one of several tasks that would all do the same."""
     if task.type not in (None, CHIEF):
-        raise ConfigError(
-            Problem(
-                f"mode is {mode.value}, and this process is {task.type} {task.index} of a cluster",
-                "one process does that alone, and every task would repeat it",
-                f"start mode={mode.value} in the chief alone, or unset {VARIABLE} and cluster.task",
-            )
+        raise ConfigError.of(
+            f"mode is {mode.value}, and this process is {task.type} {task.index} of a cluster",
+            "one process does that alone, and every task would repeat it",
+            f"start mode={mode.value} in the chief alone, or unset {VARIABLE} and cluster.task",
         )
 
 
@@ -163,19 +159,23 @@ def _unused_problems(cluster: ClusterConfig) -> Iterator[Problem]:
                 "a task must know where the others are",
                 "set cluster.addresses.chief, .worker and .ps, or TF_CONFIG",
             )
-    values = {key: getattr(cluster, key) for key in used}
-    changed = [
-        f"cluster.{key} is {in_yaml(value)}"
-        for key, value in values.items()
-        if value not in (used[key], getattr(ClusterConfig(), key))
-    ]
-    if changed:
+    if changed := _changed(cluster, used):
         yield Problem(
-            f"{', '.join(changed)}, and {state}",
+            f"{changed}, and {state}",
             cause,
             f"delete it; cluster=local starts a cluster on this machine, and cluster.addresses or "
             f"{VARIABLE} name one",
         )
+
+
+def _changed(cluster: ClusterConfig, used: Mapping[str, object]) -> str:
+    """Describes the keys whose values are neither the defaults nor `used`; empty without any."""
+    values = {key: getattr(cluster, key) for key in used}
+    return ", ".join(
+        f"cluster.{key} is {in_yaml(value)}"
+        for key, value in values.items()
+        if value not in (used[key], getattr(ClusterConfig(), key))
+    )
 
 
 def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
@@ -297,14 +297,10 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
 
 
 def _collective_problems(cluster: ClusterConfig, workers: int) -> Iterator[Problem]:
-    changed = [
-        f"cluster.{key} is {in_yaml(getattr(cluster, key))}"
-        for key in _OF_SERVERS
-        if getattr(cluster, key) != getattr(ClusterConfig(), key)
-    ]
-    if changed:
+    defaults = {key: getattr(ClusterConfig(), key) for key in _OF_SERVERS}
+    if changed := _changed(cluster, defaults):
         yield Problem(
-            f"{', '.join(changed)}, and cluster.mode is collective",
+            f"{changed}, and cluster.mode is collective",
             "there are no parameter servers; all tasks make every update together",
             "delete it, or set cluster.mode=parameter_servers",
         )

@@ -66,8 +66,8 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
     evaluators = hosts.pop(EVALUATOR, None)
     addresses, problems = merged(AddressesConfig, hosts, "cluster.addresses")
     # Platforms add keys of their own, such as `trial`.
-    known = {"type": task["type"], "index": task.get("index", 0)}
-    typed_task, task_problems = merged(TaskConfig, known, "cluster.task")
+    fields = {"type": task["type"], "index": task.get("index", 0)}
+    typed_task, task_problems = merged(TaskConfig, fields, "cluster.task")
     problems = [
         replace(problem, state=f"{VARIABLE}: {problem.state}")
         for problem in (*problems, *task_problems)
@@ -97,7 +97,7 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
 
 
 def _malformed(state: str, cause: str) -> ConfigError:
-    return ConfigError(Problem(state, cause, f"write {_EXAMPLE}"))
+    return ConfigError.of(state, cause, f"write {_EXAMPLE}")
 
 
 def write_tf_config(
@@ -193,7 +193,7 @@ def announcing_tasks(cluster: ClusterConfig) -> list[str]:
     return workers + [EVALUATOR] * cluster.evaluator
 
 
-def own_name(cluster: ClusterConfig) -> str:
+def announced_name(cluster: ClusterConfig) -> str:
     """Returns the name of this process among `announcing_tasks`."""
     if cluster.task.type == EVALUATOR:
         return EVALUATOR

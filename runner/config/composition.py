@@ -103,8 +103,14 @@ _OTHER_NAMES = {"lr": "learning_rate", "monitor": "objective"}
 @contextmanager
 def running(config: DictConfig) -> Iterator[None]:
     """Makes a configuration the one that Hydra runs, from which sources are composed."""
+    with _unchanged_hydra_config():
+        HydraConfig.instance().set_config(config)
+        yield
+
+
+@contextmanager
+def _unchanged_hydra_config() -> Iterator[None]:
     before = HydraConfig.instance().cfg
-    HydraConfig.instance().set_config(config)
     try:
         yield
     finally:
@@ -115,12 +121,9 @@ def running(config: DictConfig) -> Iterator[None]:
 def command_scope() -> Iterator[None]:
     """Lets Hydra compose the shipped configuration as for a command, and then as it did before."""
     register()
-    before = HydraConfig.instance().cfg
-    with initialize_config_dir(str(shipped("conf")), "runner", version_base="1.3"):
-        try:
-            yield
-        finally:
-            HydraConfig.instance().cfg = before
+    conf = initialize_config_dir(str(shipped("conf")), "runner", version_base="1.3")
+    with conf, _unchanged_hydra_config():
+        yield
 
 
 def compose_command(overrides: Sequence[str]) -> DictConfig:

@@ -1,4 +1,4 @@
-"""The key `devices`: its short forms, and what it does not go together with."""
+"""The key `devices`: its short forms, and the settings that it cannot be combined with."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def read_devices(value: Any) -> tuple[DevicesConfig, list[Problem]]:
                 "add devices.count=2, or the number of devices you want",
             )
         )
-    known = {key: item for key, item in value.items() if key in keys(DevicesConfig)}
-    typed, unfit = merged(DevicesConfig, known, "devices")
+    valid = {key: item for key, item in value.items() if key in keys(DevicesConfig)}
+    typed, unfit = merged(DevicesConfig, valid, "devices")
     devices: Any = OmegaConf.to_object(typed)
     return devices, problems + unfit
 

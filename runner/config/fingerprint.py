@@ -83,7 +83,7 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     for hook in plain["hooks"].values():
         if str(hook["_target_"]).endswith(".EarlyStoppingHook"):
             _name_as_before(hook, config.train)
-    if devices := _devices_in_result(config.devices):
+    if devices := _settings_of_devices(config.devices):
         plain["devices"] = devices
     if config.cluster.synchronous:
         # Not where the tasks are, nor how many: a run may resume with more of them.
@@ -105,8 +105,8 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     return plain_values
 
 
-def _devices_in_result(devices: DevicesConfig) -> dict[str, Any]:
-    """Returns what of the devices decides the result: not which and how many there are."""
+def _settings_of_devices(devices: DevicesConfig) -> dict[str, Any]:
+    """Returns the settings of devices that affect the result: neither their names nor number."""
     plain, default = asdict(devices), asdict(DevicesConfig())
     return {key: plain[key] for key in ("batch", "sync_batch_norm") if plain[key] != default[key]}
 

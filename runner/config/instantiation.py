@@ -103,9 +103,9 @@ class References:
         return _REFERENCE.sub(lambda match: self._look_up(*match.groups()), value)
 
     def _look_up(self, kind: str, name: str) -> Any:
-        known = _PYTHON_OBJECTS if kind == "python" else self._names.get(kind, {})
-        if name in known:
-            return known[name]
+        objects = _PYTHON_OBJECTS if kind == "python" else self._names.get(kind, {})
+        if name in objects:
+            return objects[name]
         return self._find(name) if kind == "graph" else None
 
 

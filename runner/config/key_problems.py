@@ -48,7 +48,7 @@ def bad_value(key: str, cause: str) -> Problem:
     return Problem(f"{key} has a value that does not fit", cause, choices=choices)
 
 
-def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Problem:
+def unresolved(error: OmegaConfBaseException, names: Iterable[str] = ()) -> Problem:
     """Returns the problem of an interpolation such as `${data.modulus}` that has no value."""
     key = error.full_key or "the configuration"
     first = str(error).splitlines()[0]
@@ -57,7 +57,7 @@ def unresolved(error: OmegaConfBaseException, known: Iterable[str] = ()) -> Prob
         f"{key} cannot be resolved",
         first,
         f"fix the ${{...}} in {key}" + (", or give the key it names a value" if unknown else ""),
-        similar(unknown["key"], known) if unknown else (),
+        similar(unknown["key"], names) if unknown else (),
     )
 
 

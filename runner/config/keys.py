@@ -24,16 +24,6 @@ hints: Callable[[Any], dict[str, Any]] = cache(_hints)
 """Returns field -> annotation of a structured config, also where the field has a short form."""
 
 
-def entries(kind: type) -> dict[str, type]:
-    """Returns the metadata of an untyped field that holds structured configs by name."""
-    return {ENTRIES: kind}
-
-
-def section(kind: type) -> dict[str, type]:
-    """Returns the metadata of an untyped field that holds a structured config or a short form."""
-    return {SECTION: kind}
-
-
 def annotation(key: str, root: Any) -> Any:
     """Returns the annotation at a dotted key of a structured config; None for an unknown key.
 
@@ -90,8 +80,8 @@ def unknown_keys(value: Any, kind: Any, prefix: str = "") -> list[str]:
     unknown = []
     for key, item in value.items():
         path = f"{prefix}{key}"
-        known = key in keys(kind)
-        unknown += unknown_keys(item, hints(kind)[key], f"{path}.") if known else [path]
+        exists = key in keys(kind)
+        unknown += unknown_keys(item, hints(kind)[key], f"{path}.") if exists else [path]
     return unknown
 
 

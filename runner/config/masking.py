@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 from runner.config import choices
@@ -88,7 +89,7 @@ class Mask:
         settings: Mapping[str, object],
         others: Iterable[Mapping[str, object]] = (),
     ) -> None:
-        self._names = [pattern.lower() for pattern in config.names]
+        self._names = tuple(pattern.lower() for pattern in config.names)
         self._patterns = [re.compile(pattern) for pattern in config.values]
         secrets = {
             str(value)
@@ -145,12 +146,21 @@ class Mask:
         return self.value(name, settings)
 
     def _is_secret(self, name: str, value: object) -> bool:
-        parts = _parts(name.lower())
-        # An absent value or a boolean reveals nothing, nor does the name of a class.
-        if value in (None, "") or isinstance(value, bool | dict | list) or parts[-1] == "_target_":
+        # An absent value or a boolean reveals nothing.
+        if value in (None, "") or isinstance(value, bool | dict | list):
             return False
-        keys = [*parts, *(".".join(parts[: count + 1]) for count in range(len(parts)))]
-        return any(fnmatchcase(key, pattern) for key in keys for pattern in self._names)
+        return _names_secret(name.lower(), self._names)
+
+
+# The configurations of a run, its sources and the other trials of its sweep have the same keys.
+@lru_cache(maxsize=10_000)
+def _names_secret(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a dotted key, or one of its parts or those above it, matches a pattern."""
+    parts = _parts(name)
+    if parts[-1] == "_target_":
+        return False  # The name of a class reveals nothing.
+    keys = [*parts, *(".".join(parts[: count + 1]) for count in range(len(parts)))]
+    return any(fnmatchcase(key, pattern) for key in keys for pattern in patterns)
 
 
 def mask_of_command(arguments: Iterable[str]) -> Mask:

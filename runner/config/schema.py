@@ -14,7 +14,7 @@ from omegaconf import MISSING
 
 from runner.config import choices
 from runner.config.choices import Mode, Resume, at_least
-from runner.config.keys import entries, section
+from runner.config.keys import ENTRIES, SECTION
 from runner.config.masking import MaskConfig as MaskConfig
 from runner.config.scaffold_schema import RestorationConfig as RestorationConfig
 from runner.config.scaffold_schema import ScaffoldConfig as ScaffoldConfig
@@ -234,7 +234,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     # The parts of the model by name, applied in this order. Also a list of mappings, each with a
     # `name`.
-    scaffolds: Any = field(default_factory=dict, metadata=entries(ScaffoldConfig))
+    scaffolds: Any = field(default_factory=dict, metadata={ENTRIES: ScaffoldConfig})
     # A reference, `.npz`: what the source of the weights computes. The warm-started model must
     # compute the same, or the run does not start.
     proof: str | None = field(default=None, metadata=choices.PROOF)
@@ -251,7 +251,7 @@ class RunConfig:
     # in `keras.Model.fit`, in this order.
     callbacks: dict[str, Any] = field(default_factory=dict)
     # The devices that train, as `devices.count`, or the keys below.
-    devices: Any = field(default_factory=DevicesConfig, metadata=section(DevicesConfig))
+    devices: Any = field(default_factory=DevicesConfig, metadata={SECTION: DevicesConfig})
     session: SessionConfig = field(default_factory=SessionConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

@@ -126,7 +126,7 @@ class EvaluateConfig:
     # The checkpoint of the run: `best`, `latest` or a global step. `scaffolds` needs no run: it
     # evaluates the values that training would start from, from the scaffolds' checkpoints and
     # initializers.
-    which: str = field(default="best", metadata=choices.OWN_WHICH)
+    which: str = field(default="best", metadata=choices.RUN_WHICH)
     # The split to evaluate. Metrics of `test` are recorded with the run; metrics of the other
     # splits are only shown.
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
@@ -140,7 +140,7 @@ class PredictConfig:
     """Settings of `mode=predict`."""
 
     # The checkpoint, as in `evaluate.which`.
-    which: str = field(default="best", metadata=choices.OWN_WHICH)
+    which: str = field(default="best", metadata=choices.RUN_WHICH)
     # The split to predict for; its labels are not used.
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
     # A file of features in place of the split: `.npz` or `.npy` with arrays [count, ...], or
@@ -171,7 +171,7 @@ class ExportConfig:
 
     # The checkpoint, as in `evaluate.which`. The best one is exported to `export` in the run
     # directory, others to `export-STEP`, and `scaffolds` to `export-scaffolds` in `run_dir`.
-    which: str = field(default="best", metadata=choices.OWN_WHICH)
+    which: str = field(default="best", metadata=choices.RUN_WHICH)
     # The format. Files of Keras are `export-STEP.keras` and `export-STEP.weights.h5`.
     format: choices.ExportFormat = choices.ExportFormat.savedmodel
     # A scaffold: writes the values under the names and in the layout of its checkpoint instead, to

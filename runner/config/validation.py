@@ -65,8 +65,8 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
         resolved: Any = OmegaConf.to_container(config, resolve=True)
         remember_typed(OmegaConf.to_container(config, resolve=False), resolved)
     except OmegaConfBaseException as error:
-        known: Any = OmegaConf.to_container(config, resolve=False)
-        raise ConfigError(unresolved(error, flatten(known))) from error
+        plain: Any = OmegaConf.to_container(config, resolve=False)
+        raise ConfigError(unresolved(error, flatten(plain))) from error
     problems = [
         Problem(f"{key} has no value", "every run needs it", "set it in the experiment's file")
         for key in missing
@@ -198,10 +198,10 @@ def _measure_problems(key: str, node: Any) -> Iterator[Problem]:
         yield _no_target(key, ", or be a name that Keras knows")
 
 
-def _no_target(key: str, also: str = "") -> Problem:
+def _no_target(key: str, alternative: str = "") -> Problem:
     return Problem(
         f"{key} has no _target_",
-        f"it must name the class or function to call{also}",
+        f"it must name the class or function to call{alternative}",
         f"give {key} a `_target_: package.module.Name`",
     )
 

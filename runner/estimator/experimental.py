@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from runner.estimator.estimator import Estimator
+from runner.graph.evaluation import temporary_checkpoint
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 
@@ -238,9 +238,5 @@ class InMemoryEvaluatorHook(_Hook):
         self._evaluate(session)
 
     def _evaluate(self, session: Any) -> None:
-        with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
-            path = str(Path(folder, "model.ckpt"))
-            path = self._saver.save(session, path, write_meta_graph=False, write_state=False)
+        with temporary_checkpoint(session, self._saver) as path:
             self._estimator.evaluate(self._input_fn, checkpoint_path=path, **self._arguments)
-        # The saver would delete the files that it remembers, which are gone.
-        self._saver.set_last_checkpoints_with_time([])

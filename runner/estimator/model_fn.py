@@ -275,11 +275,11 @@ def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
         specs = {name: _fed_spec(name, value, split) for name, value in _named(features).items()}
     raw = build_raw_serving_input_receiver_fn(specs)
 
-    def of_one_tensor() -> TensorServingInputReceiver:
+    def single_tensor_receiver() -> TensorServingInputReceiver:
         fed = raw().receiver_tensors
         return TensorServingInputReceiver(fed["features"], fed)
 
-    spec = serving_graph(model, raw if isinstance(features, dict) else of_one_tensor)
+    spec = serving_graph(model, raw if isinstance(features, dict) else single_tensor_receiver)
     # Tensors without a dataset may come from queues, which nothing would fill.
     return spec if source is None else replace(spec, example=lambda: _example(read))
 

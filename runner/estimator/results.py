@@ -75,8 +75,9 @@ def select(predictions: Any, keys: Iterable[str] | str | None) -> Any:
     names = [keys] if isinstance(keys, str) else list(keys)
     selected = {name: value for name, value in predictions.items() if name in names}
     if not selected:
-        known = list(predictions)
-        raise ValueError(f"Expected to run at least one output from {known}, provided {names}.")
+        raise ValueError(
+            f"Expected to run at least one output from {list(predictions)}, provided {names}."
+        )
     return selected
 
 

@@ -3,10 +3,9 @@
 - `build`: `build_graph`, the door, and the table of makers; `built_graph`: the contract that every
   maker fulfils: how a step is taken and a split evaluated, hooks, scaffold, saver, signatures.
 - `keras_graph`: the maker for `data`, `model` and `loss`; `experiment`: what these must offer;
-  `splits`: the splits of the data as batches; `frozen_norms`: batch-norm statistics of frozen
-  scaffolds; `keras_steps`: calls a `train_step` or `test_step`
-  of the model's own; `keras_serving`: its forward pass alone;
-  `eager_model`: the model outside any graph, with its first values or a checkpoint's.
+  `splits`: the splits of the data as batches; `keras_steps`: calls a `train_step` or `test_step`
+  that the model overrides; `keras_serving`: its forward pass alone; `eager_model`: the model
+  outside any graph, with its initial values or a checkpoint's.
 - `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes.
 - `evaluation`: evaluates a split, in the training session or in another graph and session.
 - `serving`: the signature of an exported model, an example of its input, and its predictions.
@@ -21,7 +20,7 @@
 - `variables`: their names, specs and savers; `configured_hooks`: the hooks of the configuration,
   and the values of `${graph:NAME}` in their arguments.
 - `devices`: the devices of this machine that train; `parallel_call`: calls a model on several of
-  them; `joint_moments`: batch-norm statistics of all of them.
+  them; `batch_norm`: batch-norm statistics of all of them, and of frozen scaffolds.
 - `calls`: calls user code, and names the part of it that an error comes from.
 - `replica`: the seam at which a cluster places the parts of a graph.
 

@@ -48,6 +48,7 @@ class Training:
         share this variable of an optimizer.
       state_names: operation's name of a variable of a Keras optimizer -> what it would be called by
         one of TensorFlow's, see `runner.graph.keras_optimizer`.
+      values_are_cheap: whether any step may compute `values`, as Keras's `fit` does at every step.
     """
 
     train_op: tf.Operation
@@ -65,6 +66,7 @@ class Training:
     epoch: EpochMetrics | None = None
     shared_state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     state_names: Mapping[str, str] = field(default_factory=dict)
+    values_are_cheap: bool = False
 
     @property
     def loss(self) -> tf.Tensor:

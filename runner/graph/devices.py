@@ -47,7 +47,7 @@ class Devices:
         return max(numbers) + 1 if numbers else 0
 
     def scope(self) -> AbstractContextManager[object]:
-        """Places what is added to the default graph on the first device, if that is not a rule."""
+        """Places new operations on the first device, unless TensorFlow does so by default."""
         default = ("/gpu:0",) if _physical("GPU") else ("/cpu:0",)
         return nullcontext() if self.names[:1] in ((), default) else tf.device(self.names[0])
 
@@ -60,12 +60,10 @@ class Devices:
         if not self.several:
             return model
         if not isinstance(model, keras.Layer):
-            raise ConfigError(
-                Problem(
-                    f"devices: the model is a {type(model).__name__}",
-                    "the layers of a Keras model alone can take their variables from each device",
-                    "set devices=1",
-                )
+            raise ConfigError.of(
+                f"devices: the model is a {type(model).__name__}",
+                "the layers of a Keras model alone can take their variables from each device",
+                "set devices=1",
             )
         return ParallelCall(model, self.names, synchronized=self.synchronized)
 
@@ -85,26 +83,27 @@ class Devices:
             waited += seconds
         return batch, waited
 
-    def notes(self, model: Any, data: Any, source: TrainingInput) -> list[str]:
-        """Returns lines on the placement of the steps of a model."""
+    def notes(self, model: Any, data: Any, source: TrainingInput, *, parts: int = 1) -> list[str]:
+        """Returns lines on the placement of the steps of a model, of a part of each batch."""
         if not self.several:
             return [f"devices: {name}" for name in self.names]
-        known = tf.nest.flatten(source.element_spec)[0].shape[0]
-        count, size = len(self.names), known or getattr(data, "batch_size", None)
-        total = self.batches * size if size else None
-        parts = f"{total} examples: {_divided(total, count)}" if total else "the batch of a step"
+        batch_size = tf.nest.flatten(source.element_spec)[0].shape[0]
+        count, size = len(self.names), batch_size or getattr(data, "batch_size", None)
+        total = -(-self.batches * size // parts) if size else None
+        divided = f"{total} examples: {_divided(total, count)}" if total else "the batch of a step"
         copied = sum(_bytes(variable) for variable in model.variables)
         reduced = sum(_bytes(variable) for variable in model.trainable_variables)
         shared = ", which share the cores of the CPU" if self.names[0].startswith("/cpu") else ""
         notes = [
-            f"devices: {', '.join(self.names)}{shared}, divide {parts}",
+            f"devices: {', '.join(self.names)}{shared}, divide {divided}",
             f"devices: a step copies {copied:,} bytes of variables from the first device to every "
             f"other device, and {reduced:,} bytes of gradients back",
         ]
         if any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_of(model)):
-            of_each = "each device; the first one's are saved"
-            norms = "the whole batch" if self.synchronized else of_each
-            notes.append(f"devices: batch-norm layers use the statistics of {norms}")
+            batch = (
+                "the whole batch" if self.synchronized else "each device; the first one's are saved"
+            )
+            notes.append(f"devices: batch-norm layers use the statistics of {batch}")
         return notes
 
 
@@ -131,12 +130,12 @@ def _names(count: Any) -> tuple[str, ...]:
     names = [str(name).lower().strip("/") for name in count]
     names = [f"/{name}" if ":" in name else f"/{kind}:{name}" for name in names]
     for name in names:
-        of_kind, _, number = name.strip("/").partition(":")
-        if int(number) >= available[of_kind]:
+        device_kind, _, number = name.strip("/").partition(":")
+        if int(number) >= available[device_kind]:
             raise ConfigError(_missing(name, available))
     if twice := [name for name in names if names.count(name) > 1]:
         state = f"devices names {twice[0]} more than once"
-        raise ConfigError(Problem(state, "every device takes a part of a batch", "name it once"))
+        raise ConfigError.of(state, "every device takes a part of a batch", "name it once")
     return tuple(names)
 
 

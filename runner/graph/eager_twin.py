@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.eager_model import build_eager_model, variables_of_run
-from runner.graph.experiment import takes_its_own_steps
+from runner.graph.experiment import overrides_steps
 from runner.graph.input_pipeline import TrainingInput
 from runner.restoration.model_variables import LEARNING_RATE
 from runner.system.user_code import calling
@@ -24,7 +24,7 @@ def eager_twin(
 ) -> EagerTwin:
     """Builds the eager twin of the model that trains with a training input."""
     model: Any = build_eager_model(config, source.element_spec, compiled=True)
-    if not takes_its_own_steps(model):
+    if not overrides_steps(model):
         with calling("model", f"{config.model['_target_']} was evaluated eagerly, for callbacks"):
             # Callbacks read the metrics, which are created when they are used.
             tf.function(model.test_step, autograph=False).get_concrete_function(source.element_spec)
@@ -56,8 +56,11 @@ class EagerTwin:
                 "give the layers names",
             )
         self._pairs = {name: (variables[name], variable) for name, variable in eager.items()}
+        # Counters and rates, see `pull`.
         self._light = [
-            name for name, (variable, _) in self._pairs.items() if _is_light(name, variable)
+            name
+            for name, (variable, _) in self._pairs.items()
+            if name.endswith((LEARNING_RATE, "/iterations")) and variable.shape.rank == 0
         ]
         # Name -> the value of the session that the twin took.
         self._taken: dict[str, NDArray[Any]] = {}
@@ -104,7 +107,3 @@ def load(session: tf.compat.v1.Session, values: Iterable[tuple[tf.Variable, Any]
         operations.append(variable.initializer)
     if operations:
         session.run(operations, feeds)
-
-
-def _is_light(name: str, variable: tf.Variable) -> bool:
-    return name.endswith((LEARNING_RATE, "/iterations")) and variable.shape.rank == 0

@@ -12,6 +12,7 @@ import tensorflow as tf
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.experiment import Sized
+from runner.session.session_manager import PLACED_SOFTLY
 
 RATE = "optimizer/learning_rate"
 """The variable of a constant learning rate, which callbacks may change."""
@@ -83,7 +84,7 @@ def in_epochs(
         return batches, None
     if train.steps_per_epoch is not None:
         return batches.repeat(), train.steps_per_epoch
-    with tf.compat.v1.Session() as session:
+    with tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         count = int(session.run(batches.cardinality()))
     if count <= 0:
         state = f"train.epochs is {train.epochs}" if train.epochs else "callbacks are set"
@@ -95,7 +96,7 @@ def in_epochs(
 
 
 def _guess(data: Any, batches: tf.data.Dataset) -> int | str:
-    """Returns the steps of one pass as far as the data tell, or `STEPS`."""
+    """Returns the steps of one pass if the data tell their sizes, and else `STEPS`."""
     leading = tf.nest.flatten(batches.element_spec)[0].shape[:1]
     batch = getattr(data, "batch_size", None) or (leading[0] if leading.rank else None)
     size = data.sizes().get("train") if isinstance(data, Sized) else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -73,6 +73,8 @@ class InGraphEvaluation(Evaluation):
       sums: metric name -> sum over the values of a batch, a float64 scalar.
       counts: metric name -> how many values were summed, or the sum of their weights; a scalar.
       results: metric name -> value of all batches since the initializer, a float32 scalar.
+      logs: metric name -> value that a batch returns for all batches so far; the last one counts.
+      reset: runs at the end of a pass; None by default.
       cardinality: how many batches a pass has, an int64 scalar, as `tf.data.Dataset.cardinality`;
         None where a pass is known to end.
     """
@@ -83,11 +85,13 @@ class InGraphEvaluation(Evaluation):
     counts: Mapping[str, tf.Tensor]
     results: Mapping[str, tf.Tensor] = field(default_factory=dict)
     cardinality: tf.Tensor | None = None
+    logs: Mapping[str, tf.Tensor] = field(default_factory=dict)
+    reset: tf.Operation | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics, `loss` first."""
-        return (*self.sums, *self.results)
+        """The names of the metrics."""
+        return (*self.sums, *self.results, *self.logs)
 
     def evaluate(
         self,
@@ -96,27 +100,37 @@ class InGraphEvaluation(Evaluation):
         on_batch: OnBatch | None = None,
     ) -> dict[str, float]:
         """Sums the means in float64, so that every example counts the same."""
+        if not self.metrics:
+            return {}
         if self.cardinality is None:
             session.run(self.initializer)
         else:
             require_end(self.split, session.run((self.initializer, self.cardinality))[1])
         sums = dict.fromkeys(self.sums, 0.0)
         counts = dict.fromkeys(self.counts, 0.0)
+        fetches = dict(self.sums), dict(self.counts), dict(self.logs)
+        logs: Mapping[str, Any] = {}
         while True:
             try:
-                batch_sums, batch_counts = session.run((dict(self.sums), dict(self.counts)))
+                batch_sums, batch_counts, logs = session.run(fetches)
             except tf.errors.OutOfRangeError:
                 break
             if cut():
+                self._end(session)
                 raise EvaluationCutError
             for name in sums:
                 sums[name] += float(batch_sums[name])
                 counts[name] += float(batch_counts[name])
             if on_batch is not None:
-                on_batch(self._values(session, sums, counts))
-        if not all(counts.values()):
+                on_batch({**self._values(session, sums, counts), **_floats(logs)})
+        self._end(session)
+        if not all(counts.values()) or logs.keys() != self.logs.keys():
             raise ConfigError.of(f"data.{self.split}() gives no example to evaluate")
-        return self._values(session, sums, counts)
+        return {**self._values(session, sums, counts), **_floats(logs)}
+
+    def _end(self, session: tf.compat.v1.Session) -> None:
+        if self.reset is not None:
+            session.run(self.reset)
 
     def _values(
         self,
@@ -126,7 +140,11 @@ class InGraphEvaluation(Evaluation):
     ) -> dict[str, float]:
         means = {name: sums[name] / (counts[name] or float("nan")) for name in sums}
         results = session.run(dict(self.results)) if self.results else {}
-        return means | {name: float(value) for name, value in results.items()}
+        return means | _floats(results)
+
+
+def _floats(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -173,17 +191,8 @@ class SeparateEvaluation(Evaluation):
     ) -> dict[str, float]:
         """Evaluates the weights in a second session."""
         evaluation = self if self.rebuild is None else self.rebuild()
-        with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
-            checkpoint = self.transfer.save(
-                session,
-                str(Path(folder, "model.ckpt")),
-                write_meta_graph=False,
-                write_state=False,
-            )
-            values = evaluation.evaluate_checkpoint(checkpoint, cut)
-        # The saver would delete the files that it remembers, which are gone.
-        self.transfer.set_last_checkpoints_with_time([])
-        return {name: float(value) for name, value in values.items()}
+        with temporary_checkpoint(session, self.transfer) as checkpoint:
+            return _floats(evaluation.evaluate_checkpoint(checkpoint, cut))
 
     def evaluate_checkpoint(
         self,
@@ -225,6 +234,18 @@ class SeparateEvaluation(Evaluation):
         if batches == 0:
             raise ConfigError.of(f"the input of mode {self.split} holds no batch to evaluate")
         return dict(final.final_ops_values)
+
+
+@contextmanager
+def temporary_checkpoint(
+    session: tf.compat.v1.Session, saver: tf.compat.v1.train.Saver
+) -> Iterator[str]:
+    """Saves the variables of a session, and deletes the checkpoint after the block."""
+    with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
+        path = str(Path(folder, "model.ckpt"))
+        yield saver.save(session, path, write_meta_graph=False, write_state=False)
+    # The saver would delete the files that it remembers, which are gone.
+    saver.set_last_checkpoints_with_time([])
 
 
 def separate_evaluation(

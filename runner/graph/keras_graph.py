@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import require_objective
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
+from runner.graph.batch_norm import as_frozen, frozen_norms, statistics_notes
 from runner.graph.built_graph import (
     BuiltGraph,
     Features,
@@ -25,8 +26,7 @@ from runner.graph.calls import Calls
 from runner.graph.devices import Devices, devices_of
 from runner.graph.eager_twin import eager_twin
 from runner.graph.evaluation import Evaluation, InGraphEvaluation
-from runner.graph.experiment import Data, Model, Sized, features_of, takes_its_own_steps
-from runner.graph.frozen_norms import as_frozen, frozen_norms, statistics_notes
+from runner.graph.experiment import Data, Model, Sized, features_of, overrides_steps
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
 from runner.graph.keras_serving import prediction_graph, serving_graph
@@ -75,23 +75,18 @@ class KerasGraph(GraphMaker):
             data = build_data(config)
             with replica.partitioned():
                 model = build_model(config)
-            if takes_its_own_steps(model):
-                return self._with_own_steps(
-                    model, data, split, train=train, replica=replica, devices=devices
-                )
+            per_step = config.train.accumulate * devices.batches
+            read = partial(training_input, config, data, replica, per_step=per_step)
+            if overrides_steps(model):
+                source = read(labelled=False) if train else None
+                return self._with_model_steps(model, data, source, split=split, devices=devices)
             with replica.partitioned():
                 objective, calls = Objective(config, model), Calls(config)
                 notes = list(objective.notes)
                 if not config.optimizer:
                     config = replace(config, optimizer=compiled_optimizer(model))
                     notes += optimizer_notes(config, model)
-            labelled = objective.needs_labels
-            per_step = config.train.accumulate * devices.batches
-            source = (
-                training_input(config, data, replica, labelled=labelled, per_step=per_step)
-                if train
-                else None
-            )
+            source = read(labelled=objective.needs_labels) if train else None
             parts = _Parts(config, model, data, source, calls)
             step = None
             if source is not None:
@@ -104,36 +99,29 @@ class KerasGraph(GraphMaker):
                 forward = _forward(calls, called, objective, train=True, frozen=frozen)
                 step = TrainingStep(config, source, forward, replica=replica, devices=devices)
             evaluation = _evaluation(calls, split, data, model=model, objective=objective)
-            objective.keep_apart(graph)
-            of_model = parts.variables()
-            parts.require_sources(of_model)
-            trained = [*parts.trained(of_model).values()]
+            objective.keep_out_of_checkpoints(graph)
+            model_vars = parts.variables()
+            parts.require_sources(model_vars)
+            trained = [*parts.trained(model_vars).values()]
             training = step.build(trained, evaluation.metrics, model) if step else None
             if source is not None:
-                notes += [*devices.notes(model, data, source), *replica.notes()]
+                notes += devices.notes(model, data, source, parts=replica.parts) + replica.notes()
             if training is not None and config.callbacks:
                 training = replace(training, epoch=objective.epoch(training.train_op, graph))
-            return parts.built(of_model, training, evaluation, notes=notes)
+            return parts.built(model_vars, training, evaluation, notes=notes)
 
-    def _with_own_steps(
+    def _with_model_steps(
         self,
         model: Any,
         data: Data,
-        split: str,
+        source: TrainingInput | None,
         *,
-        train: bool,
-        replica: Replica,
+        split: str,
         devices: Devices,
     ) -> BuiltGraph:
-        """Builds the same of a model that overrides Keras's steps, in the model's graph."""
+        """Builds the graph of a model that overrides `train_step` or `test_step`."""
         config = self.config
         steps = ModelSteps(config, model, devices)
-        per_step = devices.batches
-        source = (
-            training_input(config, data, replica, labelled=False, per_step=per_step)
-            if train
-            else None
-        )
         parts = _Parts(config, model, data, source, Calls(config))
         parts.require_sources(parts.variables())
         norms: dict[Any, bool] = {}
@@ -154,16 +142,16 @@ class KerasGraph(GraphMaker):
         evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
         if evaluation.metrics:
             require_objective(config.train.objective, evaluation.metrics)
-        steps.keep_apart(trains=train)
-        of_optimizers = steps.optimizer_variables()
-        of_model = {
+        steps.keep_out_of_checkpoints(trains=source is not None)
+        optimizer_vars = steps.optimizer_variables()
+        model_vars = {
             name: variable
             for name, variable in parts.variables().items()
-            if variable.ref() not in of_optimizers
+            if variable.ref() not in optimizer_vars
         }
         notes = [*steps.notes(), *statistics_notes(norms)]
         notes += devices.notes(model, data, source) if source else []
-        return parts.built(of_model, training, evaluation, notes=notes)
+        return parts.built(model_vars, training, evaluation, notes=notes)
 
     def serving(self, checkpoint: str) -> ServingGraph:
         """Builds the forward pass alone, of features that are fed."""
@@ -183,7 +171,7 @@ class KerasGraph(GraphMaker):
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a graph in the making, the default one.
+    """The parts of the default graph while it is built.
 
     Attributes:
       config: the configuration, with the optimizer that the model was compiled with if it has none.
@@ -201,9 +189,9 @@ class _Parts:
 
     def variables(self) -> dict[str, tf.Variable]:
         """Names the variables of the graph in the model's order, in which Keras saves slots."""
-        of_keras = model_variables(self.model)
-        variables = name_variables(tf.compat.v1.global_variables(), of_keras)
-        return {name: variables[name] for name in (*of_keras, *variables) if name in variables}
+        model_names = model_variables(self.model)
+        variables = name_variables(tf.compat.v1.global_variables(), model_names)
+        return {name: variables[name] for name in (*model_names, *variables) if name in variables}
 
     def policies(self, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
         """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
@@ -252,19 +240,17 @@ class _Parts:
         ]
         if lost:
             shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
-            raise ConfigError(
-                Problem(
-                    f"model: {self.config.model['_target_']} loads values for {shown}",
-                    "a run takes pretrained values through scaffolds, which its plan shows and a "
-                    "resumed run leaves out",
-                    "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
-                    "'scaffolds.NAME.variables.include=[*]'",
-                )
+            raise ConfigError.of(
+                f"model: {self.config.model['_target_']} loads values for {shown}",
+                "a run takes pretrained values through scaffolds, which its plan shows and a "
+                "resumed run leaves out",
+                "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
+                "'scaffolds.NAME.variables.include=[*]'",
             )
 
     def built(
         self,
-        of_model: Mapping[str, tf.Variable],
+        model_vars: Mapping[str, tf.Variable],
         training: Training | None,
         evaluation: Evaluation,
         *,
@@ -272,23 +258,23 @@ class _Parts:
     ) -> BuiltGraph:
         """Returns the built graph, with its variables named and its saver added."""
         model, source = self.model, self.source
-        of_graph = tf.compat.v1.global_variables()
-        variables = name_variables(of_graph, model_variables(model), training)
+        graph_variables = tf.compat.v1.global_variables()
+        variables = name_variables(graph_variables, model_variables(model), training)
         weights = keras_variables(model)
         return BuiltGraph(
             graph=tf.compat.v1.get_default_graph(),
             variables=variables,
             specs=variable_specs(
                 variables,
-                which_train(model, of_model),
-                policies=self.policies(of_model),
+                which_train(model, model_vars),
+                policies=self.policies(model_vars),
                 training=training,
                 initializers=initializers(model),
                 facts=layer_facts(model),
             ),
             training=training,
             evaluation=evaluation,
-            saver=_saver(self.config, variables, self.trained(of_model), source=source),
+            saver=_saver(self.config, variables, self.trained(model_vars), source=source),
             calls=self.calls,
             sizes=self.data.sizes() if isinstance(self.data, Sized) else {},
             notes=tuple(notes),
@@ -354,7 +340,7 @@ def _evaluation(
         dataset = without_autotuning(dataset)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         totals = _forward(calls, model, objective, train=False)(iterator.get_next())
-        results = tf.function(objective.of_pass, autograph=False)()
+        results = tf.function(objective.pass_result, autograph=False)()
         begin = iterator.initializer
         if results:
             begin = tf.group(begin, objective.begin())

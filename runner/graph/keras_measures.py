@@ -35,12 +35,12 @@ class Streaming(Measure):
         """The metric's state."""
         return [] if isinstance(self._metric, str) else list(self._metric.variables)
 
-    def of_batch(self, batch: Batch) -> Values:
+    def batch_result(self, batch: Batch) -> Values:
         """Returns the metric of this batch alone."""
         with keras.StatelessScope():
             self.reset()
             self.add(batch)
-            return self.of_pass()
+            return self.pass_result()
 
     def add(self, batch: Batch) -> Totals:
         """Updates the state."""
@@ -55,7 +55,7 @@ class Streaming(Measure):
         if not isinstance(self._metric, str):
             self._metric.reset_state()
 
-    def of_pass(self) -> Values:
+    def pass_result(self) -> Values:
         """Returns the result."""
         metric: Any = self._metric
         return scalars(self.key, {self._name: metric.result()})
@@ -87,7 +87,7 @@ class Losses(Measure):
         """The variables that Keras makes beside each loss."""
         return [state for loss in self._losses.values() for state in loss.metrics_variables]
 
-    def of_batch(self, batch: Batch) -> Values:
+    def batch_result(self, batch: Batch) -> Values:
         """Returns the loss, and the losses of several outputs."""
         values = {}
         total = penalty(self._model)
@@ -113,7 +113,7 @@ class Losses(Measure):
 
     def add(self, batch: Batch) -> Totals:
         """Returns each loss times the size of the batch, and that size, as Keras averages them."""
-        return of_examples(batch, self.of_batch(batch))
+        return example_totals(batch, self.batch_result(batch))
 
 
 class OfModel(Measure):
@@ -146,7 +146,7 @@ class OfModel(Measure):
         """Returns the model's metrics, except metrics of `compile`."""
         return list(keras.Layer.metrics.fget(self._model))
 
-    def of_batch(self, batch: Batch) -> Values:
+    def batch_result(self, batch: Batch) -> Values:
         """Returns the loss, and the metrics of this batch alone."""
         tracked = {id(metric) for metric in self._tracked()}
         # Regularisers read the weights from the scope.
@@ -160,7 +160,7 @@ class OfModel(Measure):
 
     def add(self, batch: Batch) -> Totals:
         """Updates the metrics; returns the loss."""
-        totals = of_examples(batch, self._losses(batch))
+        totals = example_totals(batch, self._losses(batch))
         self._measured(batch)
         return totals
 
@@ -168,7 +168,7 @@ class OfModel(Measure):
         """Resets the metrics."""
         self._model.reset_metrics()
 
-    def of_pass(self) -> Values:
+    def pass_result(self) -> Values:
         """Returns the metrics."""
         return self._named(self._model.get_metrics_result()) if self._metrics else {}
 
@@ -195,7 +195,7 @@ class OfModel(Measure):
         return scalars("model", metrics)
 
 
-def of_examples(batch: Batch, means: Values) -> Totals:
+def example_totals(batch: Batch, means: Values) -> Totals:
     """Returns the means of a batch as sums over its examples, with the number of examples."""
     count = tf.cast(batch.size, tf.float64)
     return {name: (tf.cast(mean, tf.float64) * count, batch.size) for name, mean in means.items()}

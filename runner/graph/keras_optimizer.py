@@ -222,16 +222,13 @@ class KerasOptimizer(tf.compat.v1.train.Optimizer):
             if isinstance(value, Variable):
                 self.names[value.value.op.name] = f"{shared}/{attribute.strip('_')}"
         for slot in slots_of(optimizer):
-            self._add_slot(slot.variable.value, slot.name, tensorflow_variable(slot.trained))
-
-    def _add_slot(self, slot: tf.Variable, name: str, variable: tf.Variable) -> None:
-        owner = variable.op.name
-        self._slots_by_name.setdefault(name, {})[variable.ref()] = slot
-        if name == "average":
-            self.names[slot.op.name] = f"{owner}{EMA_SUFFIX}"
-            self.averages.append((variable, slot))
-        else:
-            self.names[slot.op.name] = f"{owner}/{self.get_name()}/{name}"
+            variable, weight = slot.variable.value, tensorflow_variable(slot.trained)
+            self._slots_by_name.setdefault(slot.name, {})[weight.ref()] = variable
+            if slot.name == "average":
+                self.names[variable.op.name] = f"{weight.op.name}{EMA_SUFFIX}"
+                self.averages.append((weight, variable))
+            else:
+                self.names[variable.op.name] = f"{weight.op.name}/{self.get_name()}/{slot.name}"
 
 
 def named_state(
@@ -250,9 +247,9 @@ def named_state(
         if isinstance(value, Variable):
             yield value, f"{prefix}/{key.strip('_')}"
     for slot in slots_of(optimizer) if optimizer.built else ():
-        of_average = f"{owner(slot.trained)}/{prefix}{EMA_SUFFIX}"
+        average_name = f"{owner(slot.trained)}/{prefix}{EMA_SUFFIX}"
         name = f"{owner(slot.trained)}/{prefix}/{slot.name}"
-        yield slot.variable, of_average if slot.name == "average" else name
+        yield slot.variable, average_name if slot.name == "average" else name
 
 
 def optimizers_of(model: keras.Model) -> list[tuple[str, Any]]:

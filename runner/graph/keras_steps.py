@@ -1,4 +1,4 @@
-"""The graph of a Keras model with a `train_step` or `test_step` of its own.
+"""The graph of a Keras model that overrides `train_step` or `test_step`.
 
 The steps are called as `keras.Model.fit` and `evaluate` call them, each in one `tf.function` of the
 graph: the model differentiates, and its optimizers apply. What they return are the metrics.
@@ -6,9 +6,9 @@ graph: the model differentiates, and its optimizers apply. What they return are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -21,13 +21,7 @@ from runner.errors import ConfigError, Problem, UserCodeError
 from runner.graph.built_graph import Training
 from runner.graph.devices import Devices
 from runner.graph.epochs import epoch_metrics
-from runner.graph.evaluation import (
-    Evaluation,
-    EvaluationCutError,
-    OnBatch,
-    never_cut,
-    require_end,
-)
+from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.experiment import STEPS, overrides
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_optimizer import named_state, optimizers_of
@@ -39,55 +33,6 @@ from runner.system.user_code import calling
 
 # In the messages of `tensor.numpy()`, `float(tensor)`, `if tensor:`, and the same of variables.
 _READS_A_VALUE = ("symbolic", "SymbolicTensor", "ResourceVariable", "eager execution is enabled")
-
-
-@dataclass(frozen=True)
-class StepEvaluation(Evaluation):
-    """An evaluation by the model's `test_step`, in the same graph and session as training.
-
-    Attributes:
-      begin: starts a pass: the iterator, and the metrics' initial values.
-      reset: gives the metrics their initial values, for the next training step.
-      values: metric name -> its value after the newest batch, a float32 scalar.
-      cardinality: how many batches a pass has, as `tf.data.Dataset.cardinality`.
-    """
-
-    split: str
-    begin: tf.Operation
-    reset: tf.Operation
-    values: Mapping[str, tf.Tensor]
-    cardinality: tf.Tensor
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        return tuple(self.values)
-
-    def evaluate(
-        self,
-        session: tf.compat.v1.Session,
-        cut: Callable[[], bool] = never_cut,
-        on_batch: OnBatch | None = None,
-    ) -> dict[str, float]:
-        """Returns what the step of the last batch returns, as `keras.Model.evaluate` does."""
-        if not self.values:
-            return {}
-        require_end(self.split, session.run((self.begin, self.cardinality))[1])
-        values: Mapping[str, Any] = {}
-        while True:
-            try:
-                values = session.run(dict(self.values))
-            except tf.errors.OutOfRangeError:
-                break
-            if cut():
-                session.run(self.reset)
-                raise EvaluationCutError
-            if on_batch is not None:
-                on_batch({name: float(value) for name, value in values.items()})
-        session.run(self.reset)
-        if not values:
-            raise ConfigError(Problem(f"data.{self.split}() gives no example to evaluate"))
-        return {name: float(value) for name, value in values.items()}
 
 
 class ModelSteps:
@@ -125,12 +70,10 @@ class ModelSteps:
         # Kept over steps, metrics would depend on when the run began. Callbacks see them kept over
         # an epoch, as in `fit`, and checkpoints then hold them.
         if not values:
-            raise ConfigError(
-                Problem(
-                    f"{self._named('train_step')} returns no metrics",
-                    "a run records them, and stops where they are NaN",
-                    'return them by name, such as {"loss": loss}',
-                )
+            raise ConfigError.of(
+                f"{self._named('train_step')} returns no metrics",
+                "a run records them, and stops where they are NaN",
+                'return them by name, such as {"loss": loss}',
             )
         epoch = None
         if self._config.callbacks:
@@ -154,11 +97,12 @@ class ModelSteps:
             saved_input=source.state if self._config.train.save_input else None,
             shared_state=dict(self._counters()),
             state_names=dict(self._state_names()),
+            values_are_cheap=True,
         )
 
     def evaluation(
         self, split: str, batches: tf.data.Dataset, cardinality: tf.Tensor | None
-    ) -> StepEvaluation:
+    ) -> InGraphEvaluation:
         """Adds the evaluation of a split; it has no metrics where the model cannot evaluate."""
         with tf.name_scope(split):
             iterator = tf.compat.v1.data.make_initializable_iterator(batches)
@@ -167,12 +111,14 @@ class ModelSteps:
             if self._evaluates:
                 values, _ = self._call("test_step", iterator.get_next())
             reset = self.reset_metrics()
-        return StepEvaluation(
-            split=split,
-            begin=tf.group(iterator.initializer, reset),
-            reset=reset,
-            values=values,
+        return InGraphEvaluation(
+            split,
+            tf.group(iterator.initializer, reset),
+            sums={},
+            counts={},
             cardinality=batches.cardinality() if cardinality is None else cardinality,
+            logs=values,
+            reset=reset,  # For the next training step.
         )
 
     def reset_metrics(self) -> tf.Operation:
@@ -189,7 +135,7 @@ class ModelSteps:
         self._call("train_step", source.next()[0])
 
     def notes(self) -> list[str]:
-        """Returns lines on what the model decides instead of the configuration."""
+        """Returns lines on the settings that the model makes instead of the configuration."""
         steps = " and ".join(step for step in STEPS if overrides(self._model, step))
         notes = [
             f"steps: {type(self._model).__name__} has a {steps} of its own, with its optimizers"
@@ -200,7 +146,7 @@ class ModelSteps:
             notes.append("evaluation: none, the model has neither a test_step nor a loss of labels")
         return notes
 
-    def keep_apart(self, *, trains: bool) -> None:
+    def keep_out_of_checkpoints(self, *, trains: bool) -> None:
         """Keeps out of checkpoints what a session initialises for itself.
 
         That is the state of metrics, and of optimizers where nothing trains.
@@ -265,7 +211,7 @@ class ModelSteps:
 
 @contextmanager
 def _values_are_unknown() -> Iterator[None]:
-    """Adds cause and way out to the error of a step that reads a value of its graph."""
+    """Adds cause and remedy to the error of a step that reads a value while it is traced."""
     try:
         yield
     except UserCodeError as error:
@@ -296,25 +242,17 @@ def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
         except (TypeError, ValueError):
             tensor = None
         if tensor is None or tensor.dtype == tf.string:
-            raise ConfigError(
-                Problem(
-                    f"{step} returns {name!r}, which is not a number",
-                    f"it is of type {type(value).__name__}",
-                    "return numbers and tensors, and of a metric its result()",
-                )
+            raise ConfigError.of(
+                f"{step} returns {name!r}, which is not a number",
+                f"it is of type {type(value).__name__}",
+                "return numbers and tensors, and of a metric its result()",
             )
         if tensor.shape.rank == 0:
             yield name, tf.cast(tensor, tf.float32)
 
 
-def _own_steps(model: keras.Model) -> str:
-    return " and ".join(
-        f"{type(model).__name__}.{step}" for step in STEPS if overrides(model, step)
-    )
-
-
 def _unused_keys(config: RunConfig, model: keras.Model) -> Iterator[Problem]:
-    """Yields the keys of the configuration that a step of the model's own leaves without effect."""
+    """Yields a problem for each key without effect on a model that overrides its steps."""
     train = config.train
     unused = {
         "loss": config.loss is not None,
@@ -336,10 +274,12 @@ def _unused_keys(config: RunConfig, model: keras.Model) -> Iterator[Problem]:
             if is_set
         },
     }
+    name = type(model).__name__
+    steps = " and ".join(f"{name}.{step}" for step in STEPS if overrides(model, step))
     for key, is_set in unused.items():
         if is_set:
             yield Problem(
-                f"{key} is set, and the model has {_own_steps(model)}",
+                f"{key} is set, and the model has {steps}",
                 "the model computes its loss, metrics and update itself",
                 f"delete {key}, and compile the model with what it stands for",
             )

@@ -94,7 +94,7 @@ class Measure:
     def begin_batch(self) -> None:
         """Resets the state that the model's call updates, before a batch of training."""
 
-    def of_batch(self, batch: Batch) -> Values:
+    def batch_result(self, batch: Batch) -> Values:
         """Returns the scalars of one batch, without any effect."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class Measure:
     def reset(self) -> None:
         """Starts a pass."""
 
-    def of_pass(self) -> Values:
+    def pass_result(self) -> Values:
         """Returns the scalars of the batches since the reset, of measures that are no means."""
         return {}
 
@@ -136,7 +136,7 @@ class PerExample(Measure):
         self._name, self.key, self._function = name, key, function
         self._model, self._weighted = model, weighted
 
-    def of_batch(self, batch: Batch) -> Values:
+    def batch_result(self, batch: Batch) -> Values:
         """Returns the mean."""
         values, weights = self._values(batch)
         if self._model is not None:
@@ -183,9 +183,4 @@ def penalty(model: Any) -> tf.Tensor:
 
     Keras collects them for each call, and only inside the function that makes the call.
     """
-    return tf.add_n([tf.constant(0.0), *map(_scalar, getattr(model, "losses", []))])
-
-
-def _scalar(loss: Any) -> tf.Tensor:
-    tensor = tf.convert_to_tensor(loss)
-    return tensor if tensor.shape.rank == 0 else tf.reduce_sum(tensor)
+    return tf.add_n([tf.constant(0.0), *map(tf.reduce_sum, getattr(model, "losses", []))])

@@ -51,8 +51,8 @@ class Objective:
         self._epoch_means = EpochMeans()
         self._trainer = model if isinstance(model, keras.Model) else None
         self._replaced = _made_by_compile(self._trainer)
-        of_model = self._trainer.metrics if self._trainer else []
-        has_metrics = any(metric.name != "loss" for metric in of_model)
+        model_metrics = self._trainer.metrics if self._trainer else []
+        has_metrics = any(metric.name != "loss" for metric in model_metrics)
         self.notes = tuple(self._notes(has_metrics))
         metrics = list(self._metrics())
         takes_metrics = has_metrics and not metrics
@@ -78,7 +78,9 @@ class Objective:
     def means(self, batch: Batch) -> Values:
         """Returns the loss and the metrics of a batch of training, by name: float32 scalars."""
         batch = self._by_class(batch)
-        values = _merged(self._call(measure, measure.of_batch, batch) for measure in self._measures)
+        values = _merged(
+            self._call(measure, measure.batch_result, batch) for measure in self._measures
+        )
         if self._config.callbacks:
             self._epoch_means.add(self.add(batch))
         # A gradient of 0 for a metric would still be NaN wherever the metric's own derivative is.
@@ -91,9 +93,9 @@ class Objective:
         """Adds a batch to a pass; returns metric name -> sum and count, for means."""
         return _merged(self._call(measure, measure.add, batch) for measure in self._measures)
 
-    def of_pass(self) -> Values:
+    def pass_result(self) -> Values:
         """Returns the other metrics of the pass, by name: float32 scalars."""
-        return _merged(self._call(measure, measure.of_pass) for measure in self._measures)
+        return _merged(self._call(measure, measure.pass_result) for measure in self._measures)
 
     def epoch(self, train_op: tf.Operation, graph: tf.Graph) -> EpochMetrics:
         """Returns the metrics of the batches since the beginning of an epoch, after the train op.
@@ -101,12 +103,12 @@ class Objective:
         As in `keras.Model.fit`, evaluations use the state of the same metrics.
         """
 
-        def of_epoch() -> Values:
-            return {**self._epoch_means.results(), **self.of_pass()}
+        def epoch_values() -> Values:
+            return {**self._epoch_means.results(), **self.pass_result()}
 
-        self.keep_apart(graph)
+        self.keep_out_of_checkpoints(graph)
         with tf.control_dependencies([train_op]):
-            values = tf.function(of_epoch, autograph=False)()
+            values = tf.function(epoch_values, autograph=False)()
         return epoch_metrics(values, self.begin(), self._state())
 
     def begin(self) -> tf.Operation:
@@ -120,7 +122,7 @@ class Objective:
         with tf.control_dependencies([variable.initializer for variable in self._state()]):
             return tf.function(reset, autograph=False)().op
 
-    def keep_apart(self, graph: tf.Graph) -> None:
+    def keep_out_of_checkpoints(self, graph: tf.Graph) -> None:
         """Removes the metrics' state from the graph's variables: a pass initialises it.
 
         So checkpoints do not hold it, and other tasks of a cluster do not share it.
@@ -312,12 +314,12 @@ def _named(kind: str, key: str, name: str) -> Any:
     try:
         measure = module.get(name)
     except (ValueError, TypeError) as error:
-        known = [name for name in dir(module) if not name.startswith("_")]
+        names = [name for name in dir(module) if not name.startswith("_")]
         raise ConfigError.of(
             f"{key} is {name!r}",
             f"Keras knows no {kind} of that name that needs no arguments",
             "name a function or class of your own by `_target_`",
-            ranked(name, [*known, *_BY_SHAPE[kind]])[:5],
+            ranked(name, [*names, *_BY_SHAPE[kind]])[:5],
         ) from error
     # Keras wraps a function only where it is given by name.
     return name if kind == "loss" and not isinstance(measure, keras.losses.Loss) else measure

@@ -149,8 +149,8 @@ def build_optimizer(
         node["learning_rate"] = "${graph:learning_rate}"
         multiplied = rate if multiplier == 1.0 else rate * multiplier
         # Keras takes no tensor, but a function that returns one.
-        of_keras = isinstance(target, type) and issubclass(target, keras.optimizers.Optimizer)
-        names["learning_rate"] = (lambda: multiplied) if of_keras else multiplied
+        is_keras = isinstance(target, type) and issubclass(target, keras.optimizers.Optimizer)
+        names["learning_rate"] = (lambda: multiplied) if is_keras else multiplied
     elif multiplier != 1.0:
         raise ConfigError.of(
             f"learning_rate_multiplier is {multiplier:g}, and there is no optimizer.learning_rate",
@@ -304,8 +304,8 @@ def average_weights(
 
 def averaged_names(variables: Mapping[str, tf.Variable], checkpoint: str) -> dict[str, tf.Variable]:
     """Returns tensor name -> variable, with the checkpoint's averages where it has them."""
-    known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    saved = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
     return {
-        f"{name}{EMA_SUFFIX}" if f"{name}{EMA_SUFFIX}" in known else name: variable
+        f"{name}{EMA_SUFFIX}" if f"{name}{EMA_SUFFIX}" in saved else name: variable
         for name, variable in variables.items()
     }

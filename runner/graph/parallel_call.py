@@ -15,8 +15,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
-from runner.graph.joint_moments import JointMoments
+from runner.errors import ConfigError
+from runner.graph.batch_norm import JointMoments
+from runner.graph.replica import part_of
 from runner.internals.keras import (
     add_losses,
     layers_of,
@@ -50,7 +51,7 @@ class ParallelCall:
         self._model, self._devices, self._synchronized = model, devices, synchronized
 
     def __call__(self, features: Any, **options: Any) -> Any:
-        """Returns the outputs of the whole batch; `options` are those of the call, as `training`.
+        """Returns the outputs of the whole batch; `options` are passed on, such as `training`.
 
         Raises:
           ConfigError: when features or outputs cannot be divided, or a layer changes state that the
@@ -63,7 +64,7 @@ class ParallelCall:
         return outputs
 
     def for_tapes(self, features: Any, **options: Any) -> Any:
-        """Returns the same for a `tf.GradientTape`, which places no gradient where its value is."""
+        """Returns the same for a `tf.GradientTape`, which does not place gradients on devices."""
         variables, structures = self._variables(), []
         values = [tf.convert_to_tensor(variable.value) for variable in variables]
         inputs = [*values, *tf.nest.flatten(features)]
@@ -123,7 +124,7 @@ class ParallelCall:
                     for variable, value in zip(variables, values, strict=True)
                 ]
                 mapping = list(zip(variables, copies, strict=True))
-                stack.enter_context(moments.on_device(index))
+                stack.enter_context(moments.on_device(index, shares[index]))
                 stack.enter_context(_recording_sums(model, sums))
                 tower = keras.StatelessScope(mapping, collect_losses=True)
                 stack.enter_context(tower)
@@ -136,9 +137,9 @@ class ParallelCall:
                 changes = [
                     (tower.get_current_value(variable), copies[number]) for tower, copies in towers
                 ]
-                _update(variable, values[number], changes)
+                _update(variable, values[number], changes, shares)
             losses = _total_losses([tower.losses for tower, _ in towers], sums, shares)
-            return _joined(outputs, parts[0]), losses
+            return _joined(outputs, parts[0], shares), losses
 
 
 def parallel_calls(devices: Sequence[str], *, synchronized: bool) -> AbstractContextManager[None]:
@@ -169,7 +170,10 @@ def _are_divisible(features: Any) -> bool:
 
 
 def _divided(features: Any, count: int) -> tuple[list[Any], list[Any]]:
-    """Returns each device's share of the examples, and its features; the first have one more.
+    """Returns each device's share of the examples, and its features.
+
+    With fewer examples than devices some compute an example again, with the share 0: gradients of
+    batch norm and of convolutions are NaN without examples. What they return is left out.
 
     The CPU divides, so that every device gets its part directly.
     """
@@ -177,33 +181,19 @@ def _divided(features: Any, count: int) -> tuple[list[Any], list[Any]]:
     for tensor in tensors:
         if not _are_divisible(tensor):
             kind = "a scalar" if isinstance(tensor, tf.Tensor) else type(tensor).__name__
-            raise ConfigError(
-                Problem(
-                    f"devices: the features hold {kind}",
-                    "every device takes its part of a batch, the first dimension of a tensor",
-                    "give dense tensors with a batch dimension, or set devices=1",
-                )
+            raise ConfigError.of(
+                f"devices: the features hold {kind}",
+                "every device takes its part of a batch, the first dimension of a tensor",
+                "give dense tensors with a batch dimension, or set devices=1",
             )
     with tf.device("/cpu:0"):
-        size = tensors[0].shape[0]
-        size = tf.shape(tensors[0])[0] if size is None else size
-        sizes = [size // count + _smaller(index, size % count) for index in range(count)]
-        shares = [tf.cast(part, tf.float64) / tf.cast(size, tf.float64) for part in sizes]
-        divided = [tf.split(tensor, tf.stack(sizes), num=count) for tensor in tensors]
-        for part in range(count) if isinstance(size, int) else ():
-            for pieces in divided:
-                pieces[part].set_shape([sizes[part], *pieces[part].shape[1:]])
-    parts = [tf.nest.pack_sequence_as(features, pieces) for pieces in zip(*divided, strict=True)]
-    return shares, parts
+        divided = [part_of(features, index, count) for index in range(count)]
+    return [share for _, share in divided], [part for part, _ in divided]
 
 
 def _copy(value: tf.Tensor, offset: int) -> tf.Tensor:
     """Returns a copy of a value on the current device; `offset` is added to a seed."""
     return value + tf.constant([offset, 0], value.dtype) if offset else tf.identity(value)
-
-
-def _smaller(index: int, rest: Any) -> Any:
-    return int(index < rest) if isinstance(rest, int) else tf.cast(index < rest, tf.int32)
 
 
 @contextmanager
@@ -240,20 +230,21 @@ def _total_losses(
     where it is one of `sums`.
     """
     total = []
-    for of_device, share in zip(losses, shares, strict=True):
-        for loss in of_device:
+    for device_losses, share in zip(losses, shares, strict=True):
+        for loss in device_losses:
             is_mean = loss.shape.rank == 0 and not any(loss is value for value in sums)
-            # A device without examples has a mean that is NaN.
-            weight = tf.cast(share, loss.dtype)
-            weighted = tf.math.multiply_no_nan(loss, weight) if is_mean else loss
-            total.append(tf.reduce_sum(weighted))
+            weight = share if is_mean else tf.sign(share)
+            total.append(tf.reduce_sum(loss * tf.cast(weight, loss.dtype)))
     return [tf.add_n([tf.cast(loss, total[0].dtype) for loss in total])] if total else []
 
 
 def _update(
-    variable: keras.Variable, value: tf.Tensor, changes: Sequence[tuple[tf.Tensor, tf.Tensor]]
+    variable: keras.Variable,
+    value: tf.Tensor,
+    changes: Sequence[tuple[tf.Tensor, tf.Tensor]],
+    shares: Sequence[tf.Tensor],
 ) -> None:
-    """Assigns what a call made of a variable; `changes` are its values after and before it.
+    """Assigns the new value of a variable; `changes` are its values after and before the call.
 
     Raises:
       ConfigError: when it is a weight that trains, as those of `SpectralNormalization`.
@@ -262,21 +253,32 @@ def _update(
     if after is before:
         return
     if variable.trainable:
-        raise ConfigError(
-            Problem(
-                f"devices: a layer assigns {variable.path}, which trains",
-                "on one device its gradient is that of the value assigned, and on several it would "
-                "be that of the value before",
-                "set devices=1",
-            )
+        raise ConfigError.of(
+            f"devices: a layer assigns {variable.path}, which trains",
+            "on one device its gradient is that of the value assigned, and on several it would "
+            "be that of the value before",
+            "set devices=1",
         )
     if variable.aggregation == "sum":  # State of a metric.
-        after = value + tf.add_n([after - before for after, before in changes])
+        added = [
+            (after - before) * tf.cast(tf.sign(share), before.dtype)
+            for (after, before), share in zip(changes, shares, strict=True)
+        ]
+        after = value + tf.add_n(added)
     variable.assign(after)
 
 
-def _joined(outputs: Sequence[Any], part: Any) -> Any:
+def _joined(outputs: Sequence[Any], part: Any, shares: Sequence[tf.Tensor]) -> Any:
     """Returns the outputs of the whole batch; `part` are the features of the first device."""
+
+    def concatenated(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
+        present = [tf.cast(tf.sign(share), tf.int32) for share in shares[1:]]
+        of_examples = [
+            piece[: tf.shape(piece)[0] * is_present]
+            for piece, is_present in zip(pieces[1:], present, strict=True)
+        ]
+        return tf.concat([pieces[0], *of_examples], 0)
+
     if outputs[0] is None:
         return None
     size = tf.nest.flatten(part)[0].shape[0]
@@ -285,17 +287,15 @@ def _joined(outputs: Sequence[Any], part: Any) -> Any:
         shape = pieces[0].shape if isinstance(pieces[0], tf.Tensor) else tf.TensorShape([])
         if shape.rank == 0 or shape[0] not in (None, size):
             described = f"of type {type(pieces[0]).__name__} and shape {shape}"
-            raise ConfigError(
-                Problem(
-                    f"devices: the model returns an output {described}",
-                    "outputs of the devices are joined along the batch, their first dimension",
-                    "return a value for each example, or set devices=1",
-                )
+            raise ConfigError.of(
+                f"devices: the model returns an output {described}",
+                "outputs of the devices are joined along the batch, their first dimension",
+                "return a value for each example, or set devices=1",
             )
-        joined = tf.concat(pieces, 0)
+        joined = concatenated(pieces)
         masks = [mask_of(piece) for piece in pieces]
         if masks[0] is not None:
-            set_mask(joined, tf.concat(masks, 0))
+            set_mask(joined, concatenated(masks))
         return joined
 
     return tf.nest.map_structure(join, *outputs)
@@ -307,15 +307,13 @@ def _require_shareable(
     """Raises a ConfigError for state that a call changes outside of the model's Keras variables."""
     changed = [operation.name for operation in operations if _assigns(operation)]
     if changed or len(tower.state_mapping) > len(variables):
-        of_keras = "a keras.Variable that the model does not list, such as Keras's global seed"
-        what = f"the tf.Variable of {changed[0]}" if changed else of_keras
-        raise ConfigError(
-            Problem(
-                f"devices: a layer changes {what}",
-                "every device calls the layer, and would change the variable again",
-                "create it by add_weight, or give the layer a keras.random.SeedGenerator of its "
-                "own; or set devices=1",
-            )
+        untracked = "a keras.Variable that the model does not list, such as Keras's global seed"
+        what = f"the tf.Variable of {changed[0]}" if changed else untracked
+        raise ConfigError.of(
+            f"devices: a layer changes {what}",
+            "every device calls the layer, and would change the variable again",
+            "create it by add_weight, or give the layer a keras.random.SeedGenerator of its "
+            "own; or set devices=1",
         )
 
 

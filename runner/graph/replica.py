@@ -35,10 +35,10 @@ class VariablePlacement:
 
     def by_device(self, plan: RestorationPlan) -> dict[str, list[VariableSpec]]:
         """Returns the variables of the plan that each device holds, by the device's name."""
-        held: dict[str, list[VariableSpec]] = {name: [] for name in sorted(self.devices.values())}
+        specs: dict[str, list[VariableSpec]] = {name: [] for name in sorted(self.devices.values())}
         for assignment in plan.assignments:
-            held[self.devices[assignment.variable.name]].append(assignment.variable)
-        return held
+            specs[self.devices[assignment.variable.name]].append(assignment.variable)
+        return specs
 
     def lines(self, plan: RestorationPlan, *, full: bool) -> list[str]:
         """Returns a heading and, for each device, its size and, if `full`, its variables."""
@@ -58,9 +58,11 @@ class Replica:
 
     Attributes:
       count: the number of copies, which share the batches.
+      parts: into how many parts each batch is divided.
     """
 
     count = 1
+    parts = 1
 
     def scope(self) -> AbstractContextManager[object]:
         """Places what is added to the default graph within."""
@@ -127,23 +129,23 @@ def part_of(batch: Any, index: int, count: int) -> tuple[Any, tf.Tensor]:
     size = _size(tf.nest.flatten(batch)[0])
     # Rounded up, so that no part is empty before the first.
     start, stop = (-(-number * size // count) for number in (index, index + 1))
-    taken = tf.minimum(start, size - 1)
-    part = tf.nest.map_structure(
-        partial(_examples, start=taken, stop=tf.maximum(stop, taken + 1)), batch
-    )
+    least, most = (min, max) if isinstance(size, int) else (tf.minimum, tf.maximum)
+    first = least(start, size - 1)
+    part = tf.nest.map_structure(partial(_examples, start=first, stop=most(stop, first + 1)), batch)
     return part, tf.cast(stop - start, tf.float64) / tf.cast(size, tf.float64)
 
 
-def _size(value: Any) -> tf.Tensor:
-    """Returns the number of examples, an int64 scalar."""
+def _size(value: Any) -> Any:
+    """Returns the number of examples, an int64 scalar; a number where it is the same always."""
     if isinstance(value, tf.RaggedTensor):
         return value.nrows(tf.int64)
     if isinstance(value, tf.SparseTensor):
         return value.dense_shape[0]
-    return tf.shape(value, out_type=tf.int64)[0]
+    size = value.shape[0]
+    return tf.shape(value, out_type=tf.int64)[0] if size is None else size
 
 
-def _examples(value: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
+def _examples(value: Any, start: Any, stop: Any) -> Any:
     if isinstance(value, tf.SparseTensor):
         rest = value.dense_shape[1:]
         size = tf.concat([[stop - start], rest], 0)

@@ -15,7 +15,7 @@ from runner.graph.input_pipeline import TrainingInput
 from runner.graph.replica import Replica
 from runner.system.user_code import calling
 
-# Of an evaluation of the training data.
+# The batch size of an evaluation of the training data.
 _BATCH_SIZE = 32
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from runner.config.choices import NonFinite
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.built_graph import Training
 from runner.graph.devices import Devices
 from runner.graph.epochs import RATE
@@ -40,12 +40,6 @@ from runner.system.user_code import calling
 Forward: TypeAlias = Any
 
 _RATE_KEY = "optimizer.learning_rate"
-
-_TWO_AVERAGES = Problem(
-    "train.ema_decay is set, and optimizer.use_ema is true",
-    "both keep moving averages of the weights, and evaluation reads one of them",
-    "delete one of the two",
-)
 
 
 class TrainingStep:
@@ -87,7 +81,13 @@ class TrainingStep:
         """
         config, global_step = self._config, self._global_step
         if not schedules:
-            raise ConfigError(_nothing_trains(config))
+            raise ConfigError.of(
+                "no variable is left to train",
+                "all belong to layers with `trainable = False` or scaffolds with "
+                "`trainable: false`",
+                "let one of them train",
+                tuple(config.scaffolds),
+            )
         rate, scale = self._learning_rate()
         weights = {weight.value.ref(): weight for weight in keras_variables(model).values()}
         built = build_optimizers(
@@ -95,10 +95,10 @@ class TrainingStep:
         )
         optimizers = scaled_losses(config, built)
         (means, waited), train_op = self._update(optimizers, schedules, metrics)
-        of_keras = [
+        keras_optimizers = [
             optimizer for optimizer in built.values() if isinstance(optimizer, KerasOptimizer)
         ]
-        averages, train_op = self._averages(of_keras, schedules, train_op)
+        averages, train_op = self._averages(keras_optimizers, schedules, train_op)
         with tf.control_dependencies([train_op]):
             step = tf.identity(global_step.read_value())
         return Training(
@@ -116,8 +116,9 @@ class TrainingStep:
             saved_input=self._source.state if config.train.save_input else None,
             shared_state=shared_state(optimizers, schedules),
             state_names=dict(
-                chain.from_iterable(optimizer.names.items() for optimizer in of_keras)
+                chain.from_iterable(optimizer.names.items() for optimizer in keras_optimizers)
             ),
+            values_are_cheap=True,
         )
 
     def _averages(
@@ -132,7 +133,11 @@ class TrainingStep:
         if decay is None:
             return AveragedWeights(pairs) if pairs else None, train_op
         if pairs:
-            raise ConfigError(_TWO_AVERAGES)
+            raise ConfigError.of(
+                "train.ema_decay is set, and optimizer.use_ema is true",
+                "both keep moving averages of the weights, and evaluation reads one of them",
+                "delete one of the two",
+            )
         variables = [variable for variable, _ in schedules]
         with tf.control_dependencies([train_op]):
             averages, update = average_weights(variables, decay, self._global_step)
@@ -152,8 +157,8 @@ class TrainingStep:
         def differentiated(batch: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
             means = self._means(batch)
             # Each device differentiates what it has computed.
-            apart = {"colocate_gradients_with_ops": True} if self._devices.several else {}
-            pairs = optimizer.compute_gradients(means["loss"], variables, **apart)
+            options = {"colocate_gradients_with_ops": True} if self._devices.several else {}
+            pairs = optimizer.compute_gradients(means["loss"], variables, **options)
             return means, [gradient for gradient, _ in pairs]
 
         def one_batch() -> Batch:
@@ -162,8 +167,8 @@ class TrainingStep:
                 # gradient TensorLists, which XLA cannot.
                 batch, waited = self._devices.next_batch(self._source)
                 compiled = is_compiled(config) or None
-                together = tf.function(differentiated, autograph=False, jit_compile=compiled)
-                means, gradients = together(batch)
+                function = tf.function(differentiated, autograph=False, jit_compile=compiled)
+                means, gradients = function(batch)
                 return means, list(zip(gradients, variables, strict=True)), waited
             means, waited = self._one or self._next_means()
             with calling("the gradient of the loss"):
@@ -195,7 +200,7 @@ class TrainingStep:
     def _means(self, batch: Any) -> dict[str, tf.Tensor]:
         """Returns the metrics of this copy's part of a batch, times its weight."""
         part, weight = self._replica.share(batch)
-        # A function called within another has its gradient in a third, which knows no devices.
+        # The gradient of a function within another is in a third, which ignores devices.
         several = self._devices.several
         forward = self._forward.python_function if several else self._forward
         means: dict[str, tf.Tensor] = forward(part)
@@ -221,15 +226,6 @@ def rollback_count(config: RunConfig) -> tf.Variable | None:
     if config.train.non_finite.action is not NonFinite["rollback"]:
         return None
     return tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
-
-
-def _nothing_trains(config: RunConfig) -> Problem:
-    return Problem(
-        "no variable is left to train",
-        "all belong to layers with `trainable = False` or scaffolds with `trainable: false`",
-        "let one of them train",
-        tuple(config.scaffolds),
-    )
 
 
 def learning_rate(optimizer: Mapping[str, Any], global_step: tf.Tensor) -> tf.Tensor | None:

@@ -6,7 +6,6 @@ evaluation runs in a separate session.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from runner.config.cluster_spec import is_cluster
@@ -39,7 +37,13 @@ from runner.graph.training_step import rollback_count
 from runner.graph.variables import checkpoint_saver, name_variables, saved_as, variable_specs
 from runner.restoration.model_variables import which_train
 from runner.session.fetches import operations_for, operations_run
-from runner.system.user_code import located, raised, raised_by_operation, staying
+from runner.system.user_code import (
+    located,
+    raised,
+    raised_by_operation,
+    staying,
+    unchanged_random_states,
+)
 
 # Types of operations, by their beginnings, at which an input can end.
 _ENDING = ("IteratorGetNext", "Queue", "Reader", "PyFunc", "EagerPyFunc")
@@ -280,14 +284,9 @@ class UserGraph(GraphMaker):
             with new_graph(self.config, Replica()):
                 return self._evaluation(split)[0]
 
-        state, numpy_state = random.getstate(), np.random.get_state()
-        try:
-            # Keras resets the names of layers in a thread without a graph, and here one is in use.
-            with ThreadPoolExecutor(1) as thread:
-                return thread.submit(build).result()
-        finally:
-            random.setstate(state)
-            np.random.set_state(numpy_state)
+        # Keras resets the names of layers in a thread without a graph, and here one is in use.
+        with unchanged_random_states(), ThreadPoolExecutor(1) as thread:
+            return thread.submit(build).result()
 
 
 class UserCalls(Calls):

@@ -21,18 +21,18 @@ from runner.restoration.weights_layout import Slots
 
 def name_variables(
     variables: list[tf.Variable],
-    known: Mapping[str, tf.Variable],
+    model_vars: Mapping[str, tf.Variable],
     training: Training | None = None,
 ) -> dict[str, tf.Variable]:
     """Returns name -> variable for all of `variables`.
 
     Args:
       variables: the graph's global variables.
-      known: the names of the model's variables, from `model_variables`. An optimizer's slot
-        `model/kernel_3/Adam` takes the known name of `model/kernel_3` as its prefix.
+      model_vars: the model's variables by name, from `model_variables`. An optimizer's slot
+        `model/kernel_3/Adam` takes the name of `model/kernel_3` here as its prefix.
       training: the training step, once it is built.
     """
-    by_op = {variable.op.name: name for name, variable in known.items()}
+    by_op = {variable.op.name: name for name, variable in model_vars.items()}
     state_names = training.state_names if training else {}
     named = {}
     for variable in variables:

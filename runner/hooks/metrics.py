@@ -30,7 +30,7 @@ Record: TypeAlias = Callable[[Mapping[str, float], int], None]
 
 
 class MetricsHook(ScheduledHook):
-    """Fetches scalars at the steps that a schedule names, and at no others.
+    """Records scalars at the steps that a schedule names.
 
     A schedule in seconds is checked before each step, as the values are fetched with it.
 
@@ -40,6 +40,9 @@ class MetricsHook(ScheduledHook):
       every: the schedule; an `end` in it has no effect.
       record: takes the values, as floats, and the step.
       clock: seconds from any origin; for tests.
+      one_kind_until: up to this step every step fetches the values, recorded or not. By default
+        only those steps fetch them that record them, which a session prepares as a second kind of
+        step.
 
     Raises:
       ValueError: when `every` is not a schedule, or `step` or a value not a scalar.
@@ -52,22 +55,25 @@ class MetricsHook(ScheduledHook):
         every: When,
         record: Record,
         clock: Clock = time.monotonic,
+        *,
+        one_kind_until: int = 0,
     ) -> None:
         super().__init__(step, every, clock=clock)
         for name, value in values.items():
             require_scalar(name, value)
-        self._values, self._record = values, record
+        self._values, self._record, self._one_kind_until = values, record, one_kind_until
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step, and the values where they are due."""
-        due = self._trigger.due(self._step + 1, self._clock())
-        return SessionRunArgs((self._step_after, dict(self._values) if due else {}))
+        self._due = self._trigger.due(self._step + 1, self._clock())
+        fetched = self._due or self._step < self._one_kind_until
+        return SessionRunArgs((self._step_after, dict(self._values) if fetched else {}))
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Records the values, if they were fetched."""
+        """Records the values, if they are due."""
         step, values = run_values.results
         self._step = int(step)
-        if values:
+        if self._due and values:
             self._record({name: float(value) for name, value in values.items()}, self._step)
 
 

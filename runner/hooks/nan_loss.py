@@ -20,7 +20,7 @@ class NanLossPolicy:
     """The reaction to a loss that is NaN or infinite.
 
     Attributes:
-      action: `raise`, the default, `stop` (training ends in good order) or `rollback`.
+      action: `raise`, the default, `stop` (training ends normally) or `rollback`.
       rollbacks: how many rollbacks come before an error, by default 3; with `count`, over the
         whole run, however often it resumes.
       scale: a float32 scalar by which the learning rate is multiplied; None, the default, leaves
@@ -148,8 +148,10 @@ class FiniteCheck:
         self._variables = {
             name: value for name, value in variables.items() if value.dtype.is_floating
         }
+        read = tf.compat.v1.get_default_graph().as_graph_element
         with tf.name_scope("finite_check"):
-            self._squares = {name: tf.nn.l2_loss(value) for name, value in self._variables.items()}
+            # Each variable has an operation that reads it, and a conversion would add another.
+            self._squares = {n: tf.nn.l2_loss(read(value)) for n, value in self._variables.items()}
 
     def non_finite(self, session: Session) -> list[str]:
         """Returns the names of the variables that hold NaN or infinity."""

@@ -56,7 +56,7 @@ class Fitter:
         if steps and isinstance(steps[-1], VocabularyRemap):
             last = steps.pop()
         shape = replace(piece, conversions=tuple(steps)).shape if last else after
-        if any(step.needs_initial for step in steps):
+        if steps and any(step.needs_initial for step in steps):
             raise ValueError("the rows of new tokens are known at the end alone: move tokens last")
         if after != variable.full_shape:
             if self._config.shape is ShapePolicy.init:

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing
@@ -27,8 +28,7 @@ from runner.restoration.target import Target
 from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """The tensors that a variable takes from a checkpoint, or notes on why it takes none."""
 
     piece: SourceTensor | None = None
@@ -75,13 +75,8 @@ def match(
     )
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """Tensors that give a variable, or a part of one, its value if the checkpoint has them all."""
-
-    variable: VariableSpec
-    names: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+# Tensors that give a variable, or a part of one, its value if the checkpoint has them all; notes.
+_Candidate: TypeAlias = tuple[VariableSpec, tuple[str, ...], tuple[str, ...]]
 
 
 class _Matcher:
@@ -129,8 +124,9 @@ class _Matcher:
 
     def _match(self, variable: VariableSpec) -> Match:
         # A slot or an average has the rules of the variable that it belongs to.
-        owner = self._owners.get(variable.full_name)
-        name = owner or variable.full_name
+        full_name = variable.full_name
+        owner = self._owners.get(full_name)
+        name = owner or full_name
         target = Target(
             name,
             variable.full_shape,
@@ -140,23 +136,23 @@ class _Matcher:
             has_conv1d=self._has_conv1d,
             read=self._translator.read,
         )
-        exact = self._translator.renames.exact(variable.full_name) if owner else None
+        exact = self._translator.renames.exact(full_name) if owner else None
+        address = self._addresses.get(name)
         expression, renamed = self._translator.expression(
-            tuple(dict.fromkeys((name, self._addresses.get(name, name)))), target, self._has, exact
+            (name, address) if address else (name,), target, self._has, exact
         )
         names = tuple(names_in(expression))
         if owner and exact is None:
-            names = tuple(tensor + variable.full_name.removeprefix(owner) for tensor in names)
-        for candidate in self._candidates(variable, names, renamed=renamed):
-            tensors = [tensor for name in candidate.names if (tensor := self._source.find(name))]
-            if len(tensors) == len(candidate.names):
-                piece, notes = self._fitter.fit(
-                    candidate.variable, tensors, expression, target=target
-                )
-                self.taken.update(piece.names if piece else ())
+            names = tuple(tensor + full_name.removeprefix(owner) for tensor in names)
+        for fitted, wanted, notes in self._candidates(variable, names, renamed=renamed):
+            tensors = [tensor for name in wanted if (tensor := self._source.find(name))]
+            if len(tensors) == len(wanted):
+                piece, more = self._fitter.fit(fitted, tensors, expression, target=target)
+                if piece:
+                    self.taken.update([tensor.name for tensor in tensors])
                 if not renamed:
-                    self._not_renamed.append(variable.full_name)
-                return Match(piece, (*candidate.notes, *notes))
+                    self._not_renamed.append(full_name)
+                return Match(piece, (*notes, *more))
         return self._miss(variable, names, renamed=renamed)
 
     @functools.cached_property
@@ -181,20 +177,20 @@ class _Matcher:
             averages = [moving_average(name, self._names) for name in names]
             if None not in averages:
                 averaged = tuple(filter(None, averages))
-                yield _Candidate(variable, averaged, ("its moving average",))
+                yield variable, averaged, ("its moving average",)
         if not self._needs_average(variable):
-            yield _Candidate(variable, names)
+            yield variable, names, ()
         if variable.partition is not None and len(names) == 1:
             # Some writers saved the parts one by one.
             part = replace(variable, partition=None)
-            yield _Candidate(part, (self._translator.renames.apply(variable.name),))
+            yield part, (self._translator.renames.apply(variable.name),), ()
         if variable.shared_by and not renamed:
             # The source's optimizer may keep it for another group of variables.
             leaf = re.sub(r"_\d+$", "", variable.full_name.rpartition("/")[2])
             like = re.compile(rf"(.*/)?{re.escape(leaf)}(_\d+)?")
             alike = [name for name in self._source.tensors if like.fullmatch(name)]
             if len(alike) == 1:
-                yield _Candidate(variable, (alike[0],), (f"the source's only {leaf}",))
+                yield variable, (alike[0],), (f"the source's only {leaf}",)
 
     def _miss(self, variable: VariableSpec, names: Sequence[str], *, renamed: bool) -> Match:
         averaged = self._needs_average(variable)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 REGEX = "re:"
+_WILDCARDS = frozenset("*?[")
 # The keys of a scaffold that map patterns over variables to what happens to their tensors.
 PATTERN_MAPS = ("convert", "transpose", "vocabulary")
 
@@ -57,15 +58,13 @@ def select(
     Raises:
       re.error: when a `re:` pattern is not valid.
     """
-    candidates = list(names)
+    candidates, addresses = list(names), addresses or {}
+    others = {name: addresses[name] for name in candidates if name in addresses}
     matched: dict[str, set[str]] = {}
     for pattern in (*include, *exclude):
-        compiled = compile_pattern(pattern)
-        matched[pattern] = {
-            name
-            for name in candidates
-            if compiled.fullmatch(name) or compiled.fullmatch((addresses or {}).get(name, name))
-        }
+        matches = compile_pattern(pattern).fullmatch
+        matched[pattern] = {*filter(matches, candidates)}
+        matched[pattern].update(name for name, address in others.items() if matches(address))
     included = frozenset().union(*(matched[pattern] for pattern in include))
     excluded = frozenset().union(*(matched[pattern] for pattern in exclude))
     unused = tuple(pattern for pattern in matched if not matched[pattern])
@@ -80,24 +79,39 @@ class FirstMatch(Generic[T]):
     """
 
     def __init__(self, values: Mapping[str, T]) -> None:
-        self._rules = [(key, self._compile(key), value) for key, value in values.items()]
+        self._values = {**values}
+        self._patterns = {key: pattern for key in values if (pattern := self._compile(key))}
+        self._names = values.keys() - self._patterns.keys()
+        self._order = {key: at for at, key in enumerate(values)}
         self._used: set[str] = set()
 
     def find(self, *names: str) -> T | None:
         """Returns the value of the first pattern that matches one of the whole names, or None."""
-        for key, pattern, value in self._rules:
+        # A table of a thousand names is looked up, not tried one by one.
+        exact = min(self._names.intersection(names), key=self._order.__getitem__, default=None)
+        for key, pattern in self._patterns.items():
+            if exact is not None and self._order[exact] < self._order[key]:
+                break
             for name in names:
                 if match := pattern.fullmatch(name):
                     self._used.add(key)
-                    return self._value(key, match, value)
-        return None
+                    return self._value(key, match, self._values[key])
+        return None if exact is None else self.exact(exact)
+
+    def exact(self, name: str) -> T | None:
+        """Returns the value of the rule for this whole name, None when there is no such rule."""
+        if name in self._values:
+            self._used.add(name)
+        return self._values.get(name)
 
     def unused(self) -> tuple[str, ...]:
         """Returns the patterns that no name has used so far."""
-        return tuple(key for key, *_ in self._rules if key not in self._used)
+        return tuple(key for key in self._values if key not in self._used)
 
-    def _compile(self, key: str) -> re.Pattern[str]:
-        return compile_pattern(key)
+    def _compile(self, key: str) -> re.Pattern[str] | None:
+        """Returns the expression for a pattern; None for a whole name."""
+        is_name = not key.startswith(REGEX) and _WILDCARDS.isdisjoint(key)
+        return None if is_name else compile_pattern(key)
 
     def _value(self, key: str, match: re.Match[str], value: T) -> T:
         return value
@@ -115,31 +129,23 @@ class Renames(FirstMatch[str]):
 
     def __init__(self, rules: Mapping[str, str]) -> None:
         super().__init__(rules)
-        for key, pattern, target in self._rules:
+        for key, pattern in self._patterns.items():
             try:
                 if key.startswith(REGEX):
                     # Matches the empty string, so that the replacement is checked without a name.
-                    re.sub(f"{pattern.pattern}|", target, "")
+                    re.sub(f"{pattern.pattern}|", rules[key], "")
             except IndexError as error:  # Unlike an unknown number, an unknown name of a group.
-                raise re.error(str(error), target) from error
+                raise re.error(str(error), rules[key]) from error
 
     def apply(self, name: str) -> str:
         """Returns the name in the checkpoint: by a rule, or else the same."""
         target = self.find(name)
         return name if target is None else target
 
-    def exact(self, name: str) -> str | None:
-        """Returns the target of the rule for this whole name, None when there is no such rule."""
-        for key, _, target in self._rules:
-            if key == name:
-                self._used.add(key)
-                return target
-        return None
-
-    def _compile(self, key: str) -> re.Pattern[str]:
+    def _compile(self, key: str) -> re.Pattern[str] | None:
         if key.startswith(REGEX):
             return compile_pattern(key)
-        return re.compile(re.escape(key) + ".*" * key.endswith("/"), re.DOTALL)
+        return re.compile(re.escape(key) + ".*", re.DOTALL) if key.endswith("/") else None
 
     def _value(self, key: str, match: re.Match[str], value: str) -> str:
         if key.startswith(REGEX):

@@ -21,7 +21,7 @@ from runner.config.choices import Collision, Expect, StateChoice
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem, nearest
 from runner.restoration.conversions import PadOrSlice, Reshape, Transpose
-from runner.restoration.matching import Matches, match
+from runner.restoration.matching import Match, Matches, match
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import bad_expression, bad_rules, some
 from runner.restoration.proof import Proof
@@ -31,7 +31,6 @@ from runner.restoration.variables import (
     StateClass,
     VariableSpec,
     assign_owners,
-    owners_of,
 )
 
 _DIRECTION = re.compile(r"(^|/)(forward|backward)_")
@@ -144,13 +143,13 @@ def make_plan(
       expect: a scaffold, or a pattern over variables -> how many of them must be restored.
     """
     states = {spec.full_name: spec.state for spec in variables}
-    shared_by = {spec.full_name: spec.shared_by for spec in variables}
+    shared_by = {spec.full_name: spec.shared_by for spec in variables if spec.shared_by}
     addresses = {spec.full_name: spec.address for spec in variables if spec.address}
     ownership = assign_owners(
         states, scaffolds, collision, shared_by=shared_by, addresses=addresses
     )
-    claimants = {spec.name: ownership.claims.get(spec.full_name, ()) for spec in variables}
-    owners = owners_of(states)
+    claimants = [ownership.claims.get(spec.full_name, ()) for spec in variables]
+    owners = ownership.owners
     matches: dict[str, Matches] = {}
     for scaffold, config in scaffolds.items():
         source, unusable = located.specs[scaffold], located.problems.get(scaffold)
@@ -159,12 +158,15 @@ def make_plan(
         elif source is None:
             matches[scaffold] = Matches({}, ())
         else:
-            claimed = [spec for spec in variables if scaffold in claimants[spec.name]]
+            claimed = [
+                spec for spec, by in zip(variables, claimants, strict=True) if scaffold in by
+            ]
             matches[scaffold] = match(
                 scaffold, config, source, variables=claimed, owners=owners, addresses=addresses
             )
     assignments = tuple(
-        _assignment(spec, claimants[spec.name], scaffolds, matches=matches) for spec in variables
+        _assignment(spec, by, scaffolds, matches=matches)
+        for spec, by in zip(variables, claimants, strict=True)
     )
     problems = [*ownership.problems, *(problem for m in matches.values() for problem in m.problems)]
     problems += _unmet(assignments, expect or {}, tuple(scaffolds), unusable=located.problems)
@@ -189,10 +191,12 @@ def _assignment(
 ) -> Assignment:
     if not claimants:
         return Assignment(variable)
-    candidates = [matches[scaffold].by_variable.get(variable.name) for scaffold in claimants]
-    known = [match for match in candidates if match is not None]
-    pieces = tuple(match.piece for match in known if match.piece)
-    notes = [note for match in known for note in match.notes]
+    pieces: list[SourceTensor] = []
+    notes: list[str] = []
+    for scaffold in claimants:
+        match = matches[scaffold].by_variable.get(variable.name, Match())
+        pieces += [match.piece] if match.piece else []
+        notes += match.notes
     if len(pieces) > 1:
         notes.insert(0, f"mean of {len(pieces)} checkpoints")
     config = scaffolds[claimants[0]]
@@ -200,7 +204,7 @@ def _assignment(
     return Assignment(
         variable,
         claimants[0],
-        pieces=pieces,
+        pieces=tuple(pieces),
         notes=tuple(dict.fromkeys(notes)),
         freeze_until_step=config.freeze_until_step if trains else 0,
         learning_rate_multiplier=config.learning_rate_multiplier if trains else 1.0,

@@ -13,7 +13,7 @@ from runner.config.schema import ScaffoldConfig
 from runner.config.spelling import override, yaml
 from runner.errors import Problem, nearest, ranked, similar
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
-from runner.restoration.patterns import PATTERN_MAPS, Renames, compile_pattern
+from runner.restoration.patterns import PATTERN_MAPS, FirstMatch, Renames
 from runner.restoration.rules import parse_rule
 
 # How many variables a problem names, each with the nearest name in the checkpoint.
@@ -188,7 +188,7 @@ def bad_rules(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
     for part in ("rename", *PATTERN_MAPS):
         for key, value in getattr(config, part).items():
             try:
-                Renames({key: value}) if part == "rename" else compile_pattern(key)
+                (Renames if part == "rename" else FirstMatch)({key: value})
             except re.error as error:
                 problems.append(bad_expression(f"scaffolds.{scaffold}.{part}", error))
     for key, value in config.rules.items():

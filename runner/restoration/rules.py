@@ -13,7 +13,7 @@ checkpoint.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.schema import ScaffoldConfig
@@ -83,19 +83,22 @@ class Rules:
     def match(self, names: Sequence[str]) -> tuple[Rule, dict[str, str]] | None:
         """Returns the rule for a variable, and the parts of its name; None without a rule."""
         return self._closest(
-            (rule, parts)
-            for rule in self._rules
-            for name in names
-            if (parts := rule.pattern.match(name)) is not None
+            [
+                (rule, parts)
+                for rule in self._rules
+                for name in names
+                if (parts := rule.pattern.match(name)) is not None
+            ]
         )
 
     def _closest(
-        self, matches: Iterable[tuple[Rule, dict[str, str]]]
+        self, matches: Sequence[tuple[Rule, dict[str, str]]]
     ) -> tuple[Rule, dict[str, str]] | None:
         """Returns the match that leaves the shortest rest of the name, and records its use."""
-        match = min(matches, key=lambda match: len(match[1]["rest"]), default=None)
-        if match is not None:
-            self._used.add(match[0].key)
+        if not matches:
+            return None
+        match = min(matches, key=lambda match: len(match[1]["rest"]))
+        self._used.add(match[0].key)
         return match
 
     def unused(self) -> tuple[str, ...]:
@@ -118,10 +121,12 @@ class Rules:
     def _module(self, path: str) -> str:
         """Returns the beginning of names in the checkpoint for a path that ends in `/`."""
         match = self._closest(
-            (rule, parts)
-            for rule in self._modules
-            if (parts := rule.pattern.match(path)) is not None
-            and all(parts[part] != path for part in rule.pattern.parts.values())
+            [
+                (rule, parts)
+                for rule in self._modules
+                if (parts := rule.pattern.match(path)) is not None
+                and all(parts[part] != path for part in rule.pattern.parts.values())
+            ]
         )
         source = _source(self._filled(*match)) if match else None
         return source.name if isinstance(source, Tensor) else path
@@ -149,7 +154,8 @@ class Translator:
     def __init__(self, config: ScaffoldConfig) -> None:
         self.renames = Renames(config.rename)
         self._rules = Rules(config.rules)
-        self._maps = {part: FirstMatch(getattr(config, part)) for part in PATTERN_MAPS}
+        maps = {part: getattr(config, part) for part in PATTERN_MAPS}
+        self._maps = {part: FirstMatch(rules) for part, rules in maps.items() if rules}
         self.read = functools.cache(read_vocabulary)
 
     def unused(self) -> dict[str, tuple[str, ...]]:
@@ -175,18 +181,19 @@ class Translator:
         Raises:
           ValueError: when a rule cannot be applied to it.
         """
-        maps = {part: rules.find(*names) for part, rules in self._maps.items()}
+        steps = {part: rules.find(*names) for part, rules in self._maps.items()}
         by_rule = None if exact else self._rules.find(names)
         renamed = exact or (None if by_rule else self.renames.find(*names))
-        unchanged = next((name for name in names if has(name)), names[0])
-        expression = by_rule or Tensor(unchanged if renamed is None else renamed)
         is_named = by_rule is not None or renamed is not None
+        if renamed is None:
+            renamed = next(filter(has, names), names[0])
+        expression = by_rule or Tensor(renamed)
         if isinstance(expression, Tensor):  # An expression with steps of its own says them all.
-            if maps["convert"] is not None:
-                expression = Step(maps["convert"], expression)
-            if maps["transpose"] is not None:
-                expression = Step("transpose", expression, tuple(maps["transpose"]))
-        if (vocabulary := maps["vocabulary"]) is not None:
+            if (conversion := steps.get("convert")) is not None:
+                expression = Step(conversion, expression)
+            if (axes := steps.get("transpose")) is not None:
+                expression = Step("transpose", expression, tuple(axes))
+        if (vocabulary := steps.get("vocabulary")) is not None:
             files = (vocabulary.old, vocabulary.new, vocabulary.axis)
             expression = Step("tokens", expression, files)
         return expanded(expression, target, has), is_named

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from runner.restoration.conversions import Conversion, Shape
 from runner.restoration.vocabularies import read_vocabulary
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """The variable that a conversion is built for.
 
     Attributes:

@@ -28,7 +28,7 @@ class StateClass(Enum):
     RANDOM_STATE = "random state"
 
 
-WARM_STARTED = frozenset({StateClass.WEIGHT, StateClass.BATCH_NORM})
+WARM_STARTED = (StateClass.WEIGHT, StateClass.BATCH_NORM)
 
 # The configuration's choice for each class. Random state is never part of a warm start.
 CHOICES: Mapping[StateClass, StateChoice] = {
@@ -105,12 +105,12 @@ class VariableSpec:
     @property
     def full_name(self) -> str:
         """The name that patterns and checkpoints use: the whole's for a part."""
-        return self.partition.name if self.partition else self.name
+        return (self.partition or self.tensor).name
 
     @property
     def full_shape(self) -> tuple[int, ...]:
         """The shape that checkpoints use: the whole's for a part."""
-        return self.partition.shape if self.partition else self.tensor.shape
+        return (self.partition or self.tensor).shape
 
 
 def classify(name: str, *, model: bool) -> StateClass:
@@ -170,11 +170,13 @@ class Ownership:
       claims: variable name -> the scaffolds whose checkpoints give its value, more than one only
         with `collision: mean`; the first is its owner. A variable that no scaffold claims is
         absent.
+      owners: slot or average -> the variable that it belongs to, see `owners_of`.
       problems: patterns that match nothing or are not valid, scaffolds that own nothing, and
         scaffolds that claim one variable and may not, or train it differently.
     """
 
     claims: Mapping[str, tuple[str, ...]]
+    owners: Mapping[str, str]
     problems: tuple[Problem, ...]
 
 
@@ -192,7 +194,7 @@ def assign_owners(
     the variables that it is for; `addresses`, variable -> its name within functional sub-models.
     """
     owners = owners_of(states)
-    claims: dict[str, list[str]] = {}
+    claims: dict[str, tuple[str, ...]] = {}
     problems: list[Problem] = []
     for scaffold, config in scaffolds.items():
         try:
@@ -203,7 +205,7 @@ def assign_owners(
             continue
         claimed = _claimed(config, matched, states, owners=owners, shared_by=shared_by or {})
         for name in claimed:
-            claims.setdefault(name, []).append(scaffold)
+            claims[name] = (*claims.get(name, ()), scaffold)
         if matched.unused:
             problems += [
                 _unmatched(scaffold, pattern, states, addresses or {}) for pattern in matched.unused
@@ -213,7 +215,8 @@ def assign_owners(
     problems += _collisions(claims, scaffolds, collision)
     chosen = {Collision.mean: slice(None), Collision.last: slice(-1, None)}
     part = chosen.get(collision, slice(1))
-    return Ownership({name: tuple(claims[name][part]) for name in claims}, tuple(problems))
+    claims = {name: claimants[part] for name, claimants in claims.items()}
+    return Ownership(claims, owners, tuple(problems))
 
 
 def _claimed(
@@ -231,18 +234,16 @@ def _claimed(
     is claimed by its class alone unless a pattern excludes it.
     """
     classes = [state for state in StateClass if CHOICES.get(state) in config.state]
+    wanted, unwanted = {*matched.selected}, {*matched.excluded}
+    wanted.update(name for name, owner in owners.items() if owner in matched.selected)
+    wanted.update(name for name, of in shared_by.items() if of and matched.selected.issuperset(of))
+    unwanted.update(name for name, owner in owners.items() if owner in matched.excluded)
     return [
         name
         for name, state in states.items()
-        if (
-            name in matched.selected
-            or owners.get(name) in matched.selected
-            or (bool(shared_by.get(name)) and matched.selected.issuperset(shared_by[name]))
-            or state is StateClass.GLOBAL_STEP
-        )
+        if (name in wanted or state is StateClass.GLOBAL_STEP)
+        and name not in unwanted
         and state in classes
-        and name not in matched.excluded
-        and owners.get(name) not in matched.excluded
     ]
 
 
@@ -263,7 +264,7 @@ def _unmatched(
 def _empty_classes(
     scaffold: str, config: ScaffoldConfig, claimed: Sequence[StateClass]
 ) -> list[Problem]:
-    present = {CHOICES[state] for state in claimed}
+    present = [choice for state, choice in CHOICES.items() if state in claimed]
     optional = _BY_DEFAULT if present else ()
     empty = [choice for choice in config.state if choice not in (*present, *optional)]
     if present and not empty:
@@ -280,14 +281,14 @@ def _empty_classes(
 
 
 def _collisions(
-    claims: Mapping[str, Sequence[str]],
+    claims: Mapping[str, tuple[str, ...]],
     scaffolds: Mapping[str, ScaffoldConfig],
     collision: Collision,
 ) -> Iterator[Problem]:
     """Yields a problem for each group of scaffolds that may not share their variables."""
     by_claimants: dict[tuple[str, ...], list[str]] = {}
     for name, claimants in claims.items():
-        by_claimants.setdefault(tuple(claimants), []).append(name)
+        by_claimants.setdefault(claimants, []).append(name)
     for claimants, names in by_claimants.items():
         shared = f"scaffolds {' and '.join(claimants)} claim the same variables: {some(names)}"
         if len(claimants) > 1 and collision is Collision.error:

@@ -20,8 +20,9 @@ from runner.session.fetches import operations_run
 # Longer steps gain nothing that can be measured, and may lose by one thread.
 LONGEST_S = 0.5e-3
 # Calls in the pool that tell whether the step is short. The shortest of them counts: a busy machine
-# lengthens the others, and the first one includes the optimization of the graph.
-SAMPLES = 20
+# lengthens the others, and the first one includes the optimization of the graph. A run of fewer
+# steps would not gain the 0.1 s that preparing the other way takes for a tiny Keras model.
+SAMPLES = 100
 # A look compares the medians of so many blocks of calls each way, in turns, so that both ways meet
 # the same load. The threads of the pool take tens of milliseconds to wake up: with blocks of 5
 # calls, 61 of 100 starts were wrong where the pool takes two thirds of the time.

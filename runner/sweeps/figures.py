@@ -160,6 +160,8 @@ def study_plots(study: optuna.Study, objectives: Sequence[Objective]) -> dict[st
         figures[f"objective_over_trials{end}"] = history
         if _comparable(study):
             figures[f"slices{end}"] = partial(plots.plot_slice, **arguments)
+        # Of one key, coordinates show what the slice shows, and all importance is its own.
+        if _comparable(study) and any(len(trial.params) > 1 for trial in _complete(study)):
             parallel = partial(plots.plot_parallel_coordinate, **arguments)
             figures[f"parallel_coordinates{end}"] = parallel
             arguments["target"] = _loss(index, objective)

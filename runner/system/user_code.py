@@ -8,6 +8,7 @@ experiment are left out. `RUNNER_FULL_ERROR=1` shows every frame.
 from __future__ import annotations
 
 import os
+import random
 import re
 import sysconfig
 import traceback
@@ -63,6 +64,19 @@ def staying() -> Iterator[None]:
     finally:
         if os.getcwd() != folder:
             os.chdir(folder)
+
+
+@contextmanager
+def unchanged_random_states() -> Iterator[None]:
+    """Restores the random states of Python and NumPy after the block."""
+    import numpy as np  # Most commands need not wait for it.
+
+    state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)
 
 
 @contextmanager

@@ -150,10 +150,13 @@ def _ready_op() -> tf.Tensor:
 
     TensorFlow's default reports them before the local initialisation, and once more with the local
     variables, which then have values. Two such operations take 2 s of processor time for ResNet-50
-    with Adam, this one 1 s.
+    with Adam, one 1 s; its selection of the names alone is 30 operations, this one's is 5.
     """
-    of_variables = tf.compat.v1.report_uninitialized_variables(tf.compat.v1.global_variables())
-    return tf.identity(of_variables)  # Unused, TensorFlow would complain of the tensor itself.
+    variables = tf.compat.v1.global_variables()
+    with tf.name_scope("uninitialized_variables"), tf.device("/cpu:0"):
+        initialized = tf.stack([tf.compat.v1.is_variable_initialized(v) for v in variables])
+        missing = tf.squeeze(tf.where(tf.logical_not(initialized)), [1])
+        return tf.gather([variable.op.name for variable in variables], missing)
 
 
 def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:

@@ -128,7 +128,7 @@ def test_a_synchronous_cluster_whose_tasks_are_killed_is_one_run_with_the_metric
     shutil.rmtree(source)
     os.kill(watched.pid("chief"), signal.SIGKILL)
     watched.wait(r"\[chief\] was killed by SIGKILL; it is started again, 0 times left")
-    watched.wait(r"\[chief\]   own checkpoint: pretrained sources not read")
+    watched.wait(r"\[chief\]   restores this run's checkpoint, and reads no pretrained one")
     watched.wait(r"\[chief\] cluster: trains from step 20")
     os.kill(watched.pid("ps 0"), signal.SIGKILL)
     watched.wait(r"\[ps 0\] serves", 2)

@@ -34,7 +34,7 @@ def test_the_example_is_killed_and_resumed_in_an_empty_folder(tmp_path: Path) ->
         command, cwd=empty, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "own checkpoint: pretrained sources not read" in done.stdout
+    assert "restores this run's checkpoint, and reads no pretrained one" in done.stdout
     assert "step 600  validation" in done.stdout
     # MLflow 3.8 and older leaves an empty `mlruns`.
     left = sorted(path.name for path in empty.iterdir() if path.name != "mlruns")

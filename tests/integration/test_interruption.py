@@ -75,7 +75,7 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
     assert run.load_record().status == delivered(case, "tiny")[0] == "KILLED"
 
     assert case.code() == 0, case.output()
-    assert case.output().count("own checkpoint: pretrained sources not read") == 2
+    assert case.output().count("restores this run's checkpoint, and reads no pretrained one") == 2
     assert not run.evaluation_due.exists()
     assert_same(twin, case, "tiny")
 

@@ -205,11 +205,11 @@ def pooled() -> keras.Model:
 
 
 class Examples:
-    """Endless batches of 7, 7 and 6 examples with labels; `kind` chooses their structure."""
+    """Endless batches of 7, 7 and 6 examples with labels; `kind` is their structure or size."""
 
     def __init__(self, kind: str = "", dtype: str = "float64") -> None:
         self.kind, self.dtype = kind, dtype
-        self.size = 10 if kind == "even" else 7
+        self.size = {"even": 10, "rest of one": 19}.get(kind, 7)
 
     def _examples(self) -> tf.data.Dataset:
         draw = np.random.default_rng(5)

@@ -80,7 +80,7 @@ def test_a_run_that_failed_is_continued_as_if_it_had_not(failed: Runs, undisturb
     (failed.directory().checkpoints / "checkpoint").unlink()
     _, lines = failed.run()
     assert lines[0] == f"tiny: resumes in {failed.directory().path}"
-    assert "pretrained sources not read" in lines[1]
+    assert "reads no pretrained one" in lines[1]
     assert (failed.steps(), failed.count()) == ([10, 20], 1)
     assert_same_result(undisturbed, failed)
 
@@ -308,5 +308,5 @@ def test_a_run_that_another_process_left_meanwhile_is_resumed(
     monkeypatch.setattr("runner.training.run.interrupted_run", lambda *arguments, **options: None)
     _, lines = failed.run()
     assert lines[0] == f"tiny: resumes in {failed.directory().path}"
-    assert "pretrained sources not read" in lines[1]
+    assert "reads no pretrained one" in lines[1]
     assert_same_result(undisturbed, failed)

@@ -15,7 +15,7 @@ from rich.console import Console
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import ClusterTask, start_server
 from runner.config.cluster_spec import addresses_by_type
-from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
+from runner.config.schema import AddressesConfig, ClusterConfig, DevicesConfig, TaskConfig
 from runner.console import Screen
 from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
@@ -43,7 +43,7 @@ class Signalling(Screen):
 class InProcess:
     """Servers of one cluster, whose configuration is the chief's."""
 
-    def __init__(self, workers: int, ps: int, **changes: Any) -> None:
+    def __init__(self, workers: int, ps: int, devices: int = 1, **changes: Any) -> None:
         found = free_addresses(workers + ps)
         self.cluster = ClusterConfig(
             workers=workers,
@@ -57,7 +57,9 @@ class InProcess:
         # A server lives as long as its process, and so do the variables on it: each test gets new
         # ones.
         self._targets = {
-            (kind, index): start_server(tiny(cluster=self.config(kind, index)))
+            (kind, index): start_server(
+                tiny(cluster=self.config(kind, index), devices=DevicesConfig(devices))
+            )
             for kind, hosts in spec.items()
             for index in range(len(hosts))
         }

@@ -106,7 +106,7 @@ def test_a_new_session_of_the_chief_clears_the_flags_of_the_one_before(
     with tf.Graph().as_default(), tf.compat.v1.Session(servers.target("chief"), config=config) as s:
         channel = Channel(servers.cluster)
         ready, released = ready_flags(2), released_flag(1)
-        clear = [flag.clear_op for flag in channel.of_session(2)]
+        clear = [flag.clear_op for flag in channel.session_flags(2)]
         s.run(clear)  # None of them is there yet.
         for flag in (channel.finished, channel.saved, channel.stop, channel.ended["worker0"]):
             flag.set(s)

@@ -116,7 +116,7 @@ def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
 
     with servers(partition_bytes=32) as cluster:
         lines = runs.run(tmp_path / "cut", cluster=cluster, **changes)
-    assert lines[1] == "  own checkpoint: pretrained sources not read"
+    assert lines[1] == "  restores this run's checkpoint, and reads no pretrained one"
     assert "cluster: trains from step 3" in lines
     for name in ("plain", "plain/Adam"):
         expected = runs.saved(tmp_path / "whole", name)

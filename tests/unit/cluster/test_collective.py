@@ -25,6 +25,7 @@ from runner.config.schema import (
     ClipConfig,
     ClusterConfig,
     ClusterMode,
+    DevicesConfig,
     RunConfig,
     ScaffoldConfig,
     TaskConfig,
@@ -205,6 +206,24 @@ def test_three_tasks_match_one_process(
             np.testing.assert_allclose(
                 values[name], value, rtol=tolerance, atol=tolerance * 0.1, err_msg=name
             )
+
+
+def test_devices_divide_the_part_of_each_task(in_process: Callable[..., InProcess]) -> None:
+    servers = in_process(2, 0, devices=2, mode=ClusterMode.collective)
+    changes = {**FLOAT64, "data": blobs(7)}
+    alone = Task(tiny(**changes), Replica())
+    together = Together(servers, **changes, devices=DevicesConfig(2))
+    assert "divide 4 examples: 2 each" in "\n".join(together.tasks[0].built.notes)
+    alone.begin()
+    together.do(Task.begin)
+    expected = alone.train()
+    for measured in together.do(Task.train):
+        for one, other in zip(measured, expected, strict=True):
+            assert one == pytest.approx(other, rel=1e-6)
+    weights = alone.values()
+    for values in together.do(Task.values):
+        for name, value in weights.items():
+            np.testing.assert_allclose(values[name], value, 1e-7, 1e-8, err_msg=name)
 
 
 def test_tasks_draw_other_random_numbers_from_the_chiefs_seeds(

@@ -42,7 +42,7 @@ class Both:
                 train_op=tf.no_op(), step=step.read_value(), values={"loss": tf.constant(0.5)}
             )
             self.channel = Channel(servers.cluster)
-            self._clear = [flag.clear_op for flag in self.channel.of_session(1)]
+            self._clear = [flag.clear_op for flag in self.channel.session_flags(1)]
         self.chief, self.worker = map(self._session, ("chief", "worker"))
 
     def _session(self, kind: str) -> Any:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from runner.config.cluster_spec import (
     addresses_by_type,
+    announced_name,
     announcing_tasks,
     in_use,
-    own_name,
     parameter_servers,
     read_tf_config,
     replica_index,
@@ -142,8 +142,8 @@ def test_tasks_have_names_places_and_addresses() -> None:
     assert parameter_servers(cluster()) == {"ps 0": "d:1"}
     assert addresses_by_type(cluster())["worker"] == ["b:1", "c:1"]
     assert announcing_tasks(cluster()) == ["worker0", "worker1", "evaluator"]
-    assert own_name(cluster("worker", 1)) == "worker1"
-    assert own_name(cluster("evaluator", 5)) == "evaluator"
+    assert announced_name(cluster("worker", 1)) == "worker1"
+    assert announced_name(cluster("evaluator", 5)) == "evaluator"
     assert [replica_index(cluster(kind, 1)) for kind in ("chief", "worker")] == [0, 2]
 
 

@@ -98,6 +98,8 @@ DOUBLE = 1e-12
 ROWS = {
     "regularizers, add_loss, metrics of layers": (config("dense"), DOUBLE),
     "convolutions, synchronised batch norm, masks": (config("norms"), DOUBLE),
+    "fewer examples than devices": (config("dense", "rest of one"), DOUBLE),
+    "batch norm of fewer": (config("norms", "rest of one"), DOUBLE),
     "recurrent, sparse gradients": (config("recurrent"), DOUBLE),
     "several inputs and outputs": (config("nested", "nested"), DOUBLE),
     "sample weights": (config("dense", "weighted"), DOUBLE),
@@ -216,6 +218,17 @@ def test_dropout_differs_between_devices_and_repeats_between_runs() -> None:
     assert losses[0] == losses[1]
     assert min(losses[0]) > 0.2, "both halves of the batch would have one mask"
     assert len({*losses[0]}) > 1
+
+
+def test_a_device_without_examples_adds_nothing_to_gradients() -> None:
+    several = train(on(config("norms", "rest of one"), 2))
+    assert all(np.isfinite(values).all() for values in several.variables.values())
+
+
+def test_epochs_are_counted_beside_a_model_on_another_device_than_the_first() -> None:
+    elsewhere = replace(config("dense", train=TrainConfig(epochs=2)), devices=DevicesConfig([1]))
+    with pytest.raises(ConfigError, match="the length of an epoch is not known"):
+        build_graph(elsewhere, "validation", train=True)
 
 
 def test_each_device_may_take_a_batch_of_the_data() -> None:

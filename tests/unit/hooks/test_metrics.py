@@ -93,6 +93,20 @@ def test_values_are_computed_and_recorded_at_their_steps_only(counter: Counter) 
         MetricsHook({"kernel": tf.zeros([3, 4])}, counter.step, 1, recorded)
 
 
+def test_the_first_steps_are_of_one_kind(counter: Counter) -> None:
+    fetched, recorded = list[int](), _Record()
+
+    class Fetches(MetricsHook):
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            super().after_run(run_context, run_values)
+            fetched.extend([self._step] if run_values.results[1] else [])
+
+    hook = Fetches({"v": counter.value}, counter.step, 3, recorded, one_kind_until=4)
+    counter.run([StopAtStepHook(7), hook])
+    assert fetched == [1, 2, 3, 4, 6]
+    assert [step for _, step in recorded] == [3, 6]
+
+
 def test_a_resumed_session_keeps_the_rhythm_and_rewinds(counter: Counter, tmp_path: Path) -> None:
     rewound: list[int] = []
     reached: list[int] = []

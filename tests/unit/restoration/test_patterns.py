@@ -76,6 +76,13 @@ def test_rules_that_no_name_used_are_known() -> None:
     assert renames.unused() == ("a/x", "re:c.*")
 
 
+def test_the_order_of_rules_decides_between_whole_names_and_patterns() -> None:
+    patterns = FirstMatch({"a": 1, "[ab]": 2, "b": 3, "c": 4})
+    assert [patterns.find(*names) for names in ("a", "b", "cb", "ca", "cd")] == [1, 2, 2, 1, 4]
+    assert patterns.unused() == ("b",)
+    assert patterns.find("[ab]") is None
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

@@ -66,7 +66,8 @@ def test_figures_are_of_what_there_is_and_one_that_cannot_be_drawn_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trials = [
-        _trial(number, 0.1 * number, values={"units": value}) for number, value in enumerate("abc")
+        _trial(number, 0.1 * number, values={"units": value, "seed": str(number)})
+        for number, value in enumerate("abc")
     ]
     (tmp_path / "slices.png").mkdir()
     plots = study_plots(study_of(trials, [LOSS]), [LOSS])
@@ -80,6 +81,12 @@ def test_figures_are_of_what_there_is_and_one_that_cannot_be_drawn_is_left_out(
     assert message.startswith("The figure slices is left out: [Errno ")
     names = [list(study_plots(study_of(some, [LOSS]), [LOSS])) for some in (TRIALS[:1], TRIALS[6:])]
     assert names == [["objective_over_trials", "learning_curves"], []]
+
+
+def test_one_key_has_no_coordinates_to_compare() -> None:
+    trials = [_trial(number, 0.1 * number, values={"seed": str(number)}) for number in range(3)]
+    names = list(study_plots(study_of(trials, [LOSS]), [LOSS]))
+    assert names == ["objective_over_trials", "slices", "learning_curves"]
 
 
 def test_figures_of_two_objectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

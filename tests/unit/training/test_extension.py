@@ -27,7 +27,7 @@ def test_an_extended_run_is_what_all_steps_at_once_are(cheap: Runs, tmp_path: Pa
     path = cheap.directory().path
     assert cheap.lines()[:2] == [
         f"tiny: resumes in {path}, extended to step 40",
-        "  own checkpoint: pretrained sources not read",
+        "  restores this run's checkpoint, and reads no pretrained one",
     ]
     assert (cheap.record().status, cheap.record().settings["train"]["steps"]) == ("FAILED", 40)
     _, lines = cheap.run(train=short(steps=40, checkpoint_every=10))

@@ -17,7 +17,7 @@ from runner.lifecycle import run_experiment
 from runner.training.run import Experiment, RunContext
 from tests.tiny.configs import tiny
 
-HERE = "tests.unit.graph.test_frozen_norms"
+HERE = "tests.unit.graph.test_batch_norm"
 
 
 class Data:

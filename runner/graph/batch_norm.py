@@ -1,17 +1,20 @@
-"""Batch-norm statistics of a batch that several devices share."""
+"""Batch-norm statistics: of a batch that several devices share, and of frozen scaffolds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError
-from runner.internals.keras import replaced_moments
+from runner.graph.experiment import Model
+from runner.internals.keras import layers_of, replaced_moments
 from runner.internals.tensorflow import set_input
+from runner.restoration.model_variables import keras_variables
 
 
 class JointMoments:
@@ -34,8 +37,11 @@ class JointMoments:
         self._calls: list[list[tuple[tf.Tensor, tf.Operation]]] = [[] for _ in devices]
         self._graph = tf.compat.v1.get_default_graph()
 
-    def on_device(self, index: int) -> AbstractContextManager[None]:
-        """Lets the layers that are called within use the statistics of all devices."""
+    def on_device(self, index: int, share: tf.Tensor) -> AbstractContextManager[None]:
+        """Lets the layers that are called within use the statistics of all devices.
+
+        `share` is the device's share of the examples; those of a device with none do not count.
+        """
 
         def moments(original: Callable[..., Any], layer: Any, inputs: tf.Tensor, mask: Any) -> Any:
             if not (self._always or layer.synchronized):
@@ -46,7 +52,7 @@ class JointMoments:
                     "the devices exchange statistics once for every layer of a call",
                     "set devices.sync_batch_norm=false",
                 )
-            local = _local_moments(layer, inputs, mask)
+            local = _local_moments(layer, inputs, mask, share)
             stand_in = tf.identity(tf.stack([local] * len(self._devices)))
             self._calls[index].append((local, stand_in.op))
             return _combined(stand_in, keras.backend.epsilon() if mask is not None else 0.0)
@@ -57,19 +63,19 @@ class JointMoments:
         """Connects every stand-in with the statistics of all devices."""
         for calls in zip(*self._calls, strict=True):
             with tf.device(self._devices[0]):
-                of_devices = tf.stack([local for local, _ in calls])
+                all_moments = tf.stack([local for local, _ in calls])
             for _, stand_in in calls:
-                set_input(stand_in, 0, of_devices)
+                set_input(stand_in, 0, all_moments)
 
 
-def _local_moments(layer: Any, inputs: tf.Tensor, mask: Any) -> tf.Tensor:
+def _local_moments(layer: Any, inputs: tf.Tensor, mask: Any, share: tf.Tensor) -> tf.Tensor:
     """Returns counts, means and mean squared deviations [3, channels]; zeros of no examples."""
     axes = [axis for axis in range(inputs.shape.rank) if axis != layer.axis % inputs.shape.rank]
     weights = tf.ones_like(inputs)
     if mask is not None:
         weights = tf.cast(mask, inputs.dtype)[..., tf.newaxis] * weights
         inputs = tf.where(weights > 0, inputs, 0)
-    count = tf.reduce_sum(weights, axes)
+    count = tf.reduce_sum(weights, axes) * tf.cast(tf.sign(share), inputs.dtype)
     mean = tf.math.divide_no_nan(tf.reduce_sum(inputs, axes), count)
     shape = [1] * inputs.shape.rank
     shape[layer.axis] = -1
@@ -86,3 +92,39 @@ def _combined(moments: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor]
     count = tf.reduce_sum(counts, 0) + epsilon
     mean = tf.reduce_sum(counts * means, 0) / count
     return mean, tf.reduce_sum(counts * (deviations + tf.square(means - mean)), 0) / count
+
+
+def frozen_norms(model: Model, policies: Mapping[str, ScaffoldConfig]) -> dict[Any, bool]:
+    """Returns the batch-norm layers of frozen scaffolds, and whether their statistics stay.
+
+    `policies` maps the model's variables to the scaffolds that own them.
+    """
+    weights = keras_variables(model)
+    owners = {id(weight): policies[name] for name, weight in weights.items() if name in policies}
+    norms = {}
+    for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
+            scaffolds = [owners.get(id(weight)) for weight in layer.weights]
+            if scaffolds and all(scaffold and not scaffold.trainable for scaffold in scaffolds):
+                norms[layer] = not any(s.update_statistics for s in scaffolds if s)
+    return norms
+
+
+def statistics_notes(norms: Mapping[Any, bool]) -> Iterator[str]:
+    """Yields lines on what happens to the statistics of `frozen_norms`."""
+    for stays, what in ((True, "stay as they are"), (False, "follow the training data")):
+        if count := [*norms.values()].count(stays):
+            layers = f"{count} batch-norm layer{'s' * (count > 1)}"
+            yield f"frozen: the statistics of {layers} {what}"
+
+
+@contextmanager
+def as_frozen(norms: Sequence[Any]) -> Iterator[None]:
+    """Calls layers as Keras calls those with `trainable = False`, which keep their statistics."""
+    for norm in norms:
+        norm.trainable = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.trainable = True
