@@ -14,9 +14,9 @@ import itertools
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import ml_dtypes
@@ -32,6 +32,7 @@ from runner.checkpoints.reader import (
     TensorSpec,
     explained,
     is_count,
+    read_array,
     unreadable,
 )
 
@@ -41,6 +42,8 @@ _CHUNK = 4 << 20
 _MAX_DEPTH, _MAX_ENTRIES = 64, 50_000
 _HDF5 = "an HDF5 file"
 _WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
+# Where a dataset's values begin in the file, their shape and type.
+_Place: TypeAlias = tuple[int, tuple[int, ...], np.dtype[Any]]
 _KERAS3_ITERATIONS, _ITERATIONS = "optimizer/vars/0", ("iter", "iteration", "iterations")
 
 
@@ -52,6 +55,10 @@ class KerasWeightsReader(FileReader):
 
     format, what = "Keras weights", "a Keras weights file"
 
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._stamp, self._places = "", dict[str, _Place]()
+
     @contextlib.contextmanager
     def file(self) -> Iterator[h5py.File]:
         """Opens the HDF5 file."""
@@ -61,6 +68,7 @@ class KerasWeightsReader(FileReader):
     @contextlib.contextmanager
     def tensors(self) -> Iterator[Mapping[str, h5py.Dataset]]:
         """Opens the file and yields tensor name -> dataset."""
+        stamp = files.stamp(self.path)
         with self.file() as file:
             datasets = self.datasets(file)
             declared = sum(dataset.nbytes for dataset in datasets.values())
@@ -68,6 +76,10 @@ class KerasWeightsReader(FileReader):
                 raise ValueError("it holds no datasets; links to other files are not followed")
             if excess := archives.implausible(declared, files.size(self.path)):
                 raise ValueError(excess)
+            if file.driver != "fileobj":
+                places = {name: _place(dataset) for name, dataset in datasets.items()}
+                self._stamp = stamp
+                self._places = {name: place for name, place in places.items() if place}
             yield datasets
 
     def tensor_spec(self, name: str, entry: h5py.Dataset) -> TensorSpec:
@@ -89,6 +101,22 @@ class KerasWeightsReader(FileReader):
             layers = _layers(file)
             aliases = self.aliases(file, spec.tensors, layers)
         return replace(spec, aliases=aliases, layers=layers)
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """See `CheckpointReader.read`.
+
+        Values in one piece are read where they were when the file was last opened, if it is still
+        the same: HDF5 opens every dataset, which takes 5 times as long as reading a ResNet-50.
+        """
+        with explained(self.path, self.what):
+            is_same = files.stamp(self.path) == self._stamp
+        if not (is_same and self._places.keys() >= {*names}):
+            yield from super().read(names)
+            return
+        with explained(self.path, self.what), open(self.path, "rb") as file:
+            for name in names:
+                start, shape, dtype = self._places[name]
+                yield name, read_array(file, shape, dtype, start=start)
 
     def datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
         """Returns tensor name -> dataset, without following links."""
@@ -263,6 +291,15 @@ def _layers(file: h5py.File) -> dict[str, str]:
         if path.rpartition("/")[2] == "vars"
         and isinstance(name := file[path].attrs.get("name"), str)
     }
+
+
+def _place(dataset: h5py.Dataset) -> _Place | None:
+    """Returns where a file holds values in one piece and as in memory; None if it does not."""
+    start, dtype = dataset.id.get_offset(), dataset.dtype
+    if start is None or dtype.kind not in "biufc" or not dtype.isnative:
+        return None
+    as_in_memory = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
+    return (start, dataset.shape, dtype) if as_in_memory else None
 
 
 def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:

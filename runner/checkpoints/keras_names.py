@@ -42,13 +42,12 @@ def keras_paths(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) ->
       layers: group of a layer, e.g. `cnn/layers/conv2d`, -> the layer's name, e.g. `conv1`; the
         model's group is empty.
     """
+    in_groups: dict[str, list[str]] = {}
+    for name in sorted(tensors, key=lambda name: (len(name), name)):  # 2 comes before 10.
+        in_groups.setdefault(name.rpartition("/vars/")[0], []).append(name)
     candidates: dict[str, list[str]] = {}
     for group in layers:
-        prefix = f"{group}/vars/"
-        numbered = sorted(
-            (name for name in tensors if name.startswith(prefix)),
-            key=lambda name: name.removeprefix(prefix).zfill(9),
-        )
+        numbered = in_groups.get(group, [])
         integers = any("float" not in tensors[name].dtype for name in numbered)
         if not group or (integers and _class(group, layers) != "normalization"):
             # Quantized layers number their scales among the variables.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import Bundle, CheckpointReader
 from runner.config.choices import Initialize
 from runner.config.schema import CHIEF, PS
+from runner.internals.tensorflow import run_once
 from runner.restoration.conversions import Slice
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
@@ -110,7 +111,7 @@ class Restorer:
         )
         # With an `init_fn`, which may read any variable, nothing is left out.
         self._observed_inits = (
-            [*initializers, *together] if initialize is Initialize.all else self.init_op
+            [*initializers, *together] if initialize is Initialize.all else [self.init_op]
         )
 
     def warm_start(
@@ -122,11 +123,11 @@ class Restorer:
         init_fn: InitFunction | None,
     ) -> None:
         """Runs its initializers, unless `init_op` is their operation, and the others; restores."""
-        initial = self.init_op if init_fn is None else self._observed_inits
+        initial = [self.init_op] if init_fn is None else self._observed_inits
         if init_op is self.init_op:
-            session.run(initial, init_feed_dict)
+            run_once(session, initial, init_feed_dict)
         else:
-            session.run(initial)
+            run_once(session, initial)
             if init_op is not None:
                 session.run(init_op, init_feed_dict)
         if init_fn is not None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError
+from runner.internals.tensorflow import run_once
 from runner.restoration.engine import Backend
 from runner.restoration.plan import Assignment
 from runner.restoration.reading import converted_values
@@ -114,7 +115,8 @@ class SessionBackend(Backend):
     def assign(self, values: Mapping[str, NDArray[Any]]) -> None:
         """See `Backend.assign`."""
         targets = {name: self._targets[name] for name in values}
-        self._session.run(
+        run_once(
+            self._session,
             [target.operation for target in targets.values()],
             {target.tensor: values[name] for name, target in targets.items()},
         )

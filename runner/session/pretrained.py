@@ -14,6 +14,7 @@ from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, ConfigError, Problem
+from runner.internals.tensorflow import run_once
 from runner.restoration.conversions import Reshape, Slice
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
@@ -129,7 +130,7 @@ class PretrainedScaffolds:
         if functions:
             overwritten = set()  # A function may read any variable.
         for operation, feeds in inits.items():
-            session.run(necessary([operation], overwritten, inits), feeds)
+            run_once(session, necessary([operation], overwritten, inits), feeds)
         for function in functions:
             function(session)
         backend = SessionBackend(session, targets, variables={}, in_graph=in_graph)

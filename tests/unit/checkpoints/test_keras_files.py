@@ -10,7 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runner.checkpoints.keras_files import KerasArchiveReader, KerasH5Reader
+from runner.checkpoints.keras_files import (
+    KerasArchiveReader,
+    KerasH5Reader,
+    KerasWeightsReader,
+)
 from runner.checkpoints.keras_names import keras_paths
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import TensorSpec
@@ -28,6 +32,49 @@ def test_bfloat16_as_keras_writes_it(tmp_path: Path) -> None:
     ((_, read),) = reader.read(["w"])
     assert read.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(read, value)
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "contiguous": {"data": np.arange(6, dtype=np.float32).reshape(2, 3)},
+    "compressed": {"data": np.arange(6, dtype=np.float32), "compression": "gzip"},
+    "big-endian": {"data": np.arange(6, dtype=">f4")},
+    "booleans": {"data": np.array([True, False])},
+    "complex": {"data": np.array([1 + 2j], np.complex64)},
+    "scalar": {"data": np.float64(3)},
+    "empty": {"data": np.zeros((0, 3), np.float32)},
+    "strings": {"data": np.array([b"a", b"bc"])},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_reading_of_a_file_gives_its_values(layout: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.h5"
+    value = np.asarray(LAYOUTS[layout]["data"])
+    with h5py.File(path, "w", userblock_size=512) as file:  # Offsets begin after the block.
+        file.create_dataset("w", **LAYOUTS[layout])
+    reader = KerasWeightsReader(str(path))
+    reader.spec()
+    for _ in range(2):
+        ((_, read),) = reader.read(["w"])
+        np.testing.assert_array_equal(read, value)
+        assert (read.dtype.name, read.flags.writeable) == (value.dtype.name, True)
+
+
+def test_a_file_that_changed_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "w.h5"
+    with h5py.File(path, "w") as file:
+        file["w"], file["lost"] = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    reader = open_checkpoint(str(path))
+    reader.spec()
+    with h5py.File(path, "w") as file:
+        file["first"], file["w"] = np.zeros(100, np.float32), np.ones(4, np.float32)
+    ((_, read),) = reader.read(["w"])
+    np.testing.assert_array_equal(read, np.ones(4, np.float32))
+    with pytest.raises(CheckpointError, match="holds no tensor 'lost'"):
+        list(reader.read(["lost"]))
+    path.unlink()
+    with pytest.raises(CheckpointError, match="cannot be read as a Keras weights file"):
+        list(reader.read(["w"]))
 
 
 def test_what_is_not_in_the_file_is_not_read(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from runner.internals.tensorflow import (
     get_timestamped_export_dir,
     prepare_step,
     restored_seed,
+    run_once,
     session_config,
     set_input,
     slice_of,
@@ -92,6 +93,28 @@ def test_a_prepared_step_gives_values_and_the_errors_of_session_run(inline: bool
         with pytest.raises(tf.errors.InvalidArgumentError) as raised:
             step(np.float32("nan"))
         assert raised.value.op.name == "checked"
+
+
+def test_operations_run_once_with_feeds_and_the_errors_of_session_run() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        value = tf.placeholder(tf.float32, [])
+        variable = tf.get_variable("v", initializer=tf.debugging.check_numerics(value, "", "one"))
+        for fed in (np.array(2.0, np.float32), 3.0):
+            run_once(session, [variable.initializer, variable.initializer], {value: fed})
+            assert session.run(variable) == fed
+        run_once(session, [])
+        with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            run_once(session, [variable.initializer], {value: np.array(np.nan, np.float32)})
+        assert raised.value.op.name == "one"
+
+
+def test_nothing_is_left_of_operations_that_run_once() -> None:
+    released: list[Any] = []
+    release = tf.Session._Callable.__del__
+    with pytest.MonkeyPatch.context() as patch, tf.Graph().as_default(), tf.Session() as session:
+        patch.setattr(tf.Session._Callable, "__del__", lambda c: released.append(release(c)))
+        run_once(session, [tf.no_op()])
+        assert len(released) == 1
 
 
 def test_the_nodes_of_a_function_are_found_by_its_name() -> None:
