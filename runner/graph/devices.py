@@ -100,9 +100,9 @@ class Devices:
             f"other device, and {reduced:,} bytes of gradients back",
         ]
         if any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_of(model)):
-            batch = (
-                "the whole batch" if self.synchronized else "each device; the first one's are saved"
-            )
+            batch = "each device; the first one's are saved"
+            if self.synchronized:
+                batch = "the whole batch" if parts == 1 else "each task's part of the batch"
             notes.append(f"devices: batch-norm layers use the statistics of {batch}")
         return notes
 
