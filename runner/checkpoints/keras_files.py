@@ -78,8 +78,8 @@ class KerasWeightsReader(FileReader):
                 raise ValueError(excess)
             if file.driver != "fileobj":
                 places = {name: _place(dataset) for name, dataset in datasets.items()}
-                self._stamp = stamp
                 self._places = {name: place for name, place in places.items() if place}
+                self._stamp = stamp  # Last: another thread may read now.
             yield datasets
 
     def tensor_spec(self, name: str, entry: h5py.Dataset) -> TensorSpec:
@@ -294,7 +294,7 @@ def _layers(file: h5py.File) -> dict[str, str]:
 
 
 def _place(dataset: h5py.Dataset) -> _Place | None:
-    """Returns where a file holds values in one piece and as in memory; None if it does not."""
+    """Returns the place of values that the file holds in one piece and in NumPy's layout."""
     start, dtype = dataset.id.get_offset(), dataset.dtype
     if start is None or dtype.kind not in "biufc" or not dtype.isnative:
         return None

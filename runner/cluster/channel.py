@@ -24,6 +24,7 @@ from runner.config.keys import flatten
 from runner.config.masking import Mask
 from runner.config.schema import CHIEF, PS, ClusterConfig, RunConfig
 from runner.errors import ClusterError, Problem
+from runner.graph.devices import devices_of
 
 _Session: TypeAlias = tf.compat.v1.Session
 _Answer = TypeVar("_Answer")
@@ -238,7 +239,10 @@ def shared_settings(config: RunConfig) -> str:
     cluster = asdict(config.cluster)
     plain["cluster"] = {key: cluster[key] for key in _COMMON}
     if config.devices.batch is DeviceBatch["per_device"]:  # Their number decides the batch.
-        plain["devices"]["count"] = config.devices.count
+        count = config.devices.count
+        if count == "all":
+            count = devices_of(config.devices).batches
+        plain["devices"]["count"] = len(count) if isinstance(count, list) else count
     shown = Mask(config.tracking.mask, asdict(config)).settings(plain)
     return json.dumps({name: str(value) for name, value in flatten(shown).items()})
 

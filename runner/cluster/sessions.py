@@ -65,7 +65,7 @@ class ClusterTask:
         return self.config.cluster
 
     def wait(self, waiting: Callable[[], tuple[str, Problem] | None]) -> None:
-        """Waits, and prints for what, until `waiting` returns None.
+        """Waits until `waiting` returns None, and prints what it waits for.
 
         Args:
           waiting: returns what this task waits for, and the problem if that takes too long.

@@ -149,13 +149,13 @@ class Mask:
         # An absent value or a boolean reveals nothing.
         if value in (None, "") or isinstance(value, bool | dict | list):
             return False
-        return _names_secret(name.lower(), self._names)
+        return _is_secret_name(name.lower(), self._names)
 
 
 # The configurations of a run, its sources and the other trials of its sweep have the same keys.
 @lru_cache(maxsize=10_000)
-def _names_secret(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a dotted key, or one of its parts or those above it, matches a pattern."""
+def _is_secret_name(name: str, patterns: tuple[str, ...]) -> bool:
+    """Returns whether a dotted key, one of its parts, or a key above it matches a pattern."""
     parts = _parts(name)
     if parts[-1] == "_target_":
         return False  # The name of a class reveals nothing.

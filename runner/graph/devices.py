@@ -84,7 +84,7 @@ class Devices:
         return batch, waited
 
     def notes(self, model: Any, data: Any, source: TrainingInput, *, parts: int = 1) -> list[str]:
-        """Returns lines on the placement of the steps of a model, of a part of each batch."""
+        """Returns lines on how devices divide a step; `parts` tasks divide each batch."""
         if not self.several:
             return [f"devices: {name}" for name in self.names]
         batch_size = tf.nest.flatten(source.element_spec)[0].shape[0]

@@ -172,8 +172,8 @@ def _are_divisible(features: Any) -> bool:
 def _divided(features: Any, count: int) -> tuple[list[Any], list[Any]]:
     """Returns each device's share of the examples, and its features.
 
-    With fewer examples than devices some compute an example again, with the share 0: gradients of
-    batch norm and of convolutions are NaN without examples. What they return is left out.
+    With fewer examples than devices, the last ones repeat an example with the share 0, and their
+    outputs are dropped: without any example, gradients of batch norm and convolutions are NaN.
 
     The CPU divides, so that every device gets its part directly.
     """
@@ -226,7 +226,7 @@ def _total_losses(
 ) -> list[tf.Tensor]:
     """Returns the sum of the losses that layers added on all devices; empty without any.
 
-    A scalar is taken for a mean over examples, and weighted by the device's share of them, except
+    A scalar is treated as a mean over examples, and weighted by the device's share of them, except
     where it is one of `sums`.
     """
     total = []
@@ -270,14 +270,14 @@ def _update(
 
 def _joined(outputs: Sequence[Any], part: Any, shares: Sequence[tf.Tensor]) -> Any:
     """Returns the outputs of the whole batch; `part` are the features of the first device."""
+    present = [tf.cast(tf.sign(share), tf.int32) for share in shares[1:]]
 
     def concatenated(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
-        present = [tf.cast(tf.sign(share), tf.int32) for share in shares[1:]]
-        of_examples = [
+        rest = [
             piece[: tf.shape(piece)[0] * is_present]
             for piece, is_present in zip(pieces[1:], present, strict=True)
         ]
-        return tf.concat([pieces[0], *of_examples], 0)
+        return tf.concat([pieces[0], *rest], 0)
 
     if outputs[0] is None:
         return None

@@ -58,7 +58,7 @@ class Replica:
 
     Attributes:
       count: the number of copies, which share the batches.
-      parts: into how many parts each batch is divided.
+      parts: the number of tasks that divide each batch.
     """
 
     count = 1
@@ -116,7 +116,7 @@ class Replica:
 def part_of(batch: Any, index: int, count: int) -> tuple[Any, tf.Tensor]:
     """Returns one of `count` parts of a batch, and its share of the examples.
 
-    Parts differ by one example at most, the first ones are the larger. Of a batch with fewer
+    Parts differ by one example at most, and none is larger than the first. Of a batch with fewer
     examples than parts, the last parts repeat the last example and have the weight 0: no part is
     empty.
 
@@ -127,7 +127,7 @@ def part_of(batch: Any, index: int, count: int) -> tuple[Any, tf.Tensor]:
       count: how many there are.
     """
     size = _size(tf.nest.flatten(batch)[0])
-    # Rounded up, so that no part is empty before the first.
+    # Rounded up, so that the first part is never empty.
     start, stop = (-(-number * size // count) for number in (index, index + 1))
     least, most = (min, max) if isinstance(size, int) else (tf.minimum, tf.maximum)
     first = least(start, size - 1)

@@ -40,9 +40,8 @@ class MetricsHook(ScheduledHook):
       every: the schedule; an `end` in it has no effect.
       record: takes the values, as floats, and the step.
       clock: seconds from any origin; for tests.
-      one_kind_until: up to this step every step fetches the values, recorded or not. By default
-        only those steps fetch them that record them, which a session prepares as a second kind of
-        step.
+      one_kind_until: up to this step, every step fetches the values, recorded or not, so that the
+        session prepares one kind of step. By default, only the steps that record them do.
 
     Raises:
       ValueError: when `every` is not a schedule, or `step` or a value not a scalar.

@@ -151,13 +151,19 @@ def run_once(
 
     A session keeps what it prepares until it is closed, with the constants that its graph optimizer
     computes. Initial zeros are such constants; their variables share them until the first update
-    copies each. With Adam, 16 layers of 64 MB take their first step with a peak of 4,112 MiB, and
+    copies each. With Adam, 16 layers of 64 MB take their first step with a peak of 4,113 MiB, and
     5,266 if the session keeps their initialization. Only a callable can be released, which nothing
-    public makes. Remote sessions and feeds other than arrays are for `Session.run`.
+    public makes. Remote sessions, and feeds to be converted, are for `Session.run`.
     """
     targets, fed = list(dict.fromkeys(operations)), feeds or {}
-    arrays = all(isinstance(k, tf.Tensor) and isinstance(v, np.ndarray) for k, v in fed.items())
-    if session.sess_str or not arrays or not targets:
+    fit = all(
+        isinstance(tensor, tf.Tensor)
+        and isinstance(value, np.ndarray)
+        and value.dtype == tensor.dtype.as_numpy_dtype
+        and tensor.shape.is_compatible_with(value.shape)
+        for tensor, value in fed.items()
+    )
+    if session.sess_str or not fit or not targets:
         session.run(targets, fed)
     else:
         prepare_step(session, fed, [], targets, inline=False)(*fed.values())

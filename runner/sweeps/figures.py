@@ -160,7 +160,7 @@ def study_plots(study: optuna.Study, objectives: Sequence[Objective]) -> dict[st
         figures[f"objective_over_trials{end}"] = history
         if _comparable(study):
             figures[f"slices{end}"] = partial(plots.plot_slice, **arguments)
-        # Of one key, coordinates show what the slice shows, and all importance is its own.
+        # With one key, parallel coordinates repeat the slice plot, and its importance is 1.
         if _comparable(study) and any(len(trial.params) > 1 for trial in _complete(study)):
             parallel = partial(plots.plot_parallel_coordinate, **arguments)
             figures[f"parallel_coordinates{end}"] = parallel

@@ -153,10 +153,12 @@ def _ready_op() -> tf.Tensor:
     with Adam, one 1 s; its selection of the names alone is 30 operations, this one's is 5.
     """
     variables = tf.compat.v1.global_variables()
-    with tf.name_scope("uninitialized_variables"), tf.device("/cpu:0"):
-        initialized = tf.stack([tf.compat.v1.is_variable_initialized(v) for v in variables])
-        missing = tf.squeeze(tf.where(tf.logical_not(initialized)), [1])
-        return tf.gather([variable.op.name for variable in variables], missing)
+    with tf.name_scope("uninitialized_variables"):
+        # Without a device: TensorFlow places them with their variables, and would move these.
+        initialized = [tf.compat.v1.is_variable_initialized(variable) for variable in variables]
+        with tf.device("/cpu:0"):
+            missing = tf.squeeze(tf.where(tf.logical_not(tf.stack(initialized))), [1])
+            return tf.gather([variable.op.name for variable in variables], missing)
 
 
 def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:

@@ -131,7 +131,11 @@ TRACKING = TrackingConfig(uri=None, mask=MaskConfig(names=["*token"]))
 
 def test_tasks_may_have_other_devices_but_no_other_batches() -> None:
     require_agreement(tiny(devices=DevicesConfig(3)), shared_settings(tiny()))
-    two, three = (tiny(devices=DevicesConfig(count, DeviceBatch["per_device"])) for count in (2, 3))
+    two, others, three = (
+        tiny(devices=DevicesConfig(count, DeviceBatch["per_device"]))
+        for count in (2, ["cpu:2", 3], 3)
+    )
+    require_agreement(others, shared_settings(two))
     with pytest.raises(ClusterError, match=r"devices\.count is 3 here and 2 there"):
         require_agreement(three, shared_settings(two))
 

@@ -99,7 +99,7 @@ def test_operations_run_once_with_feeds_and_the_errors_of_session_run() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         value = tf.placeholder(tf.float32, [])
         variable = tf.get_variable("v", initializer=tf.debugging.check_numerics(value, "", "one"))
-        for fed in (np.array(2.0, np.float32), 3.0):
+        for fed in (np.array(2.0, np.float32), np.array(4.0), 3.0):
             run_once(session, [variable.initializer, variable.initializer], {value: fed})
             assert session.run(variable) == fed
         run_once(session, [])

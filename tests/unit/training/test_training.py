@@ -19,6 +19,7 @@ from runner.errors import (
     NonFiniteLossError,
     UserCodeError,
 )
+from runner.training import loop
 from tests.tiny.configs import tiny
 from tests.tiny.runs import Runs, disturbed, evaluations, short
 
@@ -210,3 +211,15 @@ def test_nan_in_a_source_that_must_be_finite_is_an_error(plain: Runs, tmp_path: 
         plain.run(scaffolds=_bias(tmp_path, np.nan, finite=True))
     assert plain.record().status == "FAILED"
     assert not plain.directory().has_checkpoint()
+
+
+def test_the_ready_check_leaves_a_variable_on_its_device() -> None:
+    with tf.Graph().as_default():
+        with tf.device("/cpu:1"):
+            tf.get_variable("v", [2])
+        ready, metadata = loop._ready_op(), tf.RunMetadata()
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+            options = tf.RunOptions(output_partition_graphs=True)
+            assert session.run(ready, options=options, run_metadata=metadata).tolist() == [b"v"]
+    devices = {node.name: node.device for part in metadata.partition_graphs for node in part.node}
+    assert devices["v"].endswith("CPU:1")
