@@ -96,9 +96,10 @@ class BundleReader(CheckpointReader):
 
     def bundle(self) -> Bundle:
         """See `CheckpointReader.bundle`."""
-        keys, known = self.keys, self._checksums
-        checksums = {name: known[key] for name, key in keys.items() if key in known}
-        return Bundle(self.prefix, keys, checksums)
+        checksums = {
+            name: self._checksums[key] for name, key in self.keys.items() if key in self._checksums
+        }
+        return Bundle(self.prefix, self.keys, checksums)
 
     @functools.cached_property
     def stored(self) -> Mapping[str, TensorSpec]:
@@ -142,7 +143,7 @@ class BundleReader(CheckpointReader):
                 # No type takes less than a byte an element.
                 if not entry.slices and _elements(entry.shape) > entry.size:
                     raise ValueError(f"{_shown(key)} has too few bytes for its shape")
-                # That of strings covers their lengths too.
+                # The checksum of strings covers their lengths too.
                 if not entry.slices and entry.dtype != tf.string.as_datatype_enum:
                     self._checksums[_shown(key)] = f"crc32c:{unmasked(entry.crc32c):08x}"
 

@@ -93,9 +93,9 @@ class ClusterTask:
         tasks, limit = servers(self.cluster), self.cluster.max_wait_secs
 
         def waiting() -> tuple[str, Problem] | None:
-            missing = unreachable(tasks)
-            problem = not_answering(tasks, missing, limit)
-            return (listed(tasks, missing), problem) if missing else None
+            if missing := unreachable(tasks):
+                return listed(tasks, missing), not_answering(tasks, missing, limit)
+            return None
 
         self.wait(waiting)
 

@@ -82,16 +82,17 @@ class Restorer:
         self._checksums: dict[str, str] = {}
         self._non_finite = NonFinite()
         readers = self._readers()
-        bundles = {name: bundle for name in readers if (bundle := readers[name].bundle())}
-        self._bundles = bundles
+        self._bundles = {name: bundle for name in readers if (bundle := readers[name].bundle())}
         in_graph = [
             assignment
             for assignment in plan.assignments
-            if restored_in_graph(assignment) and assignment.pieces[0].source in bundles
+            if restored_in_graph(assignment) and assignment.pieces[0].source in self._bundles
         ]
         self._in_graph: list[InGraph] = []
         if in_graph:
-            operation = restore_operation(in_graph, variables, bundles, on_value=self._on_value)
+            operation = restore_operation(
+                in_graph, variables, self._bundles, on_value=self._on_value
+            )
             self._in_graph.append(InGraph(operation, in_graph))
         initializers = [variable.initializer for variable in variables.values()]
         overwritten = {
@@ -158,9 +159,9 @@ class Restorer:
     def _on_value(self, assignment: Assignment, value: NDArray[Any]) -> None:
         (piece,) = assignment.pieces
         self._non_finite.on_tensor(piece.source, piece.names[0], value)
-        known = self._bundles[piece.source].checksums.get(piece.names[0])
-        whole = not piece.conversions
-        self._checksums[assignment.variable.name] = (whole and known) or checksum(value)
+        # A block of a tensor has another checksum than the whole.
+        stored = {} if piece.conversions else self._bundles[piece.source].checksums
+        self._checksums[assignment.variable.name] = stored.get(piece.names[0]) or checksum(value)
 
     def _readers(self) -> dict[str, CheckpointReader]:
         readers = {}
