@@ -49,9 +49,9 @@ PAGE: dict[str, tuple[str, ...]] = {
         "runner.CachedSession",
     ),
     "Experiments": (
-        "runner.graph.experiment.Data .*",
-        "runner.graph.experiment.Model",
-        "runner.graph.experiment.PerExample",
+        "runner.graph.contracts.Data .*",
+        "runner.graph.contracts.Model",
+        "runner.graph.contracts.PerExample",
         "runner.GraphSpec",
         "runner.TrainingInput",
     ),

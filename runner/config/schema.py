@@ -195,7 +195,7 @@ class RunConfig:
     # checkpoints come from have their own directories beside it.
     run_dir: str = field(default="runs/${name}", metadata=choices.RUN_DIR)
     # `_target_` of an object with `train()`, `validation()` and `test()`, and its arguments. Each
-    # returns a `tf.data.Dataset` of batches (`runner.graph.experiment.Data`).
+    # returns a `tf.data.Dataset` of batches (`runner.graph.contracts.Data`).
     data: dict[str, Any] = MISSING
     # `_target_` of a Keras model, or another callable (features, training) -> outputs, and its
     # arguments. Two keys are for the runner: `jit_compile: true` compiles model, loss and gradient

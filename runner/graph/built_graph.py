@@ -14,12 +14,11 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import Problem
+from runner.graph.averages import AveragedWeights
 from runner.graph.calls import Calls
-from runner.graph.eager_twin import EagerTwin
-from runner.graph.epochs import EpochMetrics
 from runner.graph.evaluation import Evaluation
-from runner.graph.input_pipeline import InputState
-from runner.graph.optimization import AveragedWeights
+from runner.graph.input_pipeline import InputState, TrainingInput
+from runner.graph.model_values import ModelValues
 from runner.graph.replica import Replica
 from runner.restoration.variables import VariableSpec
 from runner.restoration.weights_layout import Slots, WeightsLayout
@@ -43,11 +42,10 @@ class Training:
       learning_rate_scale: multiplies the learning rate; None when nothing can change it.
       averages: moving averages of the weights; None when there are none.
       epoch_length: the global steps of an epoch; None where nothing depends on epochs.
-      epoch: what callbacks see of an epoch; None without callbacks.
+      callback_state: by which checkpoints hold the state of callbacks, a string; None without any.
+      source: the training input; None where the graph is the user's.
       shared_state: name of a variable's operation -> names of the operations of the weights that
         share this variable of an optimizer.
-      state_names: operation's name of a variable of a Keras optimizer -> what it would be called by
-        one of TensorFlow's, see `runner.graph.keras_optimizer`.
       values_are_cheap: whether any step may compute `values`, as Keras's `fit` does at every step.
     """
 
@@ -63,9 +61,9 @@ class Training:
     learning_rate_scale: tf.Variable | None = None
     averages: AveragedWeights | None = None
     epoch_length: int | None = None
-    epoch: EpochMetrics | None = None
+    callback_state: tf.Variable | None = None
+    source: TrainingInput | None = None
     shared_state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    state_names: Mapping[str, str] = field(default_factory=dict)
     values_are_cheap: bool = False
 
     @property
@@ -102,7 +100,7 @@ class BuiltGraph:
       calls: the calls of user code in it.
       sizes: split -> number of examples; empty where the data do not report it.
       notes: lines on what the configuration replaces of a compiled model.
-      eager: builds the eager twin of a Keras model that trains; None for other graphs.
+      model: the Keras model whose steps the graph holds; None for other graphs.
       layout: returns where Keras saves the model's variables; None for a model that is not Keras's.
       slots: the variables of a Keras optimizer; None for any other optimizer.
       scaffold: what a user's graph adds to the start of a session, in a fresh start before
@@ -121,7 +119,7 @@ class BuiltGraph:
     calls: Calls
     sizes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    eager: Callable[[], EagerTwin] | None = None
+    model: ModelValues | None = None
     layout: Callable[[], WeightsLayout] | None = None
     slots: Slots | None = None
     scaffold: tf.compat.v1.train.Scaffold = field(default_factory=tf.compat.v1.train.Scaffold)

@@ -92,31 +92,3 @@ class Calls:
                     yield graph.get_operation_by_name("/".join(parts[count:]))
                 except KeyError:
                     continue
-
-
-def per_example(place: str, function: Any, labels: Any, outputs: Any) -> tf.Tensor:
-    """Returns the values of a loss or metric function; a metric's values are floats.
-
-    `place` is its key in the configuration, which becomes the name scope of its operations.
-    """
-    call = f"it was called with labels {_described(labels)}, outputs {_described(outputs)}"
-    with tf.name_scope(_NOT_IN_SCOPES.sub("_", place)), calling(place, call):
-        value = function(labels, outputs)
-        if value is None:
-            remedy = "end it with `return`"
-            raise UserCodeError(Problem(f"{place} returned None", "", remedy), "")
-        value = tf.convert_to_tensor(value)
-        # The mean of integers would be an integer, and booleans have none.
-        floats = place.startswith("loss") or value.dtype.is_floating
-        return value if floats else tf.cast(value, tf.float32)
-
-
-def _described(value: Any) -> str:
-    """Describes the types and shapes of tensors, e.g. `float32 [None, 8]`."""
-
-    def describe(tensor: Any) -> str:
-        shape = tensor.shape
-        return f"{tensor.dtype.name} {shape if shape.rank is None else shape.as_list()}"
-
-    described: Any = tf.nest.map_structure(describe, value)
-    return str(described).replace("'", "")

@@ -13,7 +13,6 @@ import tensorflow as tf
 from runner.config.schema import DevicesConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.parallel_call import ParallelCall, parallel_calls
 from runner.internals.keras import layers_of
 
 # Logical CPU devices share the cores, and are for trying out.

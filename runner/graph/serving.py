@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from runner.errors import ConfigError
 from runner.graph.built_graph import PredictionGraph, ServingGraph
-from runner.graph.experiment import features_of
+from runner.graph.contracts import features_of
 from runner.internals.keras import flatten_with_path
 
 SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY

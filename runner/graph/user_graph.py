@@ -30,11 +30,16 @@ from runner.graph.built_graph import (
 from runner.graph.calls import Calls
 from runner.graph.evaluation import SeparateEvaluation, separate_evaluation
 from runner.graph.graph_spec import GraphSpec
-from runner.graph.precision import new_graph
+from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import SIGNATURE, fed_predictions
-from runner.graph.training_step import rollback_count
-from runner.graph.variables import checkpoint_saver, name_variables, saved_as, variable_specs
+from runner.graph.variables import (
+    checkpoint_saver,
+    name_variables,
+    rollback_count,
+    saved_as,
+    variable_specs,
+)
 from runner.restoration.model_variables import which_train
 from runner.session.fetches import operations_for, operations_run
 from runner.system.user_code import (

@@ -127,6 +127,24 @@ def metrics_of(model: Any) -> list[Any]:
     return [*model.metrics, *(item for item in others if isinstance(item, keras.Metric))]
 
 
+def compiled_with(model: Any) -> dict[str, Any]:
+    """Returns the arguments that `keras.Model.compile` was last called with; empty without a call.
+
+    `get_compile_config` returns them serialised, which not all can be.
+    """
+    recorded = getattr(model, "_compile_config", None) if model.compiled else None
+    return dict(recorded.config) if recorded is not None else {}
+
+
+# The method by which an optimizer decays weights, with one learning rate for all.
+WEIGHT_DECAY = "_apply_weight_decay"
+
+
+def trained_by(optimizer: Any) -> list[Any]:
+    """Returns the variables that a Keras optimizer was built for, which nothing public lists."""
+    return list(optimizer._trainable_variables)
+
+
 def hand_over_losses(model: Any, scope: Any) -> None:
     """Makes what `add_loss` has added known within a `keras.StatelessScope`.
 

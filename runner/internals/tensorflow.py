@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -62,6 +63,16 @@ def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]
     return function.cached_definition.node_def if function is not None else ()
 
 
+def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
+    """Returns the graphs of the functions that a function's graph calls, and that these call.
+
+    A function's graph alone has the tracebacks of its operations, and nothing public returns it.
+    """
+    functions = getattr(graph, "_functions", {}).values()
+    inner = [each.graph for each in functions if getattr(each, "graph", None) is not None]
+    return [*inner, *(deeper for each in inner for deeper in inner_graphs(each))]
+
+
 def set_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
     """Gives an operation another input, of the same type and shape, before anything has run.
 
@@ -94,16 +105,35 @@ def restored_seed() -> Iterator[None]:
 def dataset_in_graph(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns an eager dataset as one of the default graph, whose position can be saved.
 
-    Nothing public takes an eager dataset into a graph. It may capture no variable or table.
+    Constants, tables and Python functions that its functions capture come along. Nothing public
+    takes an eager dataset into a graph.
     """
     if tf.is_symbolic_tensor(dataset._variant_tensor):
         return dataset  # It was made in the graph.
     with context.eager_mode():
-        serialized = dataset._as_serialized_graph().numpy()
-    # Stateful, because TensorFlow cannot fold a dataset into a constant, and would try.
-    definition = tf.compat.v1.py_func(lambda: serialized, [], tf.string, stateful=True)
-    variant = tf.raw_ops.DatasetFromGraph(graph_def=definition)
+        serialized = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=dataset._variant_tensor,
+            external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE.value,
+            strip_device_assignment=True,
+        ).numpy()
+    definition = tf.compat.v1.GraphDef.FromString(serialized)
+    clear_local_devices(definition)
+    (result,) = (node for node in definition.node if node.op == "_Retval")
+    source = result.input[0] if ":" in result.input[0] else f"{result.input[0]}:0"
+    definition.node.remove(result)
+    (variant,) = tf.import_graph_def(definition, return_elements=[source], name="dataset")
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def clear_local_devices(definition: tf.compat.v1.GraphDef) -> None:
+    """Clears the devices that TensorFlow has chosen for eager tensors, of nodes and functions.
+
+    A session has other names for them; those of `tf.py_function` it cannot even parse.
+    """
+    functions = (function.node_def for function in definition.library.function)
+    for node in itertools.chain(definition.node, *functions):
+        if "job:localhost" in node.device:
+            node.device = ""
 
 
 def slice_of(variable: tf.Variable) -> Any:
@@ -236,3 +266,55 @@ def init_singular_session(
     super(tf.compat.v1.train.SingularMonitoredSession, session).__init__(
         creator, hooks, should_recover=False, stop_grace_period_secs=stop_grace_period_secs
     )
+
+
+# How `tf.compat.v1.train.Optimizer` updates variables: its subclasses implement these methods, and
+# only `apply_gradients` calls them, which updates all variables with one learning rate.
+
+
+def create_tensorflow1_slots(
+    optimizer: tf.compat.v1.train.Optimizer, variables: Sequence[tf.Variable]
+) -> None:
+    """Creates the slots of variables, and what the optimizer keeps once."""
+    with tf.init_scope():
+        optimizer._create_slots(list(variables))
+
+
+def apply_tensorflow1(
+    optimizer: tf.compat.v1.train.Optimizer, gradient: Any, variable: tf.Variable
+) -> None:
+    """Updates one variable and its slots."""
+    optimizer._prepare()
+    if isinstance(gradient, tf.IndexedSlices):
+        optimizer._resource_apply_sparse_duplicate_indices(
+            gradient.values, variable, gradient.indices
+        )
+    else:
+        optimizer._resource_apply_dense(gradient, variable)
+
+
+def finish_tensorflow1(optimizer: tf.compat.v1.train.Optimizer) -> None:
+    """Updates what an optimizer keeps once, after all variables."""
+    optimizer._finish([], f"{optimizer.get_name()}_finish")
+
+
+def state_of_tensorflow1(
+    optimizer: tf.compat.v1.train.Optimizer, trained: Mapping[str, tf.Variable]
+) -> Iterator[tuple[tf.Variable, str]]:
+    """Yields the variables of an optimizer with the names that a graph of TensorFlow 1 gives them.
+
+    Args:
+      optimizer: the optimizer.
+      trained: name -> variable, of those that it trains.
+    """
+    for variable in optimizer._non_slot_variables():  # `variables()` has the slots too.
+        yield variable, _last_part(variable)
+    for slot_name in optimizer.get_slot_names():
+        for name, variable in trained.items():
+            slot = optimizer.get_slot(variable, slot_name)
+            if slot is not None:
+                yield slot, f"{name}/{_last_part(slot)}"
+
+
+def _last_part(variable: tf.Variable) -> str:
+    return variable.name.rpartition("/")[2].partition(":")[0]

@@ -1,0 +1,263 @@
+"""Compiles the model of a run, by `keras.Model.compile`, with what the configuration names.
+
+Where the configuration is silent, the model's own compilation stands.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from runner.config.composition import default_optimizer
+from runner.config.instantiation import References, build_target, locate_target
+from runner.config.schema import RunConfig
+from runner.errors import ConfigError, ranked
+from runner.graph.contracts import overrides
+from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
+from runner.internals.keras import compiled_with
+
+# Names that Keras resolves by the shapes of a batch, so that they stay names.
+_BY_SHAPE = {"loss": ("crossentropy", "ce"), "metric": ("accuracy", "acc")}
+
+
+def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> list[str]:
+    """Compiles a model with the optimizer, loss and metrics of a configuration.
+
+    Args:
+      config: the configuration.
+      model: the model, compiled or not.
+      step: the global step, for `${graph:global_step}` in the optimizer's configuration.
+
+    Returns:
+      Lines on what the configuration replaces of the model's own compilation.
+
+    Raises:
+      ConfigError: when one of them cannot be built, or none is there.
+    """
+    compiled = compiled_with(model)
+    chosen = {
+        "loss": config.loss is not None,
+        "metrics": bool(config.metrics or config.weighted_metrics),
+        "optimizer": _names_optimizer(config, compiled),
+        "model.jit_compile": "jit_compile" in config.model,
+    }
+    _require_loss(config, model)
+    _require_weighted(config.loss_weights, config.loss)
+    if not any(chosen.values()):
+        return list(_notes(config, model))
+    optimizer = _optimizer(config, step) if chosen["optimizer"] else compiled.get("optimizer")
+    arguments: dict[str, Any] = {
+        "loss": compiled.get("loss"),
+        "loss_weights": compiled.get("loss_weights"),
+        "metrics": compiled.get("metrics"),
+        "weighted_metrics": compiled.get("weighted_metrics"),
+        "jit_compile": config.model.get("jit_compile", compiled.get("jit_compile", False)),
+    }
+    if chosen["loss"]:
+        arguments |= {
+            "loss": resolved("loss", "loss", config.loss),
+            "loss_weights": config.loss_weights or None,
+        }
+    if chosen["metrics"]:
+        for group in ("metrics", "weighted_metrics"):
+            arguments[group] = _metrics(config, group)
+    replaced = [
+        f"{name}: from the configuration, instead of the compiled model's own"
+        for name, is_chosen in chosen.items()
+        if is_chosen and compiled.get(name) is not None
+    ]
+    keras.Model.compile(model, optimizer=optimizer, **arguments)
+    return [*replaced, *_notes(config, model)]
+
+
+def _names_optimizer(config: RunConfig, compiled: Mapping[str, Any]) -> bool:
+    """Whether the configuration's optimizer trains; the default does where there is no other."""
+    if compiled.get("optimizer") is None:
+        return True
+    return bool(config.optimizer) and config.optimizer != default_optimizer()
+
+
+def _optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Optimizer:
+    """Builds the configured optimizer; one of TensorFlow 1 becomes one of Keras.
+
+    Raises:
+      ConfigError: when it is no optimizer.
+    """
+    node = config.optimizer
+    if not node:
+        raise ConfigError.of(
+            "optimizer has no _target_",
+            "the model has none of its own: it is not compiled, or with optimizer=None",
+            "choose one, for example optimizer=adamw",
+        )
+    references = References({"graph": {"global_step": step}})
+    target = locate_target("optimizer", node)
+    if isinstance(target, type) and issubclass(target, tf.compat.v1.train.Optimizer):
+        return _tensorflow1_optimizer(node, references)
+    optimizer = build_target("optimizer", node, references)
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        return optimizer
+    raise ConfigError.of(
+        f"optimizer: {node['_target_']} is not an optimizer",
+        "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
+        "for example keras.optimizers.AdamW",
+    )
+
+
+def _tensorflow1_optimizer(
+    node: Mapping[str, Any], references: References
+) -> TensorFlow1Optimizer:
+    """Builds an optimizer of TensorFlow 1, whose rate Keras computes."""
+    rate = node.get("learning_rate")
+    if isinstance(rate, Mapping) and "_target_" in rate:
+        rate = build_target("optimizer.learning_rate", rate, references)
+    others = {name: value for name, value in node.items() if name != "learning_rate"}
+
+    def make(current: Callable[[], Any]) -> Any:
+        rates = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
+        names = {"graph": {"learning_rate": current}}
+        return build_target("optimizer", {**others, **rates}, References(names))
+
+    return TensorFlow1Optimizer(make, 0.0 if rate is None else rate)
+
+
+def _require_loss(config: RunConfig, model: keras.Model) -> None:
+    if config.loss is None and not (
+        model.compiled or overrides(model, "compute_loss") or overrides(model, "train_step")
+    ):
+        raise ConfigError.of(
+            "loss has no value",
+            "the model has none of its own, because it is not compiled",
+            "name one, such as loss=sparse_categorical_crossentropy",
+        )
+
+
+def _require_weighted(weights: Mapping[str, float], losses: Any) -> None:
+    """Raises a ConfigError for `loss_weights` of outputs without a loss."""
+    named = losses if isinstance(losses, Mapping) and "_target_" not in losses else {}
+    wrong = [name for name in weights if name not in named]
+    if wrong:
+        raise ConfigError.of(
+            f"loss_weights.{wrong[0]} weighs no loss",
+            "the configuration gives no loss to an output of that name",
+            "" if named else "write loss as a mapping from outputs to losses",
+            ranked(wrong[0], named),
+        )
+
+
+def _metrics(config: RunConfig, group: str) -> Any:
+    """Returns the argument of `keras.Model.compile` for `metrics` or `weighted_metrics`."""
+    by_output: dict[str, list[Any]] = {}
+    flat = []
+    for name, node in getattr(config, group).items():
+        key = f"{group}.{name}"
+        if isinstance(node, Mapping) and "_target_" not in node:
+            by_output[name] = [
+                _metric(metric_name, f"{key}.{metric_name}", metric_node)
+                for metric_name, metric_node in node.items()
+            ]
+        else:
+            flat.append(_metric(name, key, node))
+    if by_output and flat:
+        raise ConfigError.of(
+            f"{group} names metrics of outputs and others",
+            "as in Keras, metrics belong to outputs by name, or all to the only output",
+            f"write all as {group}.OUTPUT.NAME",
+        )
+    return by_output or flat or None
+
+
+def _metric(name: str, key: str, node: Any) -> Any:
+    """Returns a metric that reports itself by its name in the configuration."""
+    metric = resolved("metric", key, node)
+    if isinstance(metric, keras.metrics.Metric):
+        metric.name = name
+        return metric
+    if callable(metric):
+        return keras.metrics.MeanMetricWrapper(metric, name)
+    if metric != name:
+        raise ConfigError.of(
+            f"{key} is {metric}",
+            "Keras chooses the class by the shapes of a batch, and reports it by that name",
+            f"call it {metric}, or name a class such as keras.metrics.SparseCategoricalAccuracy by "
+            "`_target_`",
+        )
+    return metric
+
+
+def resolved(kind: str, key: str, node: Any) -> Any:
+    """Returns a loss or a metric, or for a loss a nested structure of them.
+
+    Raises:
+      ConfigError: when it cannot be built, or Keras knows no such name.
+    """
+    if isinstance(node, str):
+        return _named(kind, key, node)
+    if isinstance(node, Mapping) and "_target_" in node:
+        built = build_target(key, node)
+        if isinstance(built, functools.partial) and inspect.isclass(built.func):
+            raise ConfigError.of(
+                f"{key}: {node['_target_']} is a class, and `_partial_` is true",
+                "it would be constructed again for every batch",
+                "delete `_partial_`",
+            )
+        return built
+    if isinstance(node, Mapping):
+        return {name: resolved(kind, f"{key}.{name}", value) for name, value in node.items()}
+    if isinstance(node, list):
+        return [resolved(kind, f"{key}.{index}", value) for index, value in enumerate(node)]
+    return node
+
+
+def _named(kind: str, key: str, name: str) -> Any:
+    """Resolves a name as `keras.Model.compile` does; a name that needs shapes stays."""
+    if name.lower() in _BY_SHAPE[kind]:
+        return name
+    module: Any = keras.losses if kind == "loss" else keras.metrics
+    try:
+        measure = module.get(name)
+    except (ValueError, TypeError) as error:
+        names = [name for name in dir(module) if not name.startswith("_")]
+        raise ConfigError.of(
+            f"{key} is {name!r}",
+            f"Keras knows no {kind} of that name that needs no arguments",
+            "name a function or class of your own by `_target_`",
+            ranked(name, [*names, *_BY_SHAPE[kind]])[:5],
+        ) from error
+    return name if kind == "loss" else measure
+
+
+def _notes(config: RunConfig, model: keras.Model) -> Iterator[str]:
+    settings = {
+        "run_eagerly": model.run_eagerly,
+        "steps_per_execution": model.steps_per_execution != 1,
+    }
+    for name in (name for name, is_set in settings.items() if is_set):
+        yield f"{name}: no effect from compile, because a run makes single steps of a graph"
+    yield from _notes_on_logits(config.loss, model)
+    steps = [step for step in ("train_step", "test_step") if overrides(model, step)]
+    if steps:
+        yield f"steps: {type(model).__name__} has a {' and a '.join(steps)} of its own"
+
+
+def _notes_on_logits(loss: Any, model: keras.Model) -> Iterator[str]:
+    """Yields a line for each loss by name that takes probabilities and is given logits."""
+    if isinstance(model, keras.Sequential):
+        layers = {"": model.layers[-1]} if model.layers else {}
+    else:
+        names = getattr(model, "output_names", None) or []
+        known = {layer.name: layer for layer in model.layers}
+        layers = {name: known[name] for name in names if name in known}
+    for output, layer in layers.items():
+        name = loss.get(output) if isinstance(loss, Mapping) else loss
+        takes_probabilities = isinstance(name, str) and "crossentropy" in name.lower()
+        if takes_probabilities and getattr(layer, "activation", None) is keras.activations.linear:
+            yield (
+                f"loss: {name} takes probabilities, and {layer.name}, which has no activation, "
+                "gives logits: use a class of keras.losses with from_logits=true, or an activation"
+            )

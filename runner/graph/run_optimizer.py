@@ -1,0 +1,256 @@
+"""What a run adds to a Keras optimizer, before Keras traces a step that uses it.
+
+The methods `apply` and `update_step`, which every step of Keras or of one's own ends in, are
+wrapped on the instance: gradients are accumulated, combined over replicas and clipped, and each
+variable has a learning rate of its own. The optimizer computes everything else, as in `fit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from runner.config.schema import ClipConfig, RunConfig
+from runner.errors import ConfigError
+from runner.internals.keras import WEIGHT_DECAY, trained_by
+from runner.restoration.model_variables import tensorflow_variable
+
+# Takes the gradients of a step, in the order of the optimizer's variables, and returns others.
+Combine: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class TrainingPolicy:
+    """How a variable trains.
+
+    Attributes:
+      freeze_until_step: the first global step that changes it. Until then its learning rate is 0,
+        and its slots follow its gradients.
+      learning_rate_multiplier: multiplies the optimizer's learning rate, also in weight decay.
+    """
+
+    freeze_until_step: int = 0
+    learning_rate_multiplier: float = 1.0
+
+
+@dataclass
+class RunOptimizer:
+    """One Keras optimizer with what a run adds.
+
+    Args:
+      optimizer: the optimizer, not yet traced.
+      config: the run's configuration.
+      step: the global step.
+      policies: `id` of a TensorFlow variable -> its policy; others have the default.
+      rate_scale: multiplies every learning rate; None does not.
+      combine: combines the gradients of replicas; None where there is one.
+    """
+
+    optimizer: keras.optimizers.Optimizer
+    config: RunConfig
+    step: tf.Variable
+    policies: Mapping[int, TrainingPolicy]
+    rate_scale: tf.Variable | None = None
+    combine: Combine | None = None
+    _collected: list[Sequence[Any]] | None = field(default=None, init=False)
+    _applied_to: Sequence[Any] = field(default=(), init=False)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Wraps the optimizer's methods within the block, in which steps are traced.
+
+        Raises:
+          ConfigError: when the optimizer does not fit the run's keys.
+        """
+        optimizer = self.optimizer
+        # The one within a LossScaleOptimizer gets gradients of the loss itself.
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        wrapped = []
+        if any(vars(self.config.train.clip).values()):
+            wrapped.append((inner, "apply", self._apply_clipped))
+        if self.combine or self.config.train.accumulate > 1:
+            wrapped.append((optimizer, "apply", self._apply_combined))
+        if self.rate_scale is not None or any(
+            policy != TrainingPolicy() for policy in self.policies.values()
+        ):
+            self._require_rate(inner)
+            wrapped.append((inner, "update_step", self._update_step))
+            wrapped.append((inner, WEIGHT_DECAY, partial(self._decay, inner)))
+        for holder, name, method in wrapped:
+            setattr(holder, name, partial(method, getattr(holder, name)))
+        try:
+            yield
+        finally:
+            for holder, name in {(holder, name): None for holder, name, _ in wrapped}:
+                delattr(holder, name)
+
+    def set_averages(self) -> None:
+        """Makes the optimizer keep the averages that `train.ema_decay` asks for.
+
+        Raises:
+          ConfigError: when it is built already, or keeps some by itself.
+        """
+        self._set_averages(getattr(self.optimizer, "inner_optimizer", self.optimizer))
+
+    def _set_averages(self, inner: Any) -> None:
+        decay = self.config.train.ema_decay
+        if decay is None:
+            return
+        if inner.use_ema:
+            raise ConfigError.of(
+                "train.ema_decay is set, and optimizer.use_ema is true",
+                "both keep moving averages of the weights, and evaluation reads one of them",
+                "delete one of the two",
+            )
+        if inner.built:
+            raise ConfigError.of(
+                "train.ema_decay is set, and the model's optimizer has been built",
+                "an optimizer makes its averages when it is built",
+                "compile the model with use_ema=True instead",
+            )
+        inner.use_ema, inner.ema_momentum, inner.ema_overwrite_frequency = True, decay, None
+
+    def _require_rate(self, inner: Any) -> None:
+        freezes = any(policy.freeze_until_step for policy in self.policies.values())
+        if freezes and isinstance(inner, keras.optimizers.Ftrl):
+            raise ConfigError.of(
+                "freeze_until_step is set, and the optimizer is Ftrl",
+                "a frozen variable has the learning rate 0, by which Ftrl divides",
+                "use another optimizer, or trainable=false and a second run that starts from this",
+            )
+
+    def _apply_combined(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
+        if self._collected is not None:
+            self._applied_to = trainable_variables or trained_by(self.optimizer)
+            self._collected.append(list(grads))
+            return
+        if self.combine is not None:
+            grads = self.combine(list(grads))
+        original(grads, trainable_variables)
+
+    def _apply_clipped(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
+        original(clip(list(grads), self.config.train.clip), trainable_variables)
+
+    def _update_step(
+        self, original: Any, gradient: Any, variable: Any, learning_rate: Any
+    ) -> None:
+        factor = self._factor(variable)
+        if factor is not None:
+            learning_rate = learning_rate * tf.cast(factor, learning_rate.dtype)
+        original(gradient, variable, learning_rate)
+
+    def _decay(self, inner: Any, original: Any, variables: Sequence[Any]) -> None:
+        """Decays weights by the learning rate of each."""
+        decay = inner.weight_decay
+        if decay is None:
+            return
+        try:
+            for variable in variables:
+                factor = self._factor(variable)
+                inner.weight_decay = decay if factor is None else decay * factor
+                original([variable])
+        finally:
+            inner.weight_decay = decay
+
+    def _factor(self, variable: Any) -> tf.Tensor | None:
+        """Returns the factor of a variable's learning rate, a float32 scalar; None for 1."""
+        policy = self.policies.get(id(tensorflow_variable(variable)), TrainingPolicy())
+        factors = []
+        if policy.learning_rate_multiplier != 1.0:
+            factors.append(tf.constant(policy.learning_rate_multiplier))
+        if policy.freeze_until_step:
+            factors.append(tf.cast(self.step >= policy.freeze_until_step, tf.float32))
+        if self.rate_scale is not None:
+            factors.append(self.rate_scale.read_value())
+        factor = None
+        for other in factors:
+            factor = other if factor is None else factor * other
+        return factor
+
+
+def clip(gradients: Sequence[Any], bounds: ClipConfig) -> list[Any]:
+    """Returns the gradients within the bounds: by value, then by norm, then by global norm."""
+    indices = [index for index, gradient in enumerate(gradients) if gradient is not None]
+    clipped = [gradients[index] for index in indices]
+    if bounds.value is not None:
+        clipped = [tf.clip_by_value(value, -bounds.value, bounds.value) for value in clipped]
+    if bounds.norm is not None:
+        clipped = [tf.clip_by_norm(value, bounds.norm) for value in clipped]
+    if bounds.global_norm is not None:
+        clipped, _ = tf.clip_by_global_norm(clipped, bounds.global_norm)
+    by_index = dict(zip(indices, clipped, strict=True))
+    return [by_index.get(index) for index in range(len(gradients))]
+
+
+def accumulated(
+    step: Callable[[Any], Any], batches: Sequence[Any], optimizers: Sequence[RunOptimizer]
+) -> Any:
+    """Takes one step of several batches; each optimizer applies the mean of their gradients.
+
+    Args:
+      step: takes a training step of a batch.
+      batches: the batches; one is computed after the other, so that memory holds one.
+      optimizers: the optimizers that the step applies gradients with.
+
+    Returns:
+      What the last call of `step` returns.
+    """
+
+    def gradients_of(batch: Any) -> tuple[Any, list[list[Any]]]:
+        with _all_collecting(optimizers) as collected:
+            logs = step(batch)
+        if any(len(parts) > 1 for parts in collected):
+            raise ConfigError.of(
+                "train.accumulate is set, and the model's train_step updates several times",
+                "the gradients of several batches make one update",
+                "delete train.accumulate, and accumulate in train_step",
+            )
+        return logs, [parts[0] if parts else [] for parts in collected]
+
+    # Traced once, and called for each batch.
+    one_batch = tf.function(gradients_of, autograph=False)
+    logs: Any = None
+    totals: list[Sequence[Any]] = []
+    before: list[tf.Tensor] = []
+    for batch in batches:
+        with tf.control_dependencies(before):
+            later = tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+        logs, gradients = one_batch(later)
+        totals.append(gradients)
+        before = [tensor for tensor in tf.nest.flatten(gradients) if tensor is not None]
+    for index, optimizer in enumerate(optimizers):
+        summed = _sum([gradients[index] for gradients in totals])
+        if summed:
+            means = [None if value is None else value / len(batches) for value in summed]
+            optimizer.optimizer.apply(means, optimizer._applied_to)
+    return logs
+
+
+@contextmanager
+def _all_collecting(optimizers: Sequence[RunOptimizer]) -> Iterator[list[list[Sequence[Any]]]]:
+    collected: list[list[Sequence[Any]]] = [[] for _ in optimizers]
+    for optimizer, gradients in zip(optimizers, collected, strict=True):
+        optimizer._collected = gradients
+    try:
+        yield collected
+    finally:
+        for optimizer in optimizers:
+            optimizer._collected = None
+
+
+def _sum(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """Adds gradients up; sparse ones become dense."""
+    if not parts:
+        return []
+    return [
+        None
+        if all(value is None for value in values)
+        else tf.add_n([tf.convert_to_tensor(value) for value in values if value is not None])
+        for values in zip(*parts, strict=True)
+    ]
