@@ -13,7 +13,6 @@ They have in common:
   parameter servers.
 - `sessions`: a task's server, and creators of sessions that wait for the tasks they need.
 - `replica`: a task's copy of the graph, the servers of its variables, and the batches it reads.
-- `synchronous`: updates that combine one gradient per worker.
 
 In mode `collective` there are no parameter servers: every task holds the model.
 

@@ -87,12 +87,9 @@ class Chief(Coordinator):
 
     def hooks(self, run: OpenedRun) -> tuple[list[_Hook], list[_Hook]]:
         """Returns the hooks to run before all others, and those to run after them."""
-        creator = self._creator
-        first: list[_Hook] = [_StopWorkersHook(creator.channel, run.interruption.received)]
-        if self.replica.update is not None:
-            wait = self._cluster.recovery_wait_secs
-            first.append(self.replica.update.hook(lambda: creator.restarted, wait))
-        return first, [_TasksHook(creator.channel, run, self._cluster.grace_secs)]
+        channel = self._creator.channel
+        stopping = _StopWorkersHook(channel, run.interruption.received)
+        return [stopping], [_TasksHook(channel, run, self._cluster.grace_secs)]
 
     @contextmanager
     def session_scope(self, run: OpenedRun) -> Iterator[None]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import tensorflow as tf
 
-from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import Placement
 from runner.config.cluster_spec import replica_index
 from runner.config.schema import CHIEF, PS, ClusterConfig
 from runner.errors import ConfigError
-from runner.graph.optimization import Gradients
 from runner.graph.replica import Replica, VariablePlacement
 from runner.graph.variables import partition_of
 
@@ -28,14 +26,11 @@ class ClusterReplica(Replica):
 
     Attributes:
       count: how many copies there are; each reads separate batches.
-      update: the update that all workers make together, once the graph is built; None when updates
-        are asynchronous.
     """
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._cluster = cluster
         self.count = cluster.workers
-        self.update: SynchronousUpdate | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -91,22 +86,6 @@ class ClusterReplica(Replica):
         options = tf.data.Options()
         options.deterministic = True
         return dataset.with_options(options).shard(self.count, replica_index(self._cluster))
-
-    def shared_update(
-        self,
-        optimizer: tf.compat.v1.train.Optimizer,
-        gradients: Gradients,
-        change: Callable[[Gradients], Gradients],
-        *,
-        global_step: tf.Variable,
-    ) -> tf.Operation | None:
-        """Adds the update of all workers if `cluster.synchronous`; otherwise returns None."""
-        if not self._cluster.synchronous:
-            return None
-        self.update = SynchronousUpdate(
-            optimizer, gradients, change, global_step=global_step, cluster=self._cluster
-        )
-        return self.update.train_op
 
 
 class BySize:
