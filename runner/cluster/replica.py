@@ -10,9 +10,7 @@ import tensorflow as tf
 from runner.config.choices import Placement
 from runner.config.cluster_spec import replica_index
 from runner.config.schema import CHIEF, PS, ClusterConfig
-from runner.errors import ConfigError
 from runner.graph.replica import Replica, VariablePlacement
-from runner.graph.variables import partition_of
 
 # Operations that hold variables; by default lookup tables would be placed on the servers too.
 _VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
@@ -46,30 +44,6 @@ class ClusterReplica(Replica):
         )
         with tf.compat.v1.get_default_graph().device(device_of):
             yield
-
-    @contextmanager
-    def partitioned(self) -> Iterator[None]:
-        """Partitions large variables that `tf.compat.v1.get_variable` creates in it.
-
-        Raises:
-          ConfigError: when `cluster.partition_bytes` partitions no variable.
-        """
-        largest = self._cluster.partition_bytes
-        if largest is None:
-            yield
-            return
-        partitioner = tf.compat.v1.variable_axis_size_partitioner(largest)
-        scope = tf.compat.v1.get_variable_scope()
-        with tf.compat.v1.variable_scope(scope, partitioner=partitioner):
-            yield
-        if not any(map(partition_of, tf.compat.v1.global_variables())):
-            raise ConfigError.of(
-                f"cluster.partition_bytes is {largest}, and partitions no variable",
-                "it applies to larger variables that the model creates by "
-                "tf.compat.v1.get_variable when it is constructed; Keras never partitions",
-                "lower it, create large variables by get_variable, or use "
-                "cluster.placement=by_size alone",
-            )
 
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement:
         """Returns the devices of the named variables."""

@@ -138,9 +138,9 @@ def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Itera
 
 
 # Keys that have no effect without a cluster, besides those that have none with addresses.
-_OF_CLUSTERS = ("mode", "evaluator", "placement", "partition_bytes")
+_OF_CLUSTERS = ("mode", "evaluator", "placement")
 # Keys that have no effect without parameter servers.
-_OF_SERVERS = ("ps", "placement", "partition_bytes")
+_OF_SERVERS = ("ps", "placement")
 
 
 def _unused_problems(cluster: ClusterConfig) -> Iterator[Problem]:

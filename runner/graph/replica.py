@@ -68,10 +68,6 @@ class Replica:
         """Places what is added to the default graph within."""
         return nullcontext()
 
-    def partitioned(self) -> AbstractContextManager[object]:
-        """Cuts large variables that are made within by `tf.compat.v1.get_variable`."""
-        return nullcontext()
-
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the batches that this copy reads."""
         return dataset
