@@ -16,6 +16,7 @@ import tensorflow as tf
 from runner.cluster.channel import Announcement, Channel, left_flag, released_flag, unreachable
 from runner.cluster.collective import CollectiveReplica
 from runner.cluster.evaluator import follow_checkpoints
+from runner.cluster.local import report_begun
 from runner.cluster.peers import (
     CollectiveChiefSessionCreator,
     EndTogetherHook,
@@ -30,7 +31,6 @@ from runner.cluster.sessions import (
     session_config,
     start_server,
 )
-from runner.cluster.trial_link import report_begun
 from runner.cluster.worker import run_worker
 from runner.config.cluster_spec import is_cluster, is_collective, parameter_servers
 from runner.config.masking import Mask

@@ -75,16 +75,21 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     """Returns the configuration of a trial of a sweep, resolved as by `resolve`.
 
     Raises:
-      ConfigError: also if this process is a task of a cluster, because each task would sweep.
+      ConfigError: also if there is a cluster: each task would sweep.
     """
     resolved = resolve(config, environ)
+    if resolved.cluster.local:
+        raise ConfigError.of(
+            "cluster.local is true, in a sweep",
+            "a trial is one process",
+            "cluster=none; or start each trial as a separate run",
+        )
     if is_task(resolved.cluster):
         task = resolved.cluster.task
         raise ConfigError.of(
             f"this process is {task.type} {task.index} of a cluster, and is to sweep",
             "each task would sweep by itself, and no trial would have all of its tasks",
-            "cluster=local starts a cluster for each trial; on several machines start each "
-            "trial as a separate run",
+            f"unset {VARIABLE}; or start each trial as a separate run",
         )
     return resolved
 

@@ -337,32 +337,6 @@ def test_a_signal_to_all_tasks_at_once_loses_no_step(
     assert command.record("tiny/001").status == "KILLED"
 
 
-@pytest.mark.soak
-def test_the_trials_of_a_sweep_may_be_clusters(command: Command) -> None:
-    done = command.run(
-        *("-m", TINY, *LOCAL, "cluster.workers=1", "hydra/sweeper=optuna"),
-        *("hydra.sweeper.n_trials=2", "hydra/sweeper/pruner=median"),
-        "hydra.sweeper.pruner.n_startup_trials=1",
-        # The second is worse at its first evaluation already.
-        "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.worse_each_time}",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    parent, runs = command.sweep("tiny")
-    assert {name: run.info.status for name, run in runs.items()} == {
-        "tiny 001": "FINISHED",
-        "tiny 002": "KILLED",
-    }
-    assert "runner.pruned" in runs["tiny 002"].data.tags
-    trials = command.folder / "runs/sweeps/001/trials"
-    first, second = (json.loads((trials / f"000{number}.json").read_text()) for number in (0, 1))
-    assert (first["status"], second["status"]) == ("FINISHED", "PRUNED")
-    assert first["run_dir"].endswith("runs/tiny/001")
-    assert [step for step, _ in first["curve"]] == [10, 20]
-    assert [step for step, _ in second["curve"]] == [10]
-    assert set(first["metrics"]) == {"loss", "accuracy"}
-    assert json.loads(parent.data.tags["runner.sweep.best_run"]) == [first["run_dir"]]
-
-
 TASKS = ("chief", "chief", "worker 0", "worker 1", "ps 0", "ps 0", "ps 1")
 FAULTS = 25
 

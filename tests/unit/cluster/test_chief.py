@@ -24,9 +24,8 @@ import tensorflow as tf
 from runner.cluster import chief
 from runner.cluster.channel import Announcement, Channel, left_flag, released_flag
 from runner.cluster.chief import Chief, serve
-from runner.cluster.local import free_addresses
+from runner.cluster.local import BEGUN, free_addresses
 from runner.cluster.sessions import session_config
-from runner.cluster.trial_link import OBJECTIVE, has_begun
 from runner.cluster.worker import run_worker
 from runner.config.schema import (
     AddressesConfig,
@@ -92,7 +91,7 @@ def release(index: int, address: str, flag: Callable[[int], Announcement] = rele
 def test_partitioned_variables_are_warm_started_saved_and_resumed_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(OBJECTIVE, str(tmp_path / "objective"))
+    monkeypatch.setenv(BEGUN, str(tmp_path / "begun"))
     params = {"units": 2, "learning_rate": 0.01}
     changes = program("lstm", "counting", params, train={}, validation={"repeat": False})
     runs.run(tmp_path / "source", **changes, train=TrainConfig(steps=2))
@@ -109,7 +108,7 @@ def test_partitioned_variables_are_warm_started_saved_and_resumed_as_a_whole(
     made = runs.directory(tmp_path / "cut")
     with pytest.raises(InterruptedRunError), servers() as cluster:
         runs.run(tmp_path / "cut", cluster=cluster, **changes)
-    assert has_begun(os.environ)
+    assert (tmp_path / "begun").exists()
     assert not made.load_record().trained
     for file in (made.plan, made.plan_json, made.plan_html):
         assert "/job:ps/task:1" in file.read_text()
