@@ -162,8 +162,8 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
     config.graph_options.optimizer_options.do_function_inlining = True
     config.allow_soft_placement = True
     _lead_collectives(config, cluster)
-    if cluster.synchronous or is_collective(cluster):
-        # A step waits for other workers, which may never come.
+    if is_collective(cluster):
+        # A step waits for other tasks, which may never come.
         config.operation_timeout_in_ms = int(cluster.max_wait_secs * 1000)
     return config
 
@@ -256,15 +256,13 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
 
     Attributes:
       channel: in the default graph.
-      restarted: whether an earlier session had initialised the parameter servers when the newest
-        session was created.
     """
 
     def __init__(self, task: ClusterTask, run: str, **arguments: Any) -> None:
         cluster = task.cluster
         super().__init__(master=task.target, config=session_config(cluster), **arguments)
         self._task, self._run = task, run
-        self.channel, self.restarted = Channel(cluster), False
+        self.channel = Channel(cluster)
         self._clear = [flag.clear_op for flag in self.channel.session_flags(cluster.ps)]
         self._set_ready = [flag.set_op for flag in ready_flags(cluster.ps)]
         self._step = tf.compat.v1.train.get_global_step()
@@ -290,11 +288,11 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
     def _reset_servers(self) -> None:
         cluster = self._task.cluster
         with _Session(self._task.target, config=session_config(cluster)) as session:
-            self.restarted = bool(session.run(self._is_initialized))
+            restarted = bool(session.run(self._is_initialized))
             session.run(self._clear)
             self.channel.settings.set(session, shared_settings(self._task.config))
             self.channel.run.set(session, self._run)
-        if self.restarted and len(trainers(cluster)) > 1:
+        if restarted and len(trainers(cluster)) > 1:
             time.sleep(cluster.recovery_wait_secs)  # Steps in flight end meanwhile.
 
 

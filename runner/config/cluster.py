@@ -75,16 +75,21 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     """Returns the configuration of a trial of a sweep, resolved as by `resolve`.
 
     Raises:
-      ConfigError: also if this process is a task of a cluster, because each task would sweep.
+      ConfigError: also if there is a cluster: each task would sweep.
     """
     resolved = resolve(config, environ)
+    if resolved.cluster.local:
+        raise ConfigError.of(
+            "cluster.local is true, in a sweep",
+            "a trial is one process",
+            "cluster=none; or start each trial as a separate run",
+        )
     if is_task(resolved.cluster):
         task = resolved.cluster.task
         raise ConfigError.of(
             f"this process is {task.type} {task.index} of a cluster, and is to sweep",
             "each task would sweep by itself, and no trial would have all of its tasks",
-            "cluster=local starts a cluster for each trial; on several machines start each "
-            "trial as a separate run",
+            f"unset {VARIABLE}; or start each trial as a separate run",
         )
     return resolved
 
@@ -138,9 +143,9 @@ def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Itera
 
 
 # Keys that have no effect without a cluster, besides those that have none with addresses.
-_OF_CLUSTERS = ("mode", "evaluator", "synchronous", "backup", "placement", "partition_bytes")
+_OF_CLUSTERS = ("mode", "evaluator", "placement")
 # Keys that have no effect without parameter servers.
-_OF_SERVERS = ("ps", "synchronous", "backup", "placement", "partition_bytes")
+_OF_SERVERS = ("ps", "placement")
 
 
 def _unused_problems(cluster: ClusterConfig) -> Iterator[Problem]:
@@ -273,27 +278,13 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
         averaged, remedy = f"train.ema_decay is {train.ema_decay:g}", "train.ema_decay=null"
     elif config.optimizer.get("use_ema"):
         averaged, remedy = "optimizer.use_ema is true", "optimizer.use_ema=false"
-    if averaged and train.evaluate_ema and workers > 1 and not cluster.synchronous:
+    if averaged and train.evaluate_ema and workers > 1:
         yield Problem(
             f"{averaged} with train.evaluate_ema, and {workers} workers train",
             "while the chief evaluates, the averages replace the weights on the servers, and the "
             "other workers would train them",
             f"train.evaluate_ema=false evaluates the weights; or {remedy}",
         )
-    if cluster.backup > 0 and not cluster.synchronous:
-        yield Problem(
-            f"cluster.backup is {cluster.backup}, and cluster.synchronous is false",
-            "without synchronous updates no worker waits for another",
-            "cluster.synchronous=true, or cluster.backup=0",
-        )
-    elif cluster.backup >= workers > 0:
-        yield Problem(
-            f"cluster.backup is {cluster.backup}, and {workers} workers train",
-            "an update needs the gradient of one worker at least",
-            f"at most cluster.backup={workers - 1}",
-        )
-    if cluster.synchronous:
-        yield from _synchronous_problems(config)
 
 
 def _collective_problems(cluster: ClusterConfig, workers: int) -> Iterator[Problem]:
@@ -309,28 +300,4 @@ def _collective_problems(cluster: ClusterConfig, workers: int) -> Iterator[Probl
             "cluster.mode is collective, and cluster.workers is 1",
             "there is no other task to share a batch with",
             "cluster.workers=2 or more, or cluster=none",
-        )
-
-
-def _synchronous_problems(config: RunConfig) -> Iterator[Problem]:
-    cause = "one optimizer makes synchronous updates, in one place"
-    for name, scaffold in config.scaffolds.items():
-        if scaffold.freeze_until_step or scaffold.learning_rate_multiplier != 1.0:
-            yield Problem(
-                f"scaffolds.{name} has its own schedule, and cluster.synchronous is true",
-                cause,
-                f"delete freeze_until_step and learning_rate_multiplier of scaffolds.{name}, or "
-                "set cluster.synchronous=false",
-            )
-    if config.model.get("dtype_policy") == "mixed_float16":
-        yield Problem(
-            "model.dtype_policy is mixed_float16, and cluster.synchronous is true",
-            f"each worker would scale its loss differently, and {cause}",
-            "model.dtype_policy=mixed_bfloat16, or cluster.synchronous=false",
-        )
-    if config.train.ema_decay is not None:
-        yield Problem(
-            f"train.ema_decay is {config.train.ema_decay:g}, and cluster.synchronous is true",
-            f"every worker would move the averages at each update, and {cause}",
-            "train.ema_decay=null, or cluster.synchronous=false",
         )

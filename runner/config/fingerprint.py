@@ -85,9 +85,6 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
             _name_as_before(hook, config.train)
     if devices := _settings_of_devices(config.devices):
         plain["devices"] = devices
-    if config.cluster.synchronous:
-        # Not where the tasks are, nor how many: a run may resume with more of them.
-        plain["cluster"] = {"synchronous": True}
     for name, scaffold in plain["scaffolds"].items():
         for key in _CHECKS:
             del scaffold[key]

@@ -87,19 +87,10 @@ class ClusterConfig:
     evaluator: bool = False
     addresses: AddressesConfig = field(default_factory=AddressesConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
-    # True averages one gradient from each worker into one update; false lets each worker update
-    # independently.
-    synchronous: bool = False
-    # How many workers a synchronous update does not wait for.
-    backup: int = field(default=0, metadata=at_least(0))
     # How variables are spread over the parameter servers.
     placement: choices.Placement = choices.Placement.round_robin
-    # Partitions larger variables into parts of at most this many bytes; null partitions none.
-    # Applies to variables that a model creates with `tf.compat.v1.get_variable` when it is
-    # constructed, not to those of Keras.
-    partition_bytes: int | None = field(default=None, metadata=at_least(1, "null partitions none"))
     # How long a task waits for others, in seconds: for servers to respond, for the chief to prepare
-    # the model, and for a synchronous or collective update to complete.
+    # the model, and for a collective update to complete.
     max_wait_secs: float = field(default=1800.0, metadata=choices.WAIT)
     # How often a waiting task checks, in seconds.
     recovery_wait_secs: float = field(default=2.0, metadata=choices.WAIT)

@@ -153,14 +153,12 @@ def test_a_task_with_other_settings_is_refused() -> None:
         train=TrainConfig(steps=20, log_every=1, evaluate_every=10, checkpoint_every=1),
     )
     require_agreement(alike, of_chief)
-    own = tiny(
-        cluster=ClusterConfig(synchronous=True), data={**DATA, "size": 3}, tracking=TRACKING, seed=9
-    )
+    own = tiny(cluster=ClusterConfig(ps=2), data={**DATA, "size": 3}, tracking=TRACKING, seed=9)
     require_agreement(own, None)
     with pytest.raises(ClusterError) as error:
         require_agreement(own, of_chief)
     (problem,) = error.value.problems
     assert problem.state == (
-        "this task has other settings than the chief: cluster.synchronous is True here and False "
+        "this task has other settings than the chief: cluster.ps is 2 here and 1 "
         "there; data.size is 3 here and not set there; seed is 9 here and 0 there"
     )

@@ -10,7 +10,6 @@ import tensorflow as tf
 from runner.cluster.replica import ClusterReplica
 from runner.config.choices import Placement
 from runner.config.schema import ClusterConfig, TaskConfig
-from runner.errors import ConfigError
 from runner.graph.build import build_graph
 from tests.tiny.configs import PLAIN, tiny
 
@@ -44,9 +43,3 @@ def test_everything_else_is_on_the_task_itself() -> None:
     }
     assert places["IteratorV2"] == places["StatefulPartitionedCall"] == {"/job:worker/task:1"}
     assert places["VarHandleOp"] == {"/job:ps/task:0", "/job:ps/task:1"}
-
-
-def test_asking_for_parts_where_none_are_made_is_refused() -> None:
-    replica = ClusterReplica(cluster(partition_bytes=16))
-    with pytest.raises(ConfigError, match="partition_bytes is 16, and partitions no variable"):
-        build_graph(tiny(**PLAIN), "validation", train=True, replica=replica)

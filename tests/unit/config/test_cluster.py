@@ -16,10 +16,8 @@ from runner.config.schema import (
     ClusterConfig,
     ClusterMode,
     RunConfig,
-    ScaffoldConfig,
     TaskConfig,
     TrainConfig,
-    VariablesConfig,
 )
 from runner.errors import ConfigError
 from tests.tiny.configs import tiny
@@ -159,20 +157,14 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             ],
         ),
         (
-            {"cluster": ClusterConfig(local=True, workers=2, backup=2, synchronous=True)},
-            {},
-            ["cluster.backup is 2, and 2 workers train"],
-        ),
-        (
             {
                 "cluster": ClusterConfig(
-                    local=True, mode=COLLECTIVE, ps=2, synchronous=True, backup=1
+                    local=True, mode=COLLECTIVE, ps=2, placement=Placement.by_size
                 )
             },
             {},
             [
-                "cluster.ps is 2, cluster.synchronous is true, cluster.backup is 1, and "
-                "cluster.mode is collective",
+                "cluster.ps is 2, cluster.placement is by_size, and cluster.mode is collective",
                 "cluster.mode is collective, and cluster.workers is 1",
             ],
         ),
@@ -185,20 +177,6 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             {"cluster": ClusterConfig(mode=COLLECTIVE)},
             {},
             ["cluster.mode is collective, and there is no cluster"],
-        ),
-        (
-            {
-                "cluster": ClusterConfig(local=True, synchronous=True),
-                "scaffolds": {"body": ScaffoldConfig(VariablesConfig(["*"]), freeze_until_step=3)},
-                "model": {"_target_": "a.B", "dtype_policy": "mixed_float16"},
-                "train": TrainConfig(ema_decay=0.9),
-            },
-            {},
-            [
-                "scaffolds.body has its own schedule, and cluster.synchronous is true",
-                "model.dtype_policy is mixed_float16, and cluster.synchronous is true",
-                "train.ema_decay is 0.9, and cluster.synchronous is true",
-            ],
         ),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",

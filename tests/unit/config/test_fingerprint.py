@@ -72,7 +72,6 @@ CHANGES: dict[str, Callable[[RunConfig], None]] = {
     "missing": change_scaffold("missing", Missing.init),
     "overrides": change_scaffold("overrides", ["seed=1"]),
     "variables": change_scaffold("variables", VariablesConfig(["*"])),
-    "synchronous": lambda c: setattr(c.cluster, "synchronous", True),
     "batch of each device": lambda c: setattr(
         c, "devices", DevicesConfig(2, DeviceBatch["per_device"])
     ),
@@ -155,7 +154,6 @@ RECORDED = {
     ("digits_cnn",): "97673b14f26cd56c",
     ("lstm_cnn",): "d783d2001b9c5542",
     ("short_sequences",): "f28d5116b17ded14",
-    ("lstm_cnn", "cluster.synchronous=true", "cluster.local=true"): "7d89ed9fca37a1cb",
     (
         *("digits_cnn", "train.steps=7", "train.clip.norm=1.0", "mode=plan", "run_dir=/x"),
         "++scaffolds.a={variables:{include:['*']},state:[weights]}",
