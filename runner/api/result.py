@@ -82,7 +82,7 @@ class Result:
           RunnerError: when there is no such checkpoint, or the run has no Keras model.
         """
         from runner.checkpoints.locate import resolve
-        from runner.graph.eager_model import trained_model
+        from runner.graph.trained_model import trained_model
 
         which = which or ("best" if self.best else "latest")
         with unchanged_process(), python_objects(self.objects):

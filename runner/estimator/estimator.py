@@ -35,7 +35,7 @@ from runner.session.monitored_session import (
     MonitoredTrainingSession,
 )
 from runner.training.evaluation import step_of
-from runner.training.export import save_model
+from runner.graph.serving import save_model
 
 _Hooks = Iterable[tf.compat.v1.train.SessionRunHook]
 _InputFn = Callable[..., Any]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.config.schema import RunConfig
 from runner.errors import Problem
@@ -138,8 +140,6 @@ class ServingGraph:
       restorer: reads a checkpoint.
       saver: writes the variables of the SavedModel.
       main_op: prepares tables and local variables when the SavedModel is loaded.
-      nested: the `tf.TensorSpec`s of the features of a Keras model that takes several; None for
-        others. Such a model is called with the nested features by the endpoint `serve`.
     """
 
     graph: tf.Graph
@@ -147,7 +147,6 @@ class ServingGraph:
     restorer: tf.compat.v1.train.Saver
     saver: tf.compat.v1.train.Saver | None
     main_op: tf.Operation
-    nested: Any = None
 
 
 @dataclass(frozen=True)
@@ -199,17 +198,23 @@ class GraphMaker(ABC):
         """Builds the graph in which a run trains and evaluates: see `build.build_graph`."""
 
     @abstractmethod
-    def serving(self, checkpoint: str) -> ServingGraph:
-        """Builds the graph that `mode=export` exports, for the values of a checkpoint."""
-
-    @abstractmethod
-    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
-        """Builds the graph that predicts from features, for the values of a checkpoint.
-
-        A function of features is called in the graph that is built; its batches may have labels.
+    def save(self, checkpoint: str, folder: Path) -> None:
+        """Writes the SavedModel that `mode=export` exports, with the values of a checkpoint.
 
         Raises:
-          ConfigError: when the graph takes no such features, or has no predictions.
+          ConfigError: when the checkpoint does not fit, or there is nothing to serve.
+        """
+
+    @abstractmethod
+    def predictions(
+        self, features: Features, checkpoint: str
+    ) -> Iterator[Mapping[str, NDArray[Any]]]:
+        """Yields the predictions of batches of features, by name, with a checkpoint's values.
+
+        A function of features returns their batches, which may have labels.
+
+        Raises:
+          ConfigError: when there are no such features, or no predictions.
         """
 
     @abstractmethod

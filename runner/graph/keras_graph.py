@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.config.schema import RunConfig
 from runner.config.validation import require_objective
+from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
 from runner.graph.built_graph import BuiltGraph, Features, GraphMaker, Training
 from runner.graph.class_weights import weighted_by_class
@@ -27,6 +30,7 @@ from runner.graph.traces import SessionCopy, Trace, tables_of
 from runner.graph.variables import (
     checkpoint_saver,
     keras_slots,
+    ROLLBACKS,
     rollback_count,
     saved_as,
     variable_specs,
@@ -34,6 +38,9 @@ from runner.graph.variables import (
 from runner.internals.tensorflow import dataset_in_graph
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
 from runner.restoration.weights_layout import weights_layout
+
+CALLBACKS = "callbacks"
+"""The variable by which checkpoints hold the state of callbacks."""
 
 
 class KerasGraph(GraphMaker):
@@ -71,6 +78,21 @@ class KerasGraph(GraphMaker):
                 return session.built(graph, training, evaluation)
 
 
+    def save(self, checkpoint: str, folder: Path) -> None:
+        """Writes the forward pass."""
+        keras_serving.save(self.config, checkpoint, folder)
+
+    def predictions(
+        self, features: Features, checkpoint: str
+    ) -> Iterator[Mapping[str, NDArray[Any]]]:
+        """Yields what the model's `predict_step` returns."""
+        return keras_serving.predictions(self.config, features, checkpoint)
+
+    def example(self) -> Mapping[str, Any]:
+        """Returns the features of the first example of the test split."""
+        return keras_serving.example(self.config)
+
+
 class _InSession:
     """A program's steps in the default graph.
 
@@ -105,6 +127,7 @@ class _InSession:
         self._copy = SessionCopy(
             named, tables_of(program.model), zeros=self._zeros(), local=local
         )
+        self._brought = program.brought_along()
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
@@ -199,7 +222,7 @@ class _InSession:
         }
         variables |= {"global_step": step}
         if training is not None:
-            extra = {"rollbacks": training.rollbacks, "callbacks": training.callback_state}
+            extra = {ROLLBACKS: training.rollbacks, CALLBACKS: training.callback_state}
             variables |= {name: value for name, value in extra.items() if value is not None}
         weights = keras_variables(model)
         model_variables = {name: variables[name] for name in self._weights}
@@ -256,7 +279,7 @@ class _InSession:
 
     def _initializers(self) -> dict[str, str]:
         """Returns name -> how a variable gets its first value."""
-        brought = dict.fromkeys(self._program.brought_along(), "the model's own value")
+        brought = dict.fromkeys(self._brought, "the model's own value")
         states = {**self._optimizer, **self._metrics}
         return {**dict.fromkeys(states, "Zeros"), **initializers(self._program.model), **brought}
 
@@ -293,4 +316,4 @@ class _InSession:
 
 def _callback_state() -> tf.Variable:
     """Adds the variable by which checkpoints hold the state of callbacks."""
-    return tf.compat.v1.get_variable("callbacks", initializer="", trainable=False)
+    return tf.compat.v1.get_variable(CALLBACKS, initializer="", trainable=False)

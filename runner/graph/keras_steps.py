@@ -23,7 +23,8 @@ from runner.restoration.model_variables import addresses, keras_variables, which
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
 
-SCALE, ROLLBACKS = "learning_rate_scale", "rollbacks"
+SCALE = "learning_rate_scale"
+"""The variable by which rollbacks multiply every learning rate."""
 
 
 class KerasSteps:
@@ -77,11 +78,7 @@ class KerasSteps:
         """
         model, config = self._model, self._config
         self._require_trained()
-        for optimizer in self._optimizers:
-            optimizer.set_averages()
-        if not self._program.takes_steps and model.optimizer is not None:
-            if not model.optimizer.built:
-                model.optimizer.build(model.trainable_variables)
+        self._set_up_optimizers()
         named = self._named("train_step")
 
         def step(*batches: Any) -> Any:
@@ -109,6 +106,12 @@ class KerasSteps:
                 'return them by name, such as {"loss": loss}',
             )
         return trace
+
+    def build_optimizers(self, spec: Any) -> None:
+        """Creates the variables of the optimizers, by tracing where only a step creates them."""
+        self._set_up_optimizers()
+        if not all(each.optimizer.built for each in self._optimizers):
+            self.train(spec)
 
     def test(self, spec: Any) -> Trace | None:
         """Traces the evaluation of batches of `spec`; None where the model cannot evaluate."""
@@ -141,6 +144,14 @@ class KerasSteps:
     def state(self) -> dict[str, tf.Variable]:
         """Returns name -> variable of what the run adds to the program."""
         return {} if self.scale is None else {SCALE: self.scale}
+
+    def _set_up_optimizers(self) -> None:
+        if self._config.train.ema_decay is not None:
+            for optimizer in self._optimizers:
+                optimizer.set_averages()
+        model = self._model
+        if not self._program.takes_steps and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
 
     def _begin_metrics(self) -> None:
         """Resets the metrics where an epoch begins, or before every step."""

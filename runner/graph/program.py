@@ -25,6 +25,9 @@ from runner.internals.tensorflow import restored_seed
 from runner.restoration.model_variables import keras_variables, tensorflow_variable
 from runner.system.user_code import calling, unchanged_random_states
 
+METRICS = "metrics/"
+"""The begin of the names of the variables of metrics."""
+
 
 @contextmanager
 def as_in_fit(config: RunConfig) -> Iterator[None]:
@@ -147,7 +150,7 @@ class Program:
             for metric in metrics_of(part) if isinstance(part, keras.Model) else ():
                 for variable in metric.variables:
                     if not any(variable.value is known for known in named.values()):
-                        named[_unused(f"metrics/{metric.name}/{variable.name}", named)] = (
+                        named[_unused(f"{METRICS}{metric.name}/{variable.name}", named)] = (
                             variable.value
                         )
         return named

@@ -100,7 +100,7 @@ class RunOptimizer:
 
     def _set_averages(self, inner: Any) -> None:
         decay = self.config.train.ema_decay
-        if decay is None:
+        if inner.use_ema and inner.ema_momentum == decay:
             return
         if inner.use_ema:
             raise ConfigError.of(

@@ -19,6 +19,9 @@ from runner.restoration.model_variables import LEARNING_RATE
 from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
 from runner.restoration.weights_layout import Slots
 
+ROLLBACKS = "rollbacks"
+"""The variable that counts rollbacks."""
+
 
 def name_variables(
     variables: list[tf.Variable], model_vars: Mapping[str, tf.Variable]
@@ -107,7 +110,7 @@ def rollback_count(config: RunConfig) -> tf.Variable | None:
     """Returns the variable that counts rollbacks, also across resumed runs."""
     if config.train.non_finite.action is not NonFinite["rollback"]:
         return None
-    return tf.compat.v1.get_variable("rollbacks", initializer=0, trainable=False)
+    return tf.compat.v1.get_variable(ROLLBACKS, initializer=0, trainable=False)
 
 
 def saved_as(

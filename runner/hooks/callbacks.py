@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from runner.graph.eager_twin import EagerTwin, load
-from runner.graph.epochs import EpochMetrics
+from runner.graph.model_values import ModelValues, load
 from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
 from runner.hooks.checkpoint import SavedBeside
 from runner.hooks.evaluation import EvaluationWatch
@@ -104,8 +103,9 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
 
     Args:
       callbacks: the callbacks, in order.
-      twin: the model that they see.
-      metrics: the metrics of an epoch.
+      values: the model that they see, and its values.
+      metrics: metric name -> its value since the beginning of the epoch, after the train op.
+      saved: the variable by which checkpoints hold the state of the callbacks, a string.
       step: the global step after the train op has run.
       epochs: the epochs of the run.
       interrupted: whether the run ends to be resumed later, without the end of its training.
@@ -115,15 +115,17 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
     def __init__(
         self,
         callbacks: Sequence[NamedCallback],
-        twin: EagerTwin,
-        metrics: EpochMetrics,
+        values: ModelValues,
+        metrics: Mapping[str, tf.Tensor],
+        saved: tf.Variable,
         *,
         step: tf.Tensor,
         epochs: EpochCount,
         interrupted: Callable[[], bool],
         report: Callable[[str], None],
     ) -> None:
-        self._callbacks, self._twin, self._metrics = callbacks, twin, metrics
+        self._callbacks, self._values, self._metrics = callbacks, values, metrics
+        self._saved = saved
         self._step_after, self._epochs = step, epochs
         self._interrupted, self._report = interrupted, report
         self.epoch_ends = _EpochEnds(self)
@@ -136,36 +138,34 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Begins the training, or continues it with the callbacks as the checkpoint has them."""
         self._step, self._is_open = present_step(session), False
-        session.run(self._metrics.reset)
-        self._twin.forget()
-        saved = session.run(self._metrics.saved)
+        self._values.forget()
+        saved = session.run(self._saved)
         is_first = self._first_state is None
         if is_first:
             self._begin(session, resumes=bool(saved))
         if saved or not is_first:
-            self._restore(session, saved or self._first_state)
+            self._restore(saved or self._first_state)
         if self.model.stop_training:  # The process died before it could end the run.
             coord.request_stop()
 
     @property
     def model(self) -> Any:
         """The model that the callbacks see."""
-        return self._twin.model
+        return self._values.model
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Begins an epoch and a batch, and fetches the metrics of the epoch."""
         session = run_context.session
         if not self._is_open:
             self._is_open = True
-            session.run(self._metrics.reset)
             self.call(session, "on_epoch_begin", self._epoch)
         self.call(session, "on_train_batch_begin", self._step % self._epochs.length)
-        return SessionRunArgs((self._step_after, dict(self._metrics.values)))
+        return SessionRunArgs((self._step_after, dict(self._metrics)))
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Ends the batch."""
         step, values = run_values.results
-        self._twin.forget()
+        self._values.forget()
         self._evaluated = {}
         batch = self._step % self._epochs.length
         self._logs = {name: float(value) for name, value in values.items()}
@@ -177,9 +177,9 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         called = [callback for callback in self._callbacks if callback.has(method)]
         with eager_mode():
             for callback in called:
-                self._twin.pull(session, weights=callback.needs_weights(method))
+                self._values.pull(session, weights=callback.needs_weights(method))
                 callback.call(method, *arguments)
-            return push and bool(called) and self._twin.push(session)
+            return push and bool(called) and self._values.push(session)
 
     def end_epoch_if_due(self, run_context: SessionRunContext) -> None:
         """Ends the epoch after its last step, or at once where a callback stops the training."""
@@ -202,8 +202,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         return bool(self.model.stop_training)
 
     def begins(self, session: Session) -> None:
-        """Begins an evaluation, which uses the state of the metrics of training."""
-        self._of_epoch = session.run(list(self._metrics.variables))
+        """Begins an evaluation."""
         self._test_batches = 0
         self.call(session, "on_test_begin")
 
@@ -222,12 +221,11 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
     def ends(self, session: Session, metrics: Mapping[str, float]) -> None:
         """Ends an evaluation."""
         self._evaluated = {f"val_{name}": value for name, value in metrics.items()}
-        load(session, zip(self._metrics.variables, self._of_epoch, strict=True))
         self.call(session, "on_test_end", dict(metrics))
 
     def store(self, session: Session) -> None:
         """Makes the session hold the state of the callbacks, for a checkpoint."""
-        load(session, [(self._metrics.saved, self._state(session))])
+        load(session, [(self._saved, self._state())])
 
     @property
     def _epoch(self) -> int:
@@ -251,9 +249,9 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
                     "hold numbers, strings, arrays, variables and lists and mappings of them"
                 )
         self.call(session, "on_train_begin", push=not resumes)
-        self._first_state = self._state(session)
+        self._first_state = self._state()
 
-    def _state(self, session: Session) -> bytes:
+    def _state(self) -> bytes:
         return dumped(
             {
                 "callbacks": {
@@ -264,18 +262,16 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
                 "stops": bool(self.model.stop_training),
                 "is_open": self._is_open,
                 "logs": self._logs,
-                "metrics": session.run(list(self._metrics.variables)),
             }
         )
 
-    def _restore(self, session: Session, saved: bytes | None) -> None:
+    def _restore(self, saved: bytes | None) -> None:
         state = loaded(saved or b"")
         for named in self._callbacks:
             restore(named.callback, state["callbacks"].get(named.key, {}))
         self.model.stop_training, self._is_open = state["stops"], state["is_open"]
         self._logs = state["logs"]
-        load(session, zip(self._metrics.variables, state["metrics"], strict=True))
-        self._twin.forget()
+        self._values.forget()
 
     def _end_epoch(self, session: Session) -> None:
         self._logs |= self._evaluated

@@ -291,7 +291,8 @@ def _evaluation(
 def _callbacks(run: OpenedRun) -> CallbacksHook | None:
     """Builds the callbacks of the configuration, and the model that they see."""
     built, training, length = run.built, run.training, run.training.epoch_length
-    if not run.config.callbacks or built.eager is None or training.epoch is None or length is None:
+    saved = training.callback_state
+    if saved is None or built.model is None or length is None:
         return None
     names = {key: value for key, value in _run_names(run).items() if key in CALLBACKS.run_names}
     references = graph_references(built.graph, built.variables, training).also("run", names)
@@ -307,8 +308,9 @@ def _callbacks(run: OpenedRun) -> CallbacksHook | None:
             named.append(callback)
     return CallbacksHook(
         named,
-        built.eager(),
-        training.epoch,
+        built.model,
+        training.values,
+        saved,
         step=training.step,
         epochs=EpochCount(length, -(-run.config.train.steps // length)),
         interrupted=lambda: run.interruption.received() or run.watch.pruned,

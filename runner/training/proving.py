@@ -15,7 +15,7 @@ import keras
 from runner.checkpoints.reader import CheckpointReader
 from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, PlanError, Problem
-from runner.graph.eager_model import build_eager_model
+from runner.graph.trained_model import initial_model
 from runner.internals.keras import restored_names
 from runner.restoration.eager import restore_model
 from runner.restoration.plan import RestorationPlan
@@ -81,7 +81,7 @@ def first_model(
     Afterwards random numbers go on as if there had been no such model.
     """
     with restored_names():
-        model = build_eager_model(config)
+        model = initial_model(config)
         restore_model(model, plan, readers)
         yield model
 
