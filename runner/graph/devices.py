@@ -7,13 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from runner.config.schema import DevicesConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.input_pipeline import TrainingInput
-from runner.internals.keras import layers_of
 
 # Logical CPU devices share the cores, and are for trying out.
 _MOST_CPUS = 16
@@ -49,61 +46,6 @@ class Devices:
         """Places new operations on the first device, unless TensorFlow does so by default."""
         default = ("/gpu:0",) if _physical("GPU") else ("/cpu:0",)
         return nullcontext() if self.names[:1] in ((), default) else tf.device(self.names[0])
-
-    def called(self, model: Any) -> Any:
-        """Returns the function of features and `training` that calls a model.
-
-        Raises:
-          ConfigError: when several devices cannot call it.
-        """
-        if not self.several:
-            return model
-        if not isinstance(model, keras.Layer):
-            raise ConfigError.of(
-                f"devices: the model is a {type(model).__name__}",
-                "the layers of a Keras model alone can take their variables from each device",
-                "set devices=1",
-            )
-        return ParallelCall(model, self.names, synchronized=self.synchronized)
-
-    def dividing_calls(self) -> AbstractContextManager[object]:
-        """Divides the batches of Keras models that a step of the model's own calls within."""
-        if not self.several:
-            return nullcontext()
-        return parallel_calls(self.names, synchronized=self.synchronized)
-
-    def next_batch(self, source: TrainingInput) -> tuple[Any, tf.Tensor]:
-        """Returns the batch of a step, and how long the step waited for it in seconds, float64."""
-        batch, waited = source.next()
-        for _ in range(self.batches - 1):
-            with tf.control_dependencies([waited]):
-                other, seconds = source.next()
-            batch = tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), batch, other)
-            waited += seconds
-        return batch, waited
-
-    def notes(self, model: Any, data: Any, source: TrainingInput, *, parts: int = 1) -> list[str]:
-        """Returns lines on how devices divide a step; `parts` tasks divide each batch."""
-        if not self.several:
-            return [f"devices: {name}" for name in self.names]
-        batch_size = tf.nest.flatten(source.element_spec)[0].shape[0]
-        count, size = len(self.names), batch_size or getattr(data, "batch_size", None)
-        total = -(-self.batches * size // parts) if size else None
-        divided = f"{total} examples: {_divided(total, count)}" if total else "the batch of a step"
-        copied = sum(_bytes(variable) for variable in model.variables)
-        reduced = sum(_bytes(variable) for variable in model.trainable_variables)
-        shared = ", which share the cores of the CPU" if self.names[0].startswith("/cpu") else ""
-        notes = [
-            f"devices: {', '.join(self.names)}{shared}, divide {divided}",
-            f"devices: a step copies {copied:,} bytes of variables from the first device to every "
-            f"other device, and {reduced:,} bytes of gradients back",
-        ]
-        if any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers_of(model)):
-            batch = "each device; the first one's are saved"
-            if self.synchronized:
-                batch = "the whole batch" if parts == 1 else "each task's part of the batch"
-            notes.append(f"devices: batch-norm layers use the statistics of {batch}")
-        return notes
 
 
 def devices_of(config: DevicesConfig) -> Devices:
@@ -151,13 +93,3 @@ def _missing(name: str, available: Mapping[str, int]) -> Problem:
 
 def _physical(kind: str) -> int:
     return len(tf.config.list_physical_devices(kind))
-
-
-def _divided(size: int, count: int) -> str:
-    """Describes the parts of a batch, e.g. `32 each`."""
-    least, rest = divmod(size, count)
-    return f"parts of {least + 1} and {least}" if rest else f"{least} each"
-
-
-def _bytes(variable: Any) -> int:
-    return int(tf.TensorShape(variable.shape).num_elements() * tf.as_dtype(variable.dtype).size)

@@ -59,8 +59,9 @@ class KerasGraph(GraphMaker):
             evaluated, cardinality = one_pass(split, program.data, labelled=labelled)
             program.build((batches or evaluated).element_spec)
             steps = KerasSteps(program, length)
-            train_trace = steps.train(batches.element_spec) if batches is not None else None
+            # First, because it makes the metrics, which a training step begins by resetting.
             test_trace = steps.test(evaluated.element_spec)
+            train_trace = steps.train(batches.element_spec) if batches is not None else None
             session = _InSession(program, steps, length, [train_trace, test_trace])
             with tf.Graph().as_default() as graph, replica.scope():
                 tf.compat.v1.set_random_seed(config.seed)

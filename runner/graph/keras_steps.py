@@ -95,10 +95,14 @@ class KerasSteps:
         with ExitStack() as stack:
             for optimizer in self._optimizers:
                 stack.enter_context(optimizer.installed())
-            trace = Trace(
-                step, *[spec] * config.train.accumulate, jit_compile=bool(model.jit_compile)
-            )
-        model.reset_metrics()  # Tracing has made their variables.
+            known = -1
+            # Metrics that are made only in the step were not there yet to be reset at its begin.
+            while known != len(self._program.metric_variables()):
+                known = len(self._program.metric_variables())
+                trace = Trace(
+                    step, *[spec] * config.train.accumulate, jit_compile=bool(model.jit_compile)
+                )
+        model.reset_metrics()
         if not trace.outputs[0]:
             raise ConfigError.of(
                 f"{named} returns no metrics",

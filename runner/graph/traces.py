@@ -160,7 +160,15 @@ class SessionCopy:
             done = tf.group(*elements[len(outputs) :], name="done")
             with tf.control_dependencies([done]):
                 results = [tf.identity(tensor) for tensor in elements[: len(outputs)]]
-        packed = tf.nest.pack_sequence_as(trace.outputs, results, expand_composites=True)
+        tensors = iter(results)
+        packed = tf.nest.pack_sequence_as(
+            trace.outputs,
+            [
+                None if leaf is None else next(tensors)
+                for leaf in tf.nest.flatten(trace.outputs, expand_composites=True)
+            ],
+            expand_composites=True,
+        )
         return Imported(packed, done, scope)
 
     def copies(self, names: Iterable[str]) -> dict[str, tf.Variable]:

@@ -132,7 +132,7 @@ def clear_local_devices(definition: tf.compat.v1.GraphDef) -> None:
     """
     functions = (function.node_def for function in definition.library.function)
     for node in itertools.chain(definition.node, *functions):
-        if "job:localhost" in node.device:
+        if "job:localhost" in node.device or "device::" in node.device:
             node.device = ""
 
 
