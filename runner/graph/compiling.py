@@ -18,6 +18,7 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, ranked
 from runner.graph.contracts import overrides
+from runner.graph.optimizer_state import optimizers_of
 from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.internals.keras import compiled_with
 
@@ -40,10 +41,11 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
       ConfigError: when one of them cannot be built, or none is there.
     """
     compiled = compiled_with(model)
+    has_optimizer = compiled.get("optimizer") is not None or bool(optimizers_of(model))
     chosen = {
         "loss": config.loss is not None,
         "metrics": bool(config.metrics or config.weighted_metrics),
-        "optimizer": _names_optimizer(config, compiled),
+        "optimizer": names_optimizer(config) or not has_optimizer,
         "model.jit_compile": "jit_compile" in config.model,
     }
     _require_loss(config, model)
@@ -75,10 +77,8 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
     return [*replaced, *_notes(config, model)]
 
 
-def _names_optimizer(config: RunConfig, compiled: Mapping[str, Any]) -> bool:
-    """Whether the configuration's optimizer trains; the default does where there is no other."""
-    if compiled.get("optimizer") is None:
-        return True
+def names_optimizer(config: RunConfig) -> bool:
+    """Whether the configuration names an optimizer; the default is for models that have none."""
     return bool(config.optimizer) and config.optimizer != default_optimizer()
 
 
@@ -233,6 +233,9 @@ def _named(kind: str, key: str, name: str) -> Any:
 
 
 def _notes(config: RunConfig, model: keras.Model) -> Iterator[str]:
+    steps = [step for step in ("train_step", "test_step") if overrides(model, step)]
+    if steps:
+        yield f"steps: {type(model).__name__} has a {' and a '.join(steps)} of its own"
     settings = {
         "run_eagerly": model.run_eagerly,
         "steps_per_execution": model.steps_per_execution != 1,
@@ -240,9 +243,6 @@ def _notes(config: RunConfig, model: keras.Model) -> Iterator[str]:
     for name in (name for name, is_set in settings.items() if is_set):
         yield f"{name}: no effect from compile, because a run makes single steps of a graph"
     yield from _notes_on_logits(config.loss, model)
-    steps = [step for step in ("train_step", "test_step") if overrides(model, step)]
-    if steps:
-        yield f"steps: {type(model).__name__} has a {' and a '.join(steps)} of its own"
 
 
 def _notes_on_logits(loss: Any, model: keras.Model) -> Iterator[str]:

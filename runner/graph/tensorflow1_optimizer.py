@@ -32,9 +32,10 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
         learning_rate: Any = 0.0,
     ) -> None:
         super().__init__(learning_rate=learning_rate)
-        self._rate: Any = None
         self._trained: list[tf.Variable] = []
-        self.optimizer = make(lambda: self._rate)
+        # In a list, as Keras would take a variable in an attribute for one more of its own.
+        self._rates: list[Any] = [learning_rate]
+        self.optimizer = make(lambda: tf.convert_to_tensor(self._rates[0]))
         self.name = self.optimizer.get_name()
 
     def build(self, variables: Sequence[Any]) -> None:
@@ -45,7 +46,7 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one variable."""
-        self._rate = learning_rate
+        self._rates[:] = [learning_rate]
         internals.apply_tensorflow1(self.optimizer, gradient, _value(variable))
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
