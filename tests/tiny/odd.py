@@ -272,6 +272,11 @@ def plain(features: Any, training: bool = False) -> Any:
     return features
 
 
+def halved(step: Any) -> Any:
+    """A learning rate that is halved at every step."""
+    return 0.5 ** tf.cast(step, tf.float32)
+
+
 class Recurrent(keras.Model):
     """A recurrent layer over the features, one a step."""
 
