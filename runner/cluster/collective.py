@@ -18,7 +18,6 @@ from runner.config.cluster_spec import replica_index
 from runner.config.schema import ClusterConfig
 from runner.console import plural
 from runner.graph.built_graph import BuiltGraph
-
 from runner.graph.replica import Replica, part_of
 from runner.restoration.variables import StateClass, classify
 

@@ -11,18 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 import keras
 import tensorflow as tf
 
-# Methods of a Keras model that take the place of the runner's steps if the model overrides them.
-STEPS = ("train_step", "test_step")
-
 
 def overrides(model: keras.Model, method: str) -> bool:
     """Returns whether a model overrides a method of `keras.Model`."""
     return getattr(type(model), method) is not getattr(keras.Model, method)
-
-
-def overrides_steps(model: Any) -> bool:
-    """Returns whether a model overrides `train_step` or `test_step`."""
-    return isinstance(model, keras.Model) and any(overrides(model, step) for step in STEPS)
 
 
 def features_of(batch: Any) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.config.schema import RunConfig
 from runner.config.validation import require_objective
 from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
@@ -29,9 +28,9 @@ from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
 from runner.graph.traces import SessionCopy, Trace, tables_of
 from runner.graph.variables import (
+    ROLLBACKS,
     checkpoint_saver,
     keras_slots,
-    ROLLBACKS,
     rollback_count,
     saved_as,
     variable_specs,
@@ -80,7 +79,6 @@ class KerasGraph(GraphMaker):
                 evaluation = session.evaluation(split, evaluated, cardinality, trace=test_trace)
                 return session.built(graph, training, evaluation)
 
-
     def save(self, checkpoint: str, folder: Path) -> None:
         """Writes the forward pass."""
         keras_serving.save(self.config, checkpoint, folder)
@@ -127,9 +125,7 @@ class _InSession:
         local = set() if epoch_length else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
-        self._copy = SessionCopy(
-            named, tables_of(program.model), zeros=self._zeros(), local=local
-        )
+        self._copy = SessionCopy(named, tables_of(program.model), zeros=self._zeros(), local=local)
         self._brought = program.brought_along()
         self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
         self._errors = StepErrors(self._config)
@@ -158,7 +154,8 @@ class _InSession:
         with tf.control_dependencies([train_op]):
             after = tf.identity(step.read_value())
         pairs = [
-            pair for _, optimizer in optimizers_of(self._program.model)
+            pair
+            for _, optimizer in optimizers_of(self._program.model)
             for pair in averages_of(optimizer)
         ]
         in_session = self._session_variables()
@@ -202,12 +199,7 @@ class _InSession:
             values = imported.outputs
             begin.append(self._copy.add(self._reset, name=f"{split}/reset", apart=copies).done)
         evaluation = InGraphEvaluation(
-            split,
-            tf.group(*begin),
-            sums={},
-            counts={},
-            cardinality=None if cardinality is None else tf.constant(cardinality, tf.int64),
-            logs=values,
+            split, tf.group(*begin), logs=values, cardinality=cardinality
         )
         if evaluation.metrics:
             require_objective(self._config.train.objective, evaluation.metrics)
@@ -310,7 +302,8 @@ class _InSession:
         trained = {
             name: variable
             for name, variable in self._copy.variables.items()
-            if name in self._weights and self._steps.trainable[name]
+            if name in self._weights
+            and self._steps.trainable[name]
             and name not in self._steps.frozen
         }
         for name, variable in self._copy.variables.items():

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
-from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.compiling import names_optimizer
 from runner.graph.batch_norm import frozen_norms, statistics_notes
+from runner.graph.compiling import names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.program import Program, described

@@ -22,8 +22,8 @@ from runner.graph.splits import build_data
 from runner.graph.traces import array_of_tensor, values_are_unknown
 from runner.internals.keras import layers_of, metrics_of, restored_names
 from runner.internals.tensorflow import restored_seed
-from runner.restoration.reading import checksum
 from runner.restoration.model_variables import keras_variables, tensorflow_variable
+from runner.restoration.reading import checksum
 from runner.system.user_code import calling, unchanged_random_states
 
 METRICS = "metrics/"

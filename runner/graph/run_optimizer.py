@@ -141,9 +141,7 @@ class RunOptimizer:
     def _apply_clipped(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
         original(clip(list(grads), self.config.train.clip), trainable_variables)
 
-    def _update_step(
-        self, original: Any, gradient: Any, variable: Any, learning_rate: Any
-    ) -> None:
+    def _update_step(self, original: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
         factor = self._factor(variable)
         if factor is not None:
             learning_rate = learning_rate * tf.cast(factor, learning_rate.dtype)

@@ -10,6 +10,7 @@ from runner.config.schema import RunConfig
 from runner.graph.calls import Calls
 from runner.graph.traces import Imported, Trace
 
+
 class StepErrors(Calls):
     """Explains the errors of imported traces by the operations that the user's code made."""
 

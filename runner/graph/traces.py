@@ -241,9 +241,7 @@ class SessionCopy:
                 fill = tf.raw_ops.InitializeTableV2(table_handle=handle, keys=keys, values=values)
             else:
                 handle = tf.raw_ops.MutableHashTableV2(**types)
-                fill = tf.raw_ops.LookupTableImportV2(
-                    table_handle=handle, keys=keys, values=values
-                )
+                fill = tf.raw_ops.LookupTableImportV2(table_handle=handle, keys=keys, values=values)
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, fill)
         return handle
 

@@ -73,14 +73,6 @@ def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     return [*inner, *(deeper for each in inner for deeper in inner_graphs(each))]
 
 
-def set_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
-    """Gives an operation another input, of the same type and shape, before anything has run.
-
-    An operation is public only with its inputs made before it.
-    """
-    operation._update_input(index, tensor)
-
-
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
     """Returns the names of the functions that a node calls, in its attributes' order."""
     values = node.attr.values()

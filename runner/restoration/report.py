@@ -140,7 +140,11 @@ def _headline(plan: RestorationPlan) -> str:
         parts.append(f"{of} ({share:g} % of their bytes) from {source}")
     brought = count["brought"]
     rest = count["variables"] - restored - unknown - brought
-    others = {kept_value(plan): rest, "from the model": brought, "from a checkpoint that cannot be used": unknown}
+    others = {
+        kept_value(plan): rest,
+        "from the model": brought,
+        "from a checkpoint that cannot be used": unknown,
+    }
     for origin, other in others.items():
         if other:
             parts.append(f"{other if parts else plural(other, 'model variable')} {origin}")

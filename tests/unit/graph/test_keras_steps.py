@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 from runner.config.choices import Mode, PlanFormat, StateChoice
 from runner.config.composition import default_optimizer
 from runner.config.schema import (
-    ClipConfig,
     EvaluateConfig,
     PlanConfig,
     RunConfig,
