@@ -33,6 +33,7 @@ _SEED_STRIDE = 0x9E3779B9
 
 # Takes a vector and the key of its collective.
 Collective = Callable[[tf.Tensor, int], tf.Tensor]
+Gradients = list[tuple[Any, tf.Variable]]
 
 
 class Ending(Enum):

@@ -139,7 +139,9 @@ class _InSession:
 
     def training(self, source: TrainingInput, trace: Trace) -> Training:
         """Adds the training step."""
-        config, batches, waited = self._config, [], []
+        config = self._config
+        batches: list[Any] = []
+        waited: list[tf.Tensor] = []
         for _ in range(config.train.accumulate):
             with tf.control_dependencies(waited[-1:]):
                 batch, seconds = source.next()
@@ -314,7 +316,7 @@ class _InSession:
 
 
 def _initializer_of(variable: tf.Variable) -> str:
-    """Returns the name of an initializer that gives a variable its value; of a random one "Random"."""
+    """Returns the name of an initializer that gives a variable its value, or `Random`."""
     value = np.ravel(variable.numpy())
     if value.dtype.kind not in "biuf" or not value.size or (value != value[0]).any():
         return "Random"

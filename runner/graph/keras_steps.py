@@ -159,7 +159,7 @@ class KerasSteps:
             model.optimizer.build(model.trainable_variables)
 
     def _require_effect(self, step: str) -> None:
-        """Raises a ConfigError for keys that the step of the model's own has left without effect."""
+        """Raises a ConfigError for keys that a step of the model's own leaves without effect."""
         config, model = self._config, self._model
         losses, metrics = compiled_parts(model)
         applied = [each for each in self._optimizers if each.applied]

@@ -75,7 +75,7 @@ class RunOptimizer:
         optimizer = self.optimizer
         # The one within a LossScaleOptimizer gets gradients of the loss itself.
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        wrapped = []
+        wrapped: list[tuple[Any, str, Callable[..., None]]] = []
         if any(vars(self.config.train.clip).values()):
             wrapped.append((inner, "apply", self._apply_clipped))
         wrapped.append((optimizer, "apply", self._apply_combined))
@@ -204,7 +204,7 @@ def accumulated(
       What the last call of `step` returns.
     """
 
-    def gradients_of(batch: Any) -> tuple[Any, list[list[Any]]]:
+    def gradients_of(batch: Any) -> tuple[Any, list[Sequence[Any]]]:
         with _all_collecting(optimizers) as collected:
             logs = step(batch)
         if any(len(parts) > 1 for parts in collected):

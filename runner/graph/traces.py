@@ -176,7 +176,7 @@ class SessionCopy:
 
     def copies(self, names: Iterable[str]) -> dict[str, tf.Variable]:
         """Adds further session variables for eager ones, which every session initialises."""
-        by_name = {name: variable for name, variable in self._eager.values()}
+        by_name = dict(self._eager.values())
         return {name: self._added(name, by_name[name], local=True) for name in names}
 
     def bind(self, eager: tf.Variable, variable: tf.Variable) -> None:

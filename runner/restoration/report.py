@@ -110,8 +110,9 @@ def model_counts(plan: RestorationPlan) -> dict[str, int]:
 
     Returns:
       `variables`; how many of them are `restored` from a checkpoint, at least in part; how many
-      have values that the model has `brought` along; how many are `unknown`, as their scaffold's checkpoint cannot be used; `bytes` of all; `restored_bytes`;
-      and from how many `checkpoints` anything is restored.
+      have values that the model has `brought` along; how many are `unknown`, as their scaffold's
+      checkpoint cannot be used; `bytes` of all; `restored_bytes`; and from how many `checkpoints`
+      anything is restored.
     """
     model = [
         assignment for assignment in plan.assignments if assignment.variable.state in WARM_STARTED
