@@ -8,12 +8,11 @@ from typing import Any
 import keras
 
 from runner.config.schema import ScaffoldConfig
-from runner.graph.contracts import Model
 from runner.internals.keras import layers_of
 from runner.restoration.model_variables import keras_variables
 
 
-def frozen_norms(model: Model, policies: Mapping[str, ScaffoldConfig]) -> dict[Any, bool]:
+def frozen_norms(model: keras.Model, policies: Mapping[str, ScaffoldConfig]) -> dict[Any, bool]:
     """Returns the batch-norm layers of frozen scaffolds, and whether their statistics stay.
 
     `policies` maps the model's variables to the scaffolds that own them.
@@ -21,7 +20,7 @@ def frozen_norms(model: Model, policies: Mapping[str, ScaffoldConfig]) -> dict[A
     weights = keras_variables(model)
     owners = {id(weight): policies[name] for name, weight in weights.items() if name in policies}
     norms = {}
-    for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
+    for layer in layers_of(model):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
             scaffolds = [owners.get(id(weight)) for weight in layer.weights]
             if scaffolds and all(scaffold and not scaffold.trainable for scaffold in scaffolds):
