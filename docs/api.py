@@ -50,8 +50,6 @@ PAGE: dict[str, tuple[str, ...]] = {
     ),
     "Experiments": (
         "runner.graph.contracts.Data .*",
-        "runner.graph.contracts.Model",
-        "runner.graph.contracts.PerExample",
         "runner.GraphSpec",
         "runner.TrainingInput",
     ),

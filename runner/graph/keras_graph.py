@@ -126,6 +126,7 @@ class _InSession:
         if not self._config.callbacks:
             local |= self._constant_rates()
         self._copy = SessionCopy(named, tables_of(program.model), zeros=self._zeros(), local=local)
+        self._shared = program.shared_state()
         self._brought = program.brought_along()
         self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
         self._errors = StepErrors(self._config)
@@ -179,7 +180,7 @@ class _InSession:
             else None,
             epoch_length=source.epoch_length,
             callback_state=_callback_state() if config.callbacks else None,
-            shared_state=dict(self._shared_state()),
+            shared_state=self._shared_state(),
             values_are_cheap=True,
             source=source,
         )
@@ -198,7 +199,8 @@ class _InSession:
             copies = self._copy.copies(self._metrics)
             imported = self._copy.add(trace, batch, name=split, apart=copies)
             self._errors.add(imported, trace)
-            values = imported.outputs
+            with tf.control_dependencies([imported.done]):
+                values = tf.nest.map_structure(tf.identity, imported.outputs)
             begin.append(self._copy.add(self._reset, name=f"{split}/reset", apart=copies).done)
         evaluation = InGraphEvaluation(
             split, tf.group(*begin), logs=values, cardinality=cardinality
@@ -299,20 +301,14 @@ class _InSession:
         }
         return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
-    def _shared_state(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields the operation of an optimizer's counter, and those of the variables it trains."""
-        trained = {
-            name: variable
-            for name, variable in self._copy.variables.items()
-            if name in self._weights
-            and self._steps.trainable[name]
-            and name not in self._steps.frozen
+    def _shared_state(self) -> dict[str, tuple[str, ...]]:
+        """Returns operation of an optimizer's counter -> those of the weights that it trains."""
+        held = self._copy.variables
+        return {
+            held[name].op.name: tuple(held[weight].op.name for weight in weights)
+            for name, weights in self._shared.items()
+            if name in held and not self._copy.is_local(name)
         }
-        for name, variable in self._copy.variables.items():
-            if name in self._optimizer and not self._copy.is_local(name):
-                owner = any(name.startswith(f"{weight}/") for weight in self._weights)
-                if not owner:
-                    yield variable.op.name, tuple(each.op.name for each in trained.values())
 
 
 def _initializer_of(variable: tf.Variable) -> str:

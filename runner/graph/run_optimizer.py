@@ -20,6 +20,7 @@ from runner.config.schema import ClipConfig, RunConfig
 from runner.errors import ConfigError
 from runner.internals.keras import WEIGHT_DECAY, trained_by
 from runner.restoration.model_variables import tensorflow_variable
+from runner.system.user_code import calling
 
 # Takes the gradients of a step, in the order of the optimizer's variables, and returns others.
 Combine: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
@@ -120,6 +121,13 @@ class RunOptimizer:
         inner.use_ema, inner.ema_momentum, inner.ema_overwrite_frequency = True, decay, None
 
     def _require_rate(self, inner: Any) -> None:
+        if not getattr(inner, "has_rate", True):
+            raise ConfigError.of(
+                "learning_rate_multiplier, freeze_until_step or a rollback is set, and there is no "
+                "optimizer.learning_rate",
+                "they multiply the learning rate",
+                "name an optimizer that has it, or delete them",
+            )
         freezes = any(policy.freeze_until_step for policy in self.policies.values())
         if freezes and isinstance(inner, keras.optimizers.Ftrl):
             raise ConfigError.of(
@@ -136,7 +144,8 @@ class RunOptimizer:
             return
         if self.combine is not None:
             grads = self.combine(list(grads))
-        original(grads, trainable_variables)
+        with calling("optimizer"):
+            original(grads, trainable_variables)
 
     def _apply_clipped(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
         original(clip(list(grads), self.config.train.clip), trainable_variables)
