@@ -59,7 +59,6 @@ class Attempt:
       exit_code: the exit code that its error alone would have had.
       run_dir: the run directory; None before there is one.
       over: recorded as killed; never relaunched.
-      infeasible: whether it violates a constraint of its search.
       study: the name of the study that decides whether it is pruned; None for no pruning.
       device_sets: the sets of devices one of which its process takes; empty where it takes none.
       devices: the set that its process has taken, as CUDA_VISIBLE_DEVICES names it.
@@ -83,7 +82,6 @@ class Attempt:
     exit_code: int = 1
     run_dir: str | None = None
     over: bool = False
-    infeasible: bool = False
     study: str | None = None
     device_sets: tuple[str, ...] = ()
     devices: str = ""
