@@ -2,7 +2,6 @@
 
 - `tensorflow`: TensorFlow's.
 - `keras`: Keras's; `preprocessing`: of its layers that adapt to data.
-- `omegaconf`: OmegaConf's.
 - `mlflow`: what older versions of MLflow do otherwise.
 
 Nothing here imports another room but `errors`. A test of each module fails when its library changes

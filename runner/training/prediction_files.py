@@ -77,7 +77,7 @@ class _Arrays(Writer):
                 raise ConfigError.of(
                     f"predict: {name} cannot be one array",
                     "its examples differ in shape, or are strings",
-                    "write a table of strings: predict.to=FILE.csv",
+                    "write strings as a table, predict.to=FILE.csv; pad examples to one shape",
                 )
             rows.write(np.ascontiguousarray(array).tobytes())
 
