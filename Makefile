@@ -68,7 +68,7 @@ $(VERSIONS:%=tested-%): tested-%: .venv-%/installed
 	$(UV) pip check --python $(<D)/bin/python
 	PYTHONDONTWRITEBYTECODE= $(<D)/bin/python -m pytest --numprocesses auto --dist loadfile \
 		tests/unit/internals tests/unit/session tests/unit/checkpoints tests/unit/restoration \
-		tests/unit/graph tests/unit/tracking tests/unit/runs $(ARGS)
+		tests/unit/graph tests/unit/tracking tests/unit/runs tests/unit/estimator $(ARGS)
 	PYTHONDONTWRITEBYTECODE= $(<D)/bin/python -m pytest -m soak tests/integration/test_installed.py
 	$(UV) venv --quiet --clear --no-python-downloads --python $(<D)/bin/python .venv-core
 	$(UV) pip install --quiet --python .venv-core/bin/python -c $(CONSTRAINTS_$*) --group core

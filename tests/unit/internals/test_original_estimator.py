@@ -23,6 +23,10 @@ from runner.errors import ConfigError
 from runner.internals.estimator import COORDINATION, original_class, original_estimator
 
 
+def no_features() -> dict[str, Any]:
+    return {}
+
+
 def test_tensorflow_still_lacks_what_stands_in() -> None:
     original_estimator()
     found = importlib.machinery.PathFinder.find_spec(COORDINATION, [*distribute.__path__])
@@ -80,7 +84,7 @@ def test_what_a_program_puts_in_place_of_the_session_counts(
         return estimator.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=step.assign_add(1))
 
     monkeypatch.setattr(training, "MonitoredTrainingSession", Session)
-    estimator.Estimator(model_fn).train(dict, steps=1)
+    estimator.Estimator(model_fn).train(no_features, steps=1)
     assert [session["is_chief"] for session in sessions] == [True]
 
 
@@ -95,9 +99,9 @@ def test_a_strategy_on_several_machines_is_refused(monkeypatch: pytest.MonkeyPat
         lambda features: None, config=estimator.RunConfig(train_distribute=STRATEGY)
     )
     with pytest.raises(ConfigError, match="several machines by a distribution strategy"):
-        trained.train(dict, steps=1)
+        trained.train(no_features, steps=1)
     with pytest.raises(ConfigError, match="several machines by a distribution strategy"):
-        estimator.train_and_evaluate(trained, estimator.TrainSpec(dict), estimator.EvalSpec(dict))
+        estimator.train_and_evaluate(trained, estimator.TrainSpec(no_features), estimator.EvalSpec(no_features))
 
 
 @pytest.mark.parametrize(
