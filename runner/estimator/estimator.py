@@ -20,7 +20,7 @@ _ORIGINAL: Any = original_estimator().Estimator
 train_in(MonitoredTrainingSession)
 
 
-class Estimator(_ORIGINAL):  # type: ignore[misc]
+class Estimator(_ORIGINAL):
     """`tf.estimator.Estimator`, which may start from several checkpoints.
 
     Args:
@@ -87,7 +87,7 @@ class Estimator(_ORIGINAL):  # type: ignore[misc]
         variables = name_variables(tf.compat.v1.global_variables(), {})
         specs = variable_specs(variables, of_the_model(variables, read), policies={}, training=None)
         located, sources = open_sources(self._scaffolds, None)
-        rules = {"collision": self._rules.collision, "expect": self._rules.expect}
+        rules: dict[str, Any] = {"collision": self._rules.collision, "expect": self._rules.expect}
         plan = make_plan(specs, self._scaffolds, located, **rules)
         tf.compat.v1.logging.info("Warm-starting from %s\n%s", ", ".join(sources), text(plan))
         readers = {name: source.reader for name, source in sources.items()}
