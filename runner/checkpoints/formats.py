@@ -271,6 +271,9 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
     for beginnings, cause, remedy in _FOREIGN:
         if start.startswith(beginnings):
             return _foreign(path, cause, remedy)
+    if head[:4] in (b"GGUF", b"ggml", b"ggjt", b"ggla"):
+        cause = "it is a model for llama.cpp: its weights are renamed, and mostly quantized"
+        return _foreign(path, cause, "name the checkpoint that it was converted from")
     if head[4:8] == b"TFL3":
         cause = "it is a TFLite model: its layers are fused, and its values often rounded"
         return _foreign(path, cause, "name the checkpoint that it was converted from")

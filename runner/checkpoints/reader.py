@@ -72,7 +72,7 @@ def is_number(name: str) -> bool:
 
 def is_read(dtype: str) -> bool:
     """Returns whether tensors of a type can be read; PyTorch's sparse ones cannot, for example."""
-    return not dtype.endswith(" of PyTorch")
+    return " of " not in dtype
 
 
 @dataclass(frozen=True)

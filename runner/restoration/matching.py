@@ -12,6 +12,7 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
+from runner.restoration.codes import Codes
 from runner.restoration.expressions import names_in
 from runner.restoration.fitting import Fitter
 from runner.restoration.patterns import compile_pattern
@@ -98,6 +99,7 @@ class _Matcher:
         self._key, self._config, self._source = f"scaffolds.{scaffold}", config, source
         self._owners, self._addresses = owners, addresses
         self._fitter = Fitter(scaffold, config)
+        self._codes = Codes(self._key, config, source)
         self._translator = Translator(config)
         self._names = {*source.tensors, *source.other_names}
         self._misses: dict[str, Miss] = {}
@@ -144,6 +146,7 @@ class _Matcher:
         names = tuple(names_in(expression))
         if owner and exact is None:
             names = tuple(tensor + full_name.removeprefix(owner) for tensor in names)
+        self._codes.require_none(variable, names, expression)
         for fitted, wanted, notes in self._candidates(variable, names, renamed=renamed):
             tensors = [tensor for name in wanted if (tensor := self._source.find(name))]
             if len(tensors) == len(wanted):
