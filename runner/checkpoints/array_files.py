@@ -162,7 +162,7 @@ class SafetensorsReader(FileReader):
         tensor = entry[1]
         dtype = _DTYPES.get(tensor["dtype"], tensor["dtype"].lower())
         if tensor["dtype"] not in _DTYPES and is_number(dtype):
-            dtype += " of safetensors"  # F4 has 4 bits here, and 4 bytes in NumPy.
+            dtype = f"{tensor['dtype']} of safetensors"  # F4 has 4 bits here, and 4 bytes in NumPy.
         return TensorSpec(name, tuple(tensor["shape"]), dtype)
 
     def value(self, name: str, entry: Any) -> NDArray[np.generic]:

@@ -37,10 +37,13 @@ from runner.checkpoints.reader import (
 )
 
 MEMBER = "model.weights.h5"
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _CHUNK = 4 << 20
 # Listing so many takes 10 seconds.
 _MAX_DEPTH, _MAX_ENTRIES = 64, 50_000
 _HDF5 = "an HDF5 file"
+# Attributes of NetCDF by which values are multiplied, shifted or masked when they are read.
+_PACKED = frozenset(("scale_factor", "add_offset", "_FillValue", "missing_value"))
 _WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
 # Where a dataset's values begin in the file, their shape and type.
 _Place: TypeAlias = tuple[int, tuple[int, ...], np.dtype[Any]]
@@ -296,7 +299,7 @@ def _layers(file: h5py.File) -> dict[str, str]:
 def _place(dataset: h5py.Dataset) -> _Place | None:
     """Returns the place of values that the file holds in one piece and in NumPy's layout."""
     start, dtype = dataset.id.get_offset(), dataset.dtype
-    if start is None or dtype.kind not in "biufc" or not dtype.isnative:
+    if start is None or dtype.kind not in "biufc" or not dtype.isnative or dataset.attrs:
         return None
     as_in_memory = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
     return (start, dataset.shape, dtype) if as_in_memory else None
@@ -312,24 +315,25 @@ def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
         raise unreadable(path, _HDF5, f"{dataset.name} keeps its values in another file")
     if dataset.size and not dataset.id.get_storage_size():
         raise unreadable(path, _HDF5, f"the values of {dataset.name} were never written")
+    if packed := _PACKED & {*dataset.attrs}:
+        raise unreadable(path, _HDF5, f"{dataset.name} is packed: it has {', '.join(packed)}")
     if dataset.size and dataset.dtype.kind in "biufc":
         value = np.empty(dataset.shape, dataset.dtype)  # Owns its memory, unlike `dataset[()]`.
         dataset.read_direct(value)
     else:
         value = np.asarray(dataset[()])
     # Keras writes bfloat16 as two opaque bytes with an attribute.
-    if (
-        value.dtype.kind == "V"
-        and value.dtype != ml_dtypes.bfloat16
-        and _dtype(dataset) == "bfloat16"
-    ):
-        return value.view(ml_dtypes.bfloat16)
-    return value
+    is_opaque = value.dtype.kind == "V" and value.dtype != _BFLOAT16
+    return value.view(_BFLOAT16) if is_opaque and _dtype(dataset) == _BFLOAT16.name else value
 
 
 def _dtype(dataset: h5py.Dataset) -> str:
-    if _string(dataset.attrs.get("dtype", "")) == "bfloat16":
-        return "bfloat16"
+    """Returns the type of a dataset's elements; Keras says in an attribute what NumPy lacks."""
+    said, stored = _string(dataset.attrs.get("dtype", "")), dataset.dtype
+    if said and stored.kind == "V" and stored.itemsize == _BFLOAT16.itemsize:
+        return said if said == _BFLOAT16.name else f"{said} of Keras"
+    if said and said != stored.name:
+        return f"{stored.name} for {said} of Keras"
     return "string" if dataset.dtype.kind in "OSU" else str(dataset.dtype.name)
 
 

@@ -11,7 +11,7 @@ from runner.checkpoints.quantization import (
     is_plain_float,
     quantization,
 )
-from runner.checkpoints.reader import CheckpointSpec
+from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_read
 from runner.config.schema import ScaffoldConfig
 from runner.config.spelling import yaml
 from runner.errors import PlanError
@@ -42,6 +42,10 @@ class Codes:
         Raises:
           PlanError: when one holds codes, or the checkpoint holds codes in its place.
         """
+        for name in names:
+            tensor = self._source.find(name)
+            if tensor is not None and not is_read(tensor.dtype):
+                raise self._unread(variable, tensor)
         steps = {*_steps(expression)}
         if not is_plain_float(variable.tensor.dtype) or _SCALE in steps:
             return
@@ -54,6 +58,14 @@ class Codes:
                 raise self._quantized(variable, stored, layout)
             if tensor is not None and not self._is_computed(tensor.dtype, steps):
                 raise self._unscaled(variable, stored, tensor.dtype)
+
+    def _unread(self, variable: VariableSpec, tensor: TensorSpec) -> PlanError:
+        new = variable.tensor.dtype
+        return PlanError.of(
+            f"{self._key}: {variable.full_name} is {new}, but its tensor is {tensor.dtype}",
+            f"{tensor.dtype} and {new} do not convert into each other",
+            "save a dense tensor of floats in its place, or exclude the variables",
+        )
 
     def _is_computed(self, dtype: str, steps: Collection[str]) -> bool:
         return self._config.cast and not is_narrow(dtype) and not {*_COMPUTING}.isdisjoint(steps)
