@@ -104,7 +104,6 @@ class _Matcher:
         self._names = {*source.tensors, *source.other_names}
         self._misses: dict[str, Miss] = {}
         self._misfits: list[Problem] = []
-        self._not_renamed: list[str] = []
         self.taken: set[str] = set()
 
     def match(self, variable: VariableSpec) -> Match:
@@ -153,8 +152,6 @@ class _Matcher:
                 piece, more = self._fitter.fit(fitted, tensors, expression, target=target)
                 if piece:
                     self.taken.update([tensor.name for tensor in tensors])
-                if not renamed:
-                    self._not_renamed.append(full_name)
                 return Match(piece, (*notes, *more))
         return self._miss(variable, names, renamed=renamed)
 
@@ -215,7 +212,6 @@ class _Matcher:
             wanted,
             variable.full_shape,
             owner=owner,
-            renameable=not (owner or renamed or averaged) and len(names) == 1,
         )
         return Match(notes=(f"no tensor{other}",))
 
@@ -232,7 +228,6 @@ class _Matcher:
             self._source,
             tuple(self._misses.values()),
             taken=self.taken,
-            not_renamed=self._not_renamed,
         )
         return problems + combined(self._key, self._misfits)
 
