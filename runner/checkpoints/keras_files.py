@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import archives, files
-from runner.checkpoints.keras_names import keras_paths
+from runner.checkpoints.keras_names import keras_paths, layers_in_order
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -36,7 +36,7 @@ from runner.checkpoints.reader import (
     unreadable,
 )
 
-MEMBER = "model.weights.h5"
+MEMBER, _CONFIG = "model.weights.h5", "config.json"
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _CHUNK = 4 << 20
 # Listing so many takes 10 seconds.
@@ -103,7 +103,8 @@ class KerasWeightsReader(FileReader):
         with explained(self.path, self.what), self.file() as file:
             layers = _layers(file)
             aliases = self.aliases(file, spec.tensors, layers)
-        return replace(spec, aliases=aliases, layers=layers)
+            spec = replace(spec, aliases=aliases, layers=layers)
+            return replace(spec, order=self.order(file, spec))
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`.
@@ -131,6 +132,12 @@ class KerasWeightsReader(FileReader):
         """Returns other names of some tensors -> tensor name."""
         return keras_paths(tensors, layers)
 
+    def order(
+        self, file: h5py.File, spec: CheckpointSpec
+    ) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Returns the positions of variables, see `CheckpointSpec.order`."""
+        return {}
+
 
 class KerasArchiveReader(KerasWeightsReader):
     """Reads the weights in a `.keras` archive without unpacking it.
@@ -141,6 +148,14 @@ class KerasArchiveReader(KerasWeightsReader):
 
     format, what = "Keras archive", "a .keras archive"
     digest = staticmethod(archives.digest_of_archive)
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
+        spec = super().spec()
+        with explained(self.path, self.what), archives.opened_archive(self.path) as archive:
+            held = archive.namelist()
+            content = archive.read(_CONFIG) if _CONFIG in held else b""
+        return replace(spec, trained=layers_in_order(content))
 
     @contextlib.contextmanager
     def file(self) -> Iterator[h5py.File]:
@@ -234,6 +249,23 @@ class KerasH5Reader(KerasWeightsReader):
         model = f"{_model_name(file.attrs.get('model_config'))}/"
         shorter = {name.removeprefix(model): name for name in tensors if name.startswith(model)}
         return {alias: name for alias, name in shorter.items() if alias not in tensors}
+
+    def order(
+        self, file: h5py.File, spec: CheckpointSpec
+    ) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """See `KerasWeightsReader.order`: layers are listed in the model's."""
+        weights = file[_WEIGHTS] if _WEIGHTS in _paths(file) else file
+        names = [
+            name
+            for layer in _strings(weights.attrs, "layer_names")
+            if isinstance(weights.get(layer), h5py.Group)
+            for weight in _strings(weights[layer].attrs, "weight_names")
+            for name in (weight.removesuffix(":0"), f"{layer}/{weight}".removesuffix(":0"))
+            if name in spec.tensors
+        ]
+        positions = {name: ("", (at,)) for at, name in enumerate(names)}
+        others = {a: positions[name] for a, name in spec.aliases.items() if name in positions}
+        return {**positions, **others}
 
     def step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
         """Returns the tensor in which the optimizer counts its steps."""

@@ -28,12 +28,14 @@ class Miss:
       wanted: the name of the tensor.
       shape: the variable's shape.
       owner: the variable that it is a slot or an average of, if any.
+      reason: why the checkpoint does not say which tensor is the variable's; empty if it lacks one.
     """
 
     variable: str
     wanted: str
     shape: tuple[int, ...]
     owner: str | None = None
+    reason: str = ""
 
 
 def _missing(key: str, misses: Sequence[Miss]) -> str:
@@ -56,8 +58,14 @@ def missing_problems(
     """
     lost = {miss.variable for miss in misses}
     misses = [miss for miss in misses if miss.owner not in lost]
+    reasons = dict.fromkeys(miss.reason for miss in misses if miss.reason)
+    problems = [
+        _uncertain(key, source, [miss for miss in misses if miss.reason == reason])
+        for reason in reasons
+    ]
+    misses = [miss for miss in misses if not miss.reason]
     if not misses:
-        return []
+        return problems
     tensors = {**source.tensors}
     tensors |= {alias: source.tensors[name] for alias, name in source.other_names.items()}
     near = {}
@@ -80,14 +88,28 @@ def missing_problems(
     if any(name.endswith(".weight") for name in tensors) and misses[0].wanted == misses[0].variable:
         remedy = f"""set {key}.convert={{"*": torch}} if these are PyTorch's, {remedy}"""
     return [
+        *problems,
         Problem(
             _missing(key, misses),
             f"{source.path} holds {len(source.tensors)} tensors, {likely}",
             f"{remedy}, name another checkpoint, exclude the variables, "
             f"or set ++{key}.missing=init",
             choices,
-        )
+        ),
     ]
+
+
+def _uncertain(key: str, source: CheckpointSpec, misses: Sequence[Miss]) -> Problem:
+    """Returns the problem of variables for which the checkpoint does not say the tensor."""
+    names = some([miss.variable for miss in misses])
+    others = [] if any(miss.owner for miss in misses) else [*source.tensors]
+    return Problem(
+        f"{key}: it is not certain which tensors are {names}",
+        f"{source.path}: {misses[0].reason}",
+        f"name their tensors in {key}.rename or rules, which `python -m runner.inspect "
+        f"{source.path}` lists, exclude the variables, or set ++{key}.missing=init",
+        nearest(misses[0].wanted, others) if others else (),
+    )
 
 
 def combined(key: str, problems: Iterable[Problem]) -> list[Problem]:
