@@ -41,6 +41,7 @@ GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
 
 # Of an element of a list, or of Keras 2's `layer_with_weights-1`.
 _LIST_INDEX = re.compile(r"(?<=[/-])\d+(?=/|$)")
+_NESTED = re.compile(r"(_operations//)+")
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
 
@@ -266,9 +267,12 @@ class ObjectBasedReader(BundleReader):
 
 
 def _position(path: str) -> tuple[str, tuple[int, ...]]:
-    """Returns an object path without the numbers of elements of lists, and these numbers."""
+    """Returns an object path without the numbers of elements of lists, and these numbers.
+
+    The lists of layers of nested models are in the order of the outer ones.
+    """
     numbers = tuple(map(int, _LIST_INDEX.findall(path)))
-    return _LIST_INDEX.sub("", path), numbers
+    return _NESTED.sub("_operations//", _LIST_INDEX.sub("", path)), numbers
 
 
 def object_path(key: str) -> str:

@@ -77,6 +77,7 @@ def match(
 
 
 _COUNTED = "layers with names that Keras counts are identified by their places, and it has others"
+_UNTRAINED = "its optimizer has none of it: the variable did not train there"
 _OF_OPTIMIZERS = (StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE)
 # Tensors that give a variable, or a part of one, its value if the checkpoint has them all; notes.
 _Candidate: TypeAlias = tuple[VariableSpec, tuple[str, ...], tuple[str, ...]]
@@ -225,7 +226,7 @@ class _Matcher:
         owner = self._owners.get(variable.full_name)
         other = f" {wanted!r}" if wanted != variable.full_name else ""
         if not (reason or renamed) and variable.state in _OF_OPTIMIZERS:
-            reason = self._source.unnamed_slots
+            reason = self._source.unnamed_slots or (_UNTRAINED if self._source.layers else "")
         if self._config.missing is Missing.init or (
             variable.shared_by and not renamed and not self._is_included_by_name(variable)
         ):

@@ -59,6 +59,12 @@ class WeightsLayout:
             self._children.setdefault("", ())
         return self._children.get(group, ())
 
+    def names_in(self, group: str) -> Iterator[str]:
+        """Yields the variables, or tensors, in a layer and the layers within it."""
+        yield from self.variables.get(group, {}).values()
+        for child in self.children(group):
+            yield from self.names_in(child)
+
     def is_automatic(self, group: str, stems: frozenset[str]) -> bool:
         """Whether Keras may have counted the name of a layer, of whose class there may be a stem.
 
@@ -161,16 +167,13 @@ class Places:
     def _agree(self, part: str, place: str, variable: str) -> bool:
         """Whether two layers hold variables in the same places, or the names in them are given."""
         inner = self.model.path(self._groups[variable])[len(self.model.path(part)) :]
-        if not any(name in self.model.automatic for name in inner):
-            return True
-        prefix = f"{place}/" if place else ""
-        tensors = {
-            tensor
-            for group, held in self.file.variables.items()
-            if group == place or group.startswith(prefix)
-            for tensor in held.values()
-        }
-        return {*self.within(part, place).values()} == tensors
+        return self.model.automatic.isdisjoint(inner) or self._are_whole(part, place)
+
+    def _are_whole(self, part: str, place: str) -> bool:
+        """Whether all variables in a layer of the model and in one of the file are paired."""
+        pairs = self.within(part, place)
+        ours, theirs = {*self.model.names_in(part)}, {*self.file.names_in(place)}
+        return pairs.keys() == ours and {*pairs.values()} == theirs
 
     def _paired(self, part: str, place: str) -> Iterator[tuple[str, str]]:
         """Yields the groups in two layers that hold the same variables, and the layers' own."""
@@ -185,7 +188,8 @@ class Places:
             if name in self.model.automatic or not name:
                 kind = (relative.rpartition("/")[0], list_class(child, self.model.layers))
                 is_alike = kind[1] is None or lists[0].get(kind) == lists[1].get(kind)
-                if at in theirs and is_alike and self._is_like(child, at):
+                is_alike = is_alike and at in theirs and self._is_like(child, at)
+                if is_alike and self._are_whole(child, at):
                     yield from self._paired(child, at)
             elif named[name] == 1:
                 yield from self._paired(child, by_name[name])
