@@ -46,30 +46,8 @@ class ClusterMode(Enum):
 
 
 @dataclass
-class AddressesConfig:
-    """The tasks of a cluster by type, each as `host:port`; an evaluator has no address."""
-
-    # The chief, which trains, saves and records; at most one.
-    chief: list[str] = field(default_factory=list)
-    # The other tasks that train.
-    worker: list[str] = field(default_factory=list)
-    # The parameter servers, which hold the variables.
-    ps: list[str] = field(default_factory=list)
-
-
-@dataclass
-class TaskConfig:
-    """The task of the cluster that this process is."""
-
-    # `chief`, `worker`, `ps` or `evaluator`; null if this process is not a task.
-    type: str | None = None
-    # Its position among the tasks of its type, from 0.
-    index: int = 0
-
-
-@dataclass
 class ClusterConfig:
-    """Training in several processes; `TF_CONFIG` can set the addresses and task instead."""
+    """Training in several processes. On several machines `TF_CONFIG` names the tasks."""
 
     # True starts all tasks as processes on this machine.
     local: bool = False
@@ -85,8 +63,6 @@ class ClusterConfig:
     ps: int = field(default=1, metadata=at_least(1))
     # True adds a task that evaluates every checkpoint.
     evaluator: bool = False
-    addresses: AddressesConfig = field(default_factory=AddressesConfig)
-    task: TaskConfig = field(default_factory=TaskConfig)
     # How variables are spread over the parameter servers.
     placement: choices.Placement = choices.Placement.round_robin
     # How long a task waits for others, in seconds: for servers to respond, for the chief to prepare

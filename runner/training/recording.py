@@ -9,13 +9,14 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints import contents
+from runner.config.cluster_spec import configured
 from runner.config.keys import flatten
 from runner.config.spelling import on_run, program, resuming
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
@@ -112,7 +113,9 @@ def _described(error: BaseException) -> str:
 
 def _record_start(run: OpenedRun) -> None:
     directory, tracker, experiment = run.directory, run.tracker, run.experiment
-    plain = experiment.mask.settings(asdict(experiment.config))
+    config = experiment.config
+    plain = asdict(replace(config, cluster=configured(config.cluster)))
+    plain = experiment.mask.settings(plain)
     write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
     overrides = experiment.mask.overrides(experiment.context.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(overrides)), lasting=False)
