@@ -8,6 +8,7 @@ in a composed configuration are reported together, by `validation`.
 from __future__ import annotations
 
 import copy
+import hashlib
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -143,7 +144,8 @@ def compose_command(overrides: Sequence[str]) -> DictConfig:
 @contextmanager
 def experiment_in_store(node: Mapping[str, Any]) -> Iterator[str]:
     """Lets Hydra compose an experiment that no file holds, by the name that the block gets."""
-    name = f"{node['name']}.of_python"
+    # Hydra's grammar does not take all that an experiment may be called.
+    name = f"python_{hashlib.sha256(str(node['name']).encode()).hexdigest()[:12]}"
     store = ConfigStore.instance()
     store.store(
         name=name, node=OmegaConf.create(dict(node)), group="experiment", package="_global_"
