@@ -31,9 +31,9 @@ from runner.config.composition import (
     is_of_composition,
     problem_of,
     register,
-    shipped,
     with_plus_plus,
 )
+from runner.config.groups import shipped
 from runner.config.masking import mask_of_command
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_from_run_dir, validate
@@ -152,10 +152,10 @@ def main() -> int:
         return _command(_COMMANDS[sys.argv[1]], sys.argv[2:])
     end_with_launcher(os.environ)
     register()
-    sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
         with ending_at_once():
             _job()
     except RunnerError as error:

@@ -93,8 +93,8 @@ def test_any_json_is_read_or_refused(content: Any) -> None:
         (
             {"cluster": {"chief": ["a:1"], "ps": "d:1"}, "task": {"type": "ps", "index": 0.9}},
             [
-                "TF_CONFIG: cluster.addresses.ps has a value that does not fit",
-                "TF_CONFIG: cluster.task.index has a value that does not fit",
+                "TF_CONFIG: cluster.addresses.ps is 'd:1'",
+                "TF_CONFIG: cluster.task.index is 0.9",
             ],
         ),
         (
