@@ -13,7 +13,8 @@
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.
-- `fingerprint`: the identity of a run; `masking`: secrets; `schedule`: how often something is due.
+- `fingerprint`: the identity of a run; `masking`: secrets; `masked_output`: what a
+  process prints, without them; `schedule`: how often something is due.
 - `fit_experiment`: the experiment of a call of `runner.fit`.
 - `new_project`: the project that `runner init` creates.
 

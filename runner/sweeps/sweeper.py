@@ -19,6 +19,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config.choices import Mode
+from runner.config.masked_output import hide
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.console import Screen
@@ -149,6 +150,7 @@ class RunnerSweeper(Sweeper):
     def _sweep(self, overrides: Sequence[Override]) -> list[Attempt]:
         points = self.points(overrides)
         composed = compose_points(points, self.compose)
+        hide(_mask(composed))
         config = composed[0].config
         objectives = self.objectives(config)
         _check_swept({name for point in points for name in point.values})
