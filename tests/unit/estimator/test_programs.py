@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from runner.graph.precision import new_graph
+from runner.graph.new_graph import new_graph
 
 from runner.config.choices import Goal, Mode
 from runner.config.schema import (

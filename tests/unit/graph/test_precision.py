@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from runner.graph.precision import set_threads
+from runner.graph.new_graph import set_threads
 
 from runner.config.schema import ScaffoldConfig, SessionConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError, UserCodeError
