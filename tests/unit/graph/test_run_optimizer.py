@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -234,7 +235,7 @@ def test_averages_take_the_weights_place_until_the_end_or_an_error() -> None:
         )
         averages = AveragedWeights([(weight, average)])
         session.run(tf.compat.v1.global_variables_initializer())
-        with pytest.raises(ZeroDivisionError), averages.in_place(session):
+        with contextlib.suppress(ZeroDivisionError), averages.in_place(session):
             assert session.run([weight, average]) == [4.5, 5.0]
             raise ZeroDivisionError
         assert session.run([weight, average]) == [5.0, 4.5]
