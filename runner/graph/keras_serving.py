@@ -92,7 +92,6 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
                 setattr(holder, parent, tf.Module())
             holder = getattr(holder, parent)
         setattr(holder, last, variable.value)
-    root.metrics = list(model.metrics_variables)
     root.tables = [
         item
         for layer in layers_of(model)
@@ -104,4 +103,7 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
         names[id(leaf)]: tf.TensorSpec(leaf.shape, leaf.dtype, names[id(leaf)]) for leaf in leaves
     }
     signature = tf.function(by_name, autograph=False).get_concrete_function(**arguments)
+    held = {id(variable) for variable in root.variables}
+    # Of layers that count or measure when they are called.
+    root.others = [each for each in signature.variables if id(each) not in held]
     tf.saved_model.save(root, str(folder), signatures={SIGNATURE: signature, ENDPOINT: signature})

@@ -213,14 +213,14 @@ def test_what_was_built_while_a_signal_was_swallowed_is_not_used(
     finished: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AutoGraph and Keras swallow errors, and the graph they go on to build is another one."""
-    make = keras_graph.KerasGraph.serving
+    make = keras_graph.KerasGraph.save
 
     def interrupted(*arguments: Any) -> Any:
         with suppress(InterruptedRunError):
             signal.raise_signal(signal.SIGTERM)
         return make(*arguments)
 
-    monkeypatch.setattr(keras_graph.KerasGraph, "serving", interrupted)
+    monkeypatch.setattr(keras_graph.KerasGraph, "save", interrupted)
     with pytest.raises(InterruptedRunError), Interruption().handled():
         finished.shown(mode=Mode.export)
     assert not finished.directory().export.exists()
