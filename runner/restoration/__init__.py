@@ -19,7 +19,8 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `restorer`: `Restorer`, the door for restoring in sessions; `session_backend`: their backend;
   `initialization`: the initializers that must run before.
 - `sources`: opens the scaffolds' checkpoints.
-- `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them.
+- `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them;
+  `optimizer_slots`: whose slots a weights file holds.
 - `eager_plan`: `WarmStartPlan`, a plan as programs have it.
 - `eager`: `plan`, `warm_start` and the callback `WarmStart`, the doors for programs without a run.
 - `proving`: `prove`, the door for comparing a model with what the source of its weights computes;
