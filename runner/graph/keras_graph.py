@@ -26,7 +26,7 @@ from runner.graph.program import Program, as_in_fit, load_program
 from runner.graph.replica import Replica
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
-from runner.graph.traces import SessionCopy, Trace, tables_of
+from runner.graph.traces import SessionCopy, Trace, array_of_tensor, tables_of
 from runner.graph.variables import (
     ROLLBACKS,
     checkpoint_saver,
@@ -35,7 +35,7 @@ from runner.graph.variables import (
     saved_as,
     variable_specs,
 )
-from runner.internals.tensorflow import dataset_in_graph
+from runner.internals.tensorflow import dataset_in_graph, free
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
 from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
@@ -125,10 +125,17 @@ class _InSession:
         local = set() if epoch_length else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
-        self._copy = SessionCopy(named, tables_of(program.model), zeros=self._zeros(), local=local)
+        zeros = self._zeros()
+        self._copy = SessionCopy(named, tables_of(program.model), zeros=zeros, local=local)
         self._shared = program.shared_state()
-        self._brought = program.brought_along()
-        self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
+        self._initializers = {
+            **{name: _initializer_of(variable) for name, variable in named.items()},
+            **initializers(program.model),
+            **{name: f"{OF_MODEL} {digest}" for name, digest in program.brought_along().items()},
+        }
+        program.forget_first_values()
+        for name in zeros:  # The session needs no values of these.
+            free(named[name])
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
@@ -234,7 +241,7 @@ class _InSession:
                 {name: self._steps.trainable[name] for name in model_variables},
                 policies=self._steps.scaffolds,
                 training=training,
-                initializers=self._initializers(),
+                initializers=self._initializers,
                 facts=layer_facts(model),
             ),
             training=training,
@@ -277,14 +284,6 @@ class _InSession:
         held = self._copy.variables
         return {id(variable): held[name] for name, variable in eager.items() if name in held}
 
-    def _initializers(self) -> dict[str, str]:
-        """Returns name -> how a variable gets its first value."""
-        return {
-            **self._first_values,
-            **initializers(self._program.model),
-            **{name: f"{OF_MODEL} {digest}" for name, digest in self._brought.items()},
-        }
-
     def _zeros(self) -> set[str]:
         """Returns the names of slots that are zero, which the session need not be given."""
         return {
@@ -313,8 +312,10 @@ class _InSession:
 
 def _initializer_of(variable: tf.Variable) -> str:
     """Returns the name of an initializer that gives a variable its value, or `Random`."""
-    value = np.ravel(variable.numpy())
-    if value.dtype.kind not in "biuf" or not value.size or (value != value[0]).any():
+    value = np.ravel(array_of_tensor(variable.read_value()))
+    if value.dtype.kind not in "biuf" or not value.size or value[0] != value[-1]:
+        return "Random"
+    if (value != value[0]).any():
         return "Random"
     number = float(value[0])
     return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")

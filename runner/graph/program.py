@@ -170,6 +170,10 @@ class Program:
             state.update((name, each) for each, name in named_state(optimizer, prefix, owner))
         return state
 
+    def forget_first_values(self) -> None:
+        """Lets go of the values that variables were created with, which use their memory."""
+        self._created.clear()
+
     def shared_state(self) -> dict[str, tuple[str, ...]]:
         """Returns name of what an optimizer keeps once -> names of the weights that it trains."""
         names = {id(variable): name for name, variable in self.weights().items()}

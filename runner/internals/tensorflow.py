@@ -67,6 +67,27 @@ def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]
     return function.cached_definition.node_def if function is not None else ()
 
 
+def free(variable: tf.Variable) -> None:
+    """Frees the memory of an eager variable, which has no value until `give` gives it one.
+
+    A handle keeps the value as long as anything uses it, so nothing public frees it.
+    """
+    with context.eager_mode():
+        give(variable, tf.zeros([0], variable.dtype))
+
+
+def give(variable: tf.Variable, value: Any) -> None:
+    """Assigns an eager variable a value, also where it has none.
+
+    `Variable.assign` compares the shape of the value with that of the former one.
+    """
+    tf.raw_ops.AssignVariableOp(
+        resource=variable.handle,
+        value=tf.convert_to_tensor(value, variable.dtype),
+        validate_shape=False,
+    )
+
+
 def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     """Returns the graphs of the functions that a function's graph calls, and that these call.
 
