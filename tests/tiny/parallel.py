@@ -23,14 +23,14 @@ class Exact(keras.Model):
         sample_weight: Any = None,
         training: bool = True,
     ) -> tf.Tensor:
-        """Returns a weighted mean of squares, and what the layers add."""
+        """Returns a mean of weighted squares over the examples, and what the layers add."""
         errors = [
             tf.reduce_mean(tf.square(output - tf.reshape(y, [-1, *[1] * (output.shape.rank - 1)])))
             for output in tf.nest.flatten(y_pred)
         ]
         if sample_weight is not None:
             rows = tf.reduce_mean(tf.square(y_pred - y[:, tf.newaxis]), 1)
-            errors = [tf.reduce_sum(rows * sample_weight) / tf.reduce_sum(sample_weight)]
+            errors = [tf.reduce_mean(rows * sample_weight)]
         return tf.add_n([*errors, *(tf.cast(loss, tf.float64) for loss in self.losses)])
 
 
