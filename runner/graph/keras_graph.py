@@ -75,7 +75,7 @@ class KerasGraph(GraphMaker):
             session = _InSession(
                 program, steps, replicas, [train_trace, test_trace], saves_metrics=bool(length)
             )
-            with tf.Graph().as_default() as graph, replica.scope(), replicas.scope(0):
+            with tf.Graph().as_default() as graph, replica.scope(), replicas.scope(replicas.here.start):
                 tf.compat.v1.set_random_seed(config.seed)
                 training = None
                 session.begin()
@@ -217,12 +217,10 @@ class _InSession:
         """
         replicas, waited = self._replicas, list[tf.Tensor]()
         parts: list[list[tuple[Any, tf.Tensor]]] = []
-        with tf.control_dependencies(replicas.replica.before_step()):
-            begun = [tf.no_op()]
         for _ in range(self._config.train.accumulate):
             batches = []
             for _ in range(replicas.batches):
-                with tf.control_dependencies(waited[-1:] or begun):
+                with tf.control_dependencies(waited[-1:]):
                     batch, seconds = source.next()
                 batches.append(batch)
                 waited.append(seconds)

@@ -78,10 +78,6 @@ class Replica:
         """Returns the batches that this task reads."""
         return dataset
 
-    def before_step(self) -> Sequence[tf.Operation]:
-        """Returns operations that precede a step, within its run."""
-        return ()
-
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement | None:
         """Returns where the named variables are; None when all are in this process."""
         return None

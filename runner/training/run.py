@@ -90,6 +90,11 @@ class Coordinator:
         """Returns the hooks that come before and after all others."""
         return (), ()
 
+    def share_values(self, run: OpenedRun, session: tf.compat.v1.Session) -> None:
+        """Gives values of the session that no step has changed to all devices."""
+        if run.training.to_devices is not None:
+            session.run(run.training.to_devices)
+
     def session_scope(self, run: OpenedRun) -> AbstractContextManager[object]:
         """Surrounds the run's session."""
         return nullcontext()

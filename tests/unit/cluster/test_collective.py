@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.cluster import collective
 from runner.cluster.channel import answers
-from runner.cluster.collective import CollectiveReplica, InputPosition
+from runner.cluster.collective import CollectiveReplica, InputPosition, Signal
 from runner.cluster.local import free_addresses
 from runner.cluster.peers import run_collective_worker
 from runner.cluster.sessions import session_config
@@ -33,6 +32,7 @@ from runner.config.schema import (
     VariablesConfig,
 )
 from runner.errors import LostServerError, RunnerError, UserCodeError
+from runner.graph import step_sums
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.replica import Replica
@@ -60,21 +60,33 @@ class Task:
             if isinstance(replica, CollectiveReplica):
                 variables = self.built.variables.values()
                 self.spoil = tf.group(*(each.assign_add(tf.ones_like(each)) for each in variables))
-                self.take_over = replica.take_over(self.built.variables)
+                count = config.devices.count
+                self.take_over = replica.take_over(self.built.variables, replica.task * count)
+                self.signals = replica.signals()
         settings = session_config(config.cluster) if target else None
         self.session = v1.Session(target, self.built.graph, settings)
 
     def begin(self) -> None:
-        self.session.run([self.initialise, self.training.input_initializer])
+        self.session.run([self.initialise[0], self.training.input_initializer])
+        self.session.run(self.initialise[1])
         if self.is_worker:
             self.session.run(self.spoil)
         if self.shares:
             self.session.run(self.take_over)
+        self.session.run(self.training.to_devices)
 
     def train(self) -> list[dict[str, float]]:
         """Takes the steps, and returns what they measure."""
+        return [self.step() for _ in range(STEPS)]
+
+    def step(self) -> dict[str, float]:
+        if self.is_worker:
+            assert self.signals.follow(self.session) is Signal.STEP
+        elif self.shares:
+            self.signals.announce(self.session, Signal.STEP)
         fetches = (dict(self.training.values), self.training.train_op)
-        return [self.session.run(fetches)[0] for _ in range(STEPS)]
+        values: dict[str, float] = self.session.run(fetches)[0]
+        return values
 
     def values(self) -> dict[str, Any]:
         return dict(self.session.run(dict(self.built.variables)))
@@ -173,7 +185,6 @@ CASES = {
         1e-5,
     ),
     "float16": (model("Plain", dtype_policy="mixed_float16"), 2e-2),
-    "compiled": (model("Plain", jit_compile=True), 1e-5),
 }
 OFTEN = ("uneven and accumulated", "sparse, fewer examples than tasks")
 
@@ -188,7 +199,7 @@ OFTEN = ("uneven and accumulated", "sparse, fewer examples than tasks")
 def test_three_tasks_match_one_process(
     servers: InProcess, changes: dict[str, Any], tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collective, "PACK_BYTES", 100)
+    monkeypatch.setattr(step_sums, "PACK_BYTES", 100)
     alone = Task(tiny(**changes), Replica())
     alone.begin()
     expected = alone.train()
@@ -213,7 +224,6 @@ def test_devices_divide_the_part_of_each_task(in_process: Callable[..., InProces
     changes = {**FLOAT64, "data": blobs(7)}
     alone = Task(tiny(**changes), Replica())
     together = Together(servers, **changes, devices=DevicesConfig(2))
-    assert "divide 4 examples: 2 each" in "\n".join(together.tasks[0].built.notes)
     alone.begin()
     together.do(Task.begin)
     expected = alone.train()
