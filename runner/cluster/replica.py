@@ -48,7 +48,10 @@ class ClusterReplica(Replica):
     def local_scope(self) -> AbstractContextManager[object]:
         """Places variables of this task alone within."""
         task = self._cluster.task
-        return tf.device(f"/job:{task.type or CHIEF}/task:{task.index}")
+        scope: AbstractContextManager[object] = tf.device(
+            f"/job:{task.type or CHIEF}/task:{task.index}"
+        )
+        return scope
 
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement:
         """Returns the devices of the named variables."""

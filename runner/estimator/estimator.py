@@ -27,6 +27,7 @@ from runner.estimator.spec import EstimatorSpec, ModeKeys, check_positive
 from runner.graph.evaluation import separate_evaluation
 from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.graph.input_pipeline import TrainingInput
+from runner.graph.serving import save_model
 from runner.graph.user_graph import serving_of
 from runner.internals.tensorflow import add_listeners, get_timestamped_export_dir
 from runner.session.monitored_session import (
@@ -35,7 +36,6 @@ from runner.session.monitored_session import (
     MonitoredTrainingSession,
 )
 from runner.training.evaluation import step_of
-from runner.graph.serving import save_model
 
 _Hooks = Iterable[tf.compat.v1.train.SessionRunHook]
 _InputFn = Callable[..., Any]

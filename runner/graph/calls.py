@@ -1,18 +1,17 @@
-"""Calls a user's model, loss and metrics, and names the one that an error comes from."""
+"""Errors of a graph's operations, with the key of the configuration that they come from."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
-from runner.errors import Problem, UserCodeError
+from runner.errors import UserCodeError
 from runner.internals.tensorflow import called_functions, function_nodes
-from runner.system.user_code import calling, raised_by_operation
+from runner.system.user_code import raised_by_operation
 
 _NODE = re.compile(r"(?:\[\[|\{\{node )+([^\s\]}]+)")
 _MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")
@@ -25,17 +24,6 @@ class Calls:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self._graphs: list[tf.Graph] = []
-
-    def model(self, model: Any, features: Any, *, training: bool) -> Any:
-        """Returns the model's outputs."""
-        self._graphs.append(tf.compat.v1.get_default_graph())
-        call = f"{self.config.model['_target_']} was called with features {_described(features)}"
-        with calling("model", call):
-            outputs = model(features, training=training)
-        if outputs is None and self.config.loss:
-            remedy = "end its `call` with `return`"
-            raise UserCodeError(Problem(f"model returned None\n  {call}", "", remedy), "")
-        return outputs
 
     @contextmanager
     def explaining(self) -> Iterator[None]:

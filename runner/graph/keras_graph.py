@@ -7,13 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.config.schema import RunConfig
 from runner.config.validation import require_objective
 from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
+from runner.graph.batch_norm import replicated_norms
 from runner.graph.built_graph import BuiltGraph, Features, GraphMaker, Training
 from runner.graph.class_weights import weighted_by_class
 from runner.graph.contracts import Sized
@@ -39,6 +40,7 @@ from runner.graph.variables import (
 )
 from runner.internals.tensorflow import dataset_in_graph
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
+from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
 
 CALLBACKS = "callbacks"
@@ -72,10 +74,17 @@ class KerasGraph(GraphMaker):
             train_trace = None
             if batches is not None:
                 train_trace = steps.train(replicas.spec(batches.element_spec))
+            if batches is not None and sums is not None:
+                steps.notes += replicas.notes(batches.element_spec, sums.bytes)
+                steps.notes += replicated_norms(program.model, config.devices)
             session = _InSession(
                 program, steps, replicas, [train_trace, test_trace], saves_metrics=bool(length)
             )
-            with tf.Graph().as_default() as graph, replica.scope(), replicas.scope(replicas.here.start):
+            with (
+                tf.Graph().as_default() as graph,
+                replica.scope(),
+                replicas.scope(replicas.here.start),
+            ):
                 tf.compat.v1.set_random_seed(config.seed)
                 training = None
                 session.begin()
@@ -150,6 +159,7 @@ class _InSession:
         )
         self._copy = self._new_copy(replica=replicas.here.start)
         self._brought = program.brought_along()
+        self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
@@ -227,7 +237,7 @@ class _InSession:
             parts.append(
                 [(batches[0], None)] if replicas.count == 1 else [*replicas.parts(batches)]
             )
-        imported = []
+        imported: list[tuple[SessionCopy, Imported]] = []
         for index, own in zip(replicas.here, zip(*parts, strict=True), strict=True):
             arguments: list[Any] = [[part for part, _ in own]]
             if replicas.count > 1:
@@ -260,12 +270,7 @@ class _InSession:
             values = imported.outputs
             begin.append(self._copy.add(self._reset, name=f"{split}/reset", apart=copies).done)
         evaluation = InGraphEvaluation(
-            split,
-            tf.group(*begin),
-            sums={},
-            counts={},
-            cardinality=None if cardinality is None else tf.constant(cardinality, tf.int64),
-            logs=values,
+            split, tf.group(*begin), logs=values, cardinality=cardinality
         )
         if evaluation.metrics:
             require_objective(self._config.train.objective, evaluation.metrics)
@@ -341,9 +346,11 @@ class _InSession:
 
     def _initializers(self) -> dict[str, str]:
         """Returns name -> how a variable gets its first value."""
-        brought = dict.fromkeys(self._brought, "the model's own value")
-        states = {**self._optimizer, **self._metrics}
-        return {**dict.fromkeys(states, "Zeros"), **initializers(self._program.model), **brought}
+        return {
+            **self._first_values,
+            **initializers(self._program.model),
+            **{name: f"{OF_MODEL} {digest}" for name, digest in self._brought.items()},
+        }
 
     def _zeros(self) -> set[str]:
         """Returns the names of slots that are zero, which the session need not be given."""
@@ -366,7 +373,8 @@ class _InSession:
         trained = {
             name: variable
             for name, variable in self._copy.variables.items()
-            if name in self._weights and self._steps.trainable[name]
+            if name in self._weights
+            and self._steps.trainable[name]
             and name not in self._steps.frozen
         }
         for name, variable in self._copy.variables.items():
@@ -374,6 +382,15 @@ class _InSession:
                 owner = any(name.startswith(f"{weight}/") for weight in self._weights)
                 if not owner:
                     yield variable.op.name, tuple(each.op.name for each in trained.values())
+
+
+def _initializer_of(variable: tf.Variable) -> str:
+    """Returns the name of an initializer that gives a variable its value, or `Random`."""
+    value = np.ravel(variable.numpy())
+    if value.dtype.kind not in "biuf" or not value.size or (value != value[0]).any():
+        return "Random"
+    number = float(value[0])
+    return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")
 
 
 def _callback_state() -> tf.Variable:

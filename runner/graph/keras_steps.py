@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,16 +10,17 @@ import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
-from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.errors import ConfigError
+from runner.config.schema import ScaffoldConfig
+from runner.errors import ConfigError, Problem
 from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
+from runner.graph.compiling import names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.program import Program, described
 from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
-from runner.graph.step_errors import values_are_unknown
 from runner.graph.step_sums import StepSums
-from runner.graph.traces import Trace
+from runner.graph.traces import Trace, values_are_unknown
+from runner.internals.keras import compiled_parts, compiled_with
 from runner.restoration.model_variables import addresses, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
@@ -71,7 +72,8 @@ class KerasSteps:
         """Traces the training step of batches of `spec`.
 
         Its arguments are the batches that it accumulates; for replicas also this replica's shares
-        of their examples, float64, and its index, int32. Its outputs are the metrics by name, float32 scalars, and the learning rate, which is None
+        of their examples, float64, and its index, int32. Its outputs are the metrics by name,
+        float32 scalars, and the learning rate, which is None
         for a model with several optimizers.
 
         Raises:
@@ -103,6 +105,7 @@ class KerasSteps:
             return values, rate
 
         arguments, count, sums = described(spec), config.train.accumulate, self._sums
+        self._require_means()
         specs = [[spec] * count]
         if sums is not None:
             specs += [[tf.TensorSpec([], tf.float64)] * count, tf.TensorSpec([], tf.int32)]
@@ -116,6 +119,7 @@ class KerasSteps:
                 with self._summing():
                     trace = Trace(step, *specs, jit_compile=self._is_compiled())
         model.reset_metrics()
+        self._require_effect(named)
         if not trace.outputs[0]:
             raise ConfigError.of(
                 f"{named} returns no metrics",
@@ -183,9 +187,49 @@ class KerasSteps:
         ):
             yield
 
+    def _require_means(self) -> None:
+        """Raises a ConfigError for a loss that is a sum over examples, where there are replicas."""
+        losses = keras.tree.flatten(compiled_with(self._model).get("loss"))
+        if self._sums is not None and any(
+            getattr(each, "reduction", "") == "sum" for each in losses
+        ):
+            raise ConfigError.of(
+                "a loss has the reduction 'sum', and several devices or tasks train",
+                "each adds the gradient of the mean over its examples, weighted by their number",
+                "reduction=sum_over_batch_size, with a learning rate times the size of a batch",
+            )
+
     def _is_compiled(self) -> bool:
         """Whether XLA compiles a training step, which it does for one device."""
+        if self._model.jit_compile and self._sums is not None:
+            self.notes.append("jit_compile: no effect, because XLA compiles for one device")
         return bool(self._model.jit_compile) and self._sums is None
+
+    def _require_effect(self, step: str) -> None:
+        """Raises a ConfigError for keys that a step of the model's own leaves without effect."""
+        config, model = self._config, self._model
+        losses, metrics = compiled_parts(model)
+        applied = [each for each in self._optimizers if each.applied]
+        named = names_optimizer(config) and model.optimizer is not None
+        without = {
+            "loss": config.loss is not None and not losses,
+            "metrics": bool(config.metrics or config.weighted_metrics) and not metrics,
+            "optimizer": named and not any(each.optimizer is model.optimizer for each in applied),
+            "train.clip": any(vars(config.train.clip).values()) and not applied,
+            "train.accumulate": config.train.accumulate > 1 and not applied,
+            "train.ema_decay": config.train.ema_decay is not None and not applied,
+        }
+        problems = [
+            Problem(
+                f"{key} is set, and {step} makes no use of it",
+                "the model computes its loss, metrics and update itself",
+                f"delete {key}, or use self.compute_loss, self.compute_metrics and self.optimizer",
+            )
+            for key, is_without in without.items()
+            if is_without
+        ]
+        if problems:
+            raise ConfigError(*problems)
 
     def _begin_metrics(self) -> None:
         """Resets the metrics where an epoch begins, or before every step."""

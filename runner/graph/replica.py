@@ -116,6 +116,27 @@ class Replicas:
         number = index - self.here.start
         return tf.device(self.devices.names[number]) if number else self.devices.scope()
 
+    def first_scope(self) -> AbstractContextManager[object]:
+        """Places new operations on the first device of this task."""
+        return self.scope(self.here.start)
+
+    def notes(self, spec: Any, reduced: int) -> list[str]:
+        """Returns lines on how a step is divided, for batches of `spec`.
+
+        `reduced` is how many bytes of gradients each replica gives to the sums of a step.
+        """
+        size = getattr(tf.nest.flatten(spec)[0], "shape", tf.TensorShape(None))[:1]
+        batch = f"{size[0]} examples" if size.rank and size[0] else "every batch"
+        divided = "take a batch each" if self.devices.takes_batches else f"divide {batch}"
+        places = ", ".join(self.devices.names) or "a device"
+        if self.replica.tasks > 1:
+            places += f" of each of {self.replica.tasks} tasks"
+        return [
+            f"replicas: {places} {divided}",
+            f"replicas: each of {self.count} has all variables, and gives {reduced:,} bytes of "
+            "gradients to the sums of a step",
+        ]
+
     def spec(self, spec: Any) -> Any:
         """Returns the nested `tf.TypeSpec`s of a replica's part of batches of `spec`."""
         if self.count == 1 or self.devices.takes_batches:
@@ -132,9 +153,7 @@ class Replicas:
                 (batch,) = batches
                 yield from (part_of(batch, index, self.count) for index in self.here)
                 return
-            sizes = [
-                tf.cast(_size(tf.nest.flatten(batch)[0]), tf.float64) for batch in batches
-            ]
+            sizes = [tf.cast(_size(tf.nest.flatten(batch)[0]), tf.float64) for batch in batches]
             for index in self.here:
                 yield batches[index], sizes[index] / tf.add_n(sizes)
 

@@ -48,6 +48,9 @@ class RunOptimizer:
       policies: `id` of a TensorFlow variable -> its policy; others have the default.
       rate_scale: multiplies every learning rate; None does not.
       sums: sums the gradients of replicas; None where there is one.
+
+    Attributes:
+      applied: whether a traced step has applied gradients with it.
     """
 
     optimizer: keras.optimizers.Optimizer
@@ -56,6 +59,7 @@ class RunOptimizer:
     policies: Mapping[int, TrainingPolicy]
     rate_scale: tf.Variable | None = None
     sums: StepSums | None = None
+    applied: bool = field(default=False, init=False)
     _collected: list[Sequence[Any]] | None = field(default=None, init=False)
     _applied_to: Sequence[Any] = field(default=(), init=False)
 
@@ -69,11 +73,10 @@ class RunOptimizer:
         optimizer = self.optimizer
         # The one within a LossScaleOptimizer gets gradients of the loss itself.
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        wrapped = []
+        wrapped: list[tuple[Any, str, Callable[..., None]]] = []
         if any(vars(self.config.train.clip).values()):
             wrapped.append((inner, "apply", self._apply_clipped))
-        if self.sums or self.config.train.accumulate > 1:
-            wrapped.append((optimizer, "apply", self._apply_summed))
+        wrapped.append((optimizer, "apply", self._apply_summed))
         if self.rate_scale is not None or any(
             policy != TrainingPolicy() for policy in self.policies.values()
         ):
@@ -124,6 +127,7 @@ class RunOptimizer:
             )
 
     def _apply_summed(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
+        self.applied = True
         if self._collected is not None:
             self._applied_to = trainable_variables or trained_by(self.optimizer)
             gradients = list(grads)
@@ -137,9 +141,7 @@ class RunOptimizer:
     def _apply_clipped(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
         original(clip(list(grads), self.config.train.clip), trainable_variables)
 
-    def _update_step(
-        self, original: Any, gradient: Any, variable: Any, learning_rate: Any
-    ) -> None:
+    def _update_step(self, original: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
         factor = self._factor(variable)
         if factor is not None:
             learning_rate = learning_rate * tf.cast(factor, learning_rate.dtype)
@@ -209,7 +211,7 @@ def accumulated(
       What the last call of `step` returns.
     """
 
-    def gradients_of(batch: Any) -> tuple[Any, list[list[Any]]]:
+    def gradients_of(batch: Any) -> tuple[Any, list[Sequence[Any]]]:
         with _all_collecting(optimizers) as collected:
             logs = step(batch)
         if any(len(parts) > 1 for parts in collected):

@@ -10,8 +10,8 @@ import tensorflow as tf
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.graph.epochs import in_epochs
 from runner.graph.contracts import Data, Sized, overrides
+from runner.graph.epochs import in_epochs
 from runner.internals.keras import compiled_with
 from runner.system.user_code import calling
 

@@ -1,4 +1,4 @@
-"""Sums over the replicas of a training step, by TensorFlow's collectives, before the step is traced.
+"""Sums over the replicas of a training step, by TensorFlow's collectives, before it is traced.
 
 A step is traced once, and imported for each device of each task. Every replica computes its part of
 a batch. What the trace sums is the same in all of them afterwards: gradients, metrics, logged
@@ -46,9 +46,16 @@ class StepSums:
     def begin(self, share: tf.Tensor | None, index: tf.Tensor | None) -> None:
         """Begins a trace."""
         self.share, self.index, self.bytes = share, index, 0
-        self._key, self._last = 0, None
+        self._key = 0
+        self._last: tf.Operation | None = None
         self._summed: dict[int, tf.Tensor] = {}
         self._results: list[tf.Tensor] = []
+
+    @property
+    def has_examples(self) -> tf.Tensor:
+        """Whether this replica has any of the examples."""
+        assert self.share is not None  # Metrics and layers are called for a batch.
+        return self.share > 0
 
     def weighted(self, gradients: Sequence[Any]) -> list[Any]:
         """Returns gradients times the share of the examples."""
@@ -127,7 +134,7 @@ class StepSums:
         before = [variable.read_value() for variable in variables]
         returned = original(*values, **options)
         for variable, old in zip(variables, before, strict=True):
-            variable.assign(tf.where(self.share > 0, variable.read_value(), old))
+            variable.assign(tf.where(self.has_examples, variable.read_value(), old))
             self._summed.pop(id(variable), None)
         return returned
 
@@ -175,9 +182,7 @@ class StepSums:
         if self.share is None:
             return value
         if isinstance(value, tf.IndexedSlices):
-            return tf.IndexedSlices(
-                self._weighted(value.values), value.indices, value.dense_shape
-            )
+            return tf.IndexedSlices(self._weighted(value.values), value.indices, value.dense_shape)
         # NaN of a repeated example counts as little as any other value.
         return tf.math.multiply_no_nan(value, tf.cast(self.share, value.dtype))
 
@@ -261,8 +266,8 @@ def _require_sums(metric: Any) -> None:
         aggregation = getattr(variable, "aggregation", "sum")
         if aggregation != "sum":
             raise ConfigError.of(
-                f"devices: the metric {metric.name} has a variable {variable.name} whose "
-                f"aggregation is {aggregation!r}",
+                f"the metric variable {variable.path} has the aggregation {aggregation!r}, and "
+                "several devices or tasks train",
                 "each replica updates its own state, and the run adds them up",
                 "give the metric state that is a sum, or train on one device",
             )

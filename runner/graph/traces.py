@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserCodeError
 from runner.internals.keras import layers_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
@@ -30,6 +30,8 @@ METRICS = "metrics/"
 # Far apart, because the seeds of layers are small numbers.
 SEED_STRIDE = 0x9E3779B9
 
+# In the messages of `tensor.numpy()`, `float(tensor)`, `if tensor:`, and the same of variables.
+_READS_A_VALUE = ("symbolic", "SymbolicTensor", "ResourceVariable", "eager execution is enabled")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 _TABLES = (tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable)
 
@@ -176,7 +178,7 @@ class SessionCopy:
                 definition,
                 input_map=inputs,
                 return_elements=[*outputs, *last],
-                name="",
+                name=scope,
             )
             done = tf.group(*elements[len(outputs) :], name="done")
             with tf.control_dependencies([done]):
@@ -194,7 +196,7 @@ class SessionCopy:
 
     def copies(self, names: Iterable[str]) -> dict[str, tf.Variable]:
         """Adds further session variables for eager ones, which every session initialises."""
-        by_name = {name: variable for name, variable in self._eager.values()}
+        by_name = dict(self._eager.values())
         return {name: self._added(name, by_name[name], local=True) for name in names}
 
     def bind(self, eager: tf.Variable, variable: tf.Variable) -> None:
@@ -292,9 +294,7 @@ class SessionCopy:
                 fill = tf.raw_ops.InitializeTableV2(table_handle=handle, keys=keys, values=values)
             else:
                 handle = tf.raw_ops.MutableHashTableV2(**types)
-                fill = tf.raw_ops.LookupTableImportV2(
-                    table_handle=handle, keys=keys, values=values
-                )
+                fill = tf.raw_ops.LookupTableImportV2(table_handle=handle, keys=keys, values=values)
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, fill)
         return handle
 
@@ -365,3 +365,20 @@ def _not_importable(captured: tf.Tensor) -> ConfigError:
         "hold a tf.lookup.StaticHashTable or MutableHashTable in an attribute; read data through "
         "the batch that the step gets",
     )
+
+
+@contextmanager
+def values_are_unknown() -> Iterator[None]:
+    """Adds cause and remedy to the error of a step that reads a value while it is traced."""
+    try:
+        yield
+    except UserCodeError as error:
+        if not any(sign in str(error) for sign in _READS_A_VALUE):
+            raise
+        problem = replace(
+            error.problems[0],
+            cause="the step is traced once into a graph, which has no values yet to read in Python",
+            remedy="compute it with operations of keras.ops or TensorFlow; or, for a loop of your "
+            "own that runs eagerly, start the model by runner.warm_start(model, scaffolds)",
+        )
+        raise UserCodeError(problem, error.details) from error.__cause__

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from runner.config.choices import Goal
 from runner.config.schedule import When
-from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut
 from runner.graph.averages import AveragedWeights
+from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut
 from runner.hooks.scheduled import (
     ScheduledHook,
     Session,

@@ -73,14 +73,6 @@ def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     return [*inner, *(deeper for each in inner for deeper in inner_graphs(each))]
 
 
-def set_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
-    """Gives an operation another input, of the same type and shape, before anything has run.
-
-    An operation is public only with its inputs made before it.
-    """
-    operation._update_input(index, tensor)
-
-
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
     """Returns the names of the functions that a node calls, in its attributes' order."""
     values = node.attr.values()
@@ -308,13 +300,16 @@ def state_of_tensorflow1(
       trained: name -> variable, of those that it trains.
     """
     for variable in optimizer._non_slot_variables():  # `variables()` has the slots too.
-        yield variable, _last_part(variable)
-    for slot_name in optimizer.get_slot_names():
-        for name, variable in trained.items():
-            slot = optimizer.get_slot(variable, slot_name)
-            if slot is not None:
-                yield slot, f"{name}/{_last_part(slot)}"
+        yield variable, _numbered(variable)[0]
+    for name, variable in trained.items():
+        slots = [optimizer.get_slot(variable, slot) for slot in optimizer.get_slot_names()]
+        # A process numbers all slots of variables that share a name; these are in their order.
+        made = sorted((slot for slot in slots if slot is not None), key=_numbered)
+        for number, slot in enumerate(made):
+            yield slot, f"{name}/{_numbered(slot)[0]}" + (f"_{number}" if number else "")
 
 
-def _last_part(variable: tf.Variable) -> str:
-    return variable.name.rpartition("/")[2].partition(":")[0]
+def _numbered(variable: tf.Variable) -> tuple[str, int]:
+    """Returns the last part of a variable's name without its number, and the number."""
+    name, _, number = variable.name.rpartition("/")[2].partition(":")[0].rpartition("_")
+    return (name, int(number)) if number.isdigit() else (f"{name}_{number}".lstrip("_"), 0)

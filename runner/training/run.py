@@ -212,7 +212,8 @@ class Experiment:
         """
         plan = plan_run(self.config, self.built, self.sources)
         plan = replace(plan, notes=(*self.built.notes, *plan.notes))
-        return proven(self.config, plan, self.sources)
+        model = self.built.model.model if self.built.model else None
+        return proven(self.config, plan, self.sources, model=model)
 
     def make_sound_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start.

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from runner.graph.precision import new_graph
 
 from runner.config.choices import Goal, Mode
 from runner.config.schema import (
@@ -26,7 +27,6 @@ from runner.config.schema import (
 from runner.config.validation import validate
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph, graph_maker
-from runner.graph.precision import new_graph
 from runner.graph.replica import Replica
 from runner.graph.user_graph import UserGraph
 from tests.conformance.goldens import save_bundle

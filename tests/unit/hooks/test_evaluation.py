@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
+from runner.graph.optimization import average_weights
 
 from runner.errors import ConfigError
 from runner.graph.evaluation import InGraphEvaluation
-from runner.graph.optimization import average_weights
 from runner.hooks import CheckpointHook, EvaluationCutoff, EvaluationHook, StopAtStepHook
 from tests.tiny.counter import Counter
 
