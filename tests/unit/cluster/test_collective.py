@@ -19,12 +19,14 @@ from runner.cluster.collective import CollectiveReplica, InputPosition, Signal
 from runner.cluster.local import free_addresses
 from runner.cluster.peers import run_collective_worker
 from runner.cluster.sessions import session_config
+from runner.config.choices import NonFinite
 from runner.config.schema import (
     AddressesConfig,
     ClipConfig,
     ClusterConfig,
     ClusterMode,
     DevicesConfig,
+    NonFiniteConfig,
     RunConfig,
     ScaffoldConfig,
     TaskConfig,
@@ -292,6 +294,57 @@ class Worker:
         assert not self._thread.is_alive()
 
 
+def two_tasks() -> ClusterConfig:
+    """Returns a cluster, as its chief sees it.
+
+    The servers of a process that has lost another are of no more use.
+    """
+    chief, worker = free_addresses(2)
+    return ClusterConfig(
+        mode=ClusterMode.collective,
+        workers=2,
+        ps=0,
+        addresses=AddressesConfig([chief], [worker], []),
+        task=TaskConfig("chief", 0),
+        recovery_wait_secs=0.1,
+        max_wait_secs=60,
+    )
+
+
+ROLLBACK = NonFiniteConfig(NonFinite["rollback"], learning_rate_scale=0.1)
+EPOCHS: dict[str, Any] = {"epochs": 3, "steps_per_epoch": 4, "checkpoint_every": 3}
+
+
+# Keras converts variables by `np.array(..., copy=False)`.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("case", ["callbacks", "rolled back"])
+def test_tasks_follow_what_changes_the_chiefs_values(case: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        **FLOAT64,
+        "data": blobs(7),
+        "train": TrainConfig(**EPOCHS, non_finite=ROLLBACK),
+        "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01},
+    }
+    if case == "callbacks":
+        changes["callbacks"] = {"halve": {"_target_": "tests.tiny.keras_callbacks.Halve"}}
+    for name, cluster in (("alone", None), ("together", two_tasks())):
+        if case == "rolled back":
+            marker = str(tmp_path / f"{name}.marker")
+            changes["hooks"] = runs.disturbed("SpoilOnce", step=8, marker=marker)
+        if cluster is None:
+            runs.run(tmp_path / name, **changes)
+        else:
+            with Worker(cluster, **changes) as worker:
+                lines = runs.run(tmp_path / name, cluster=cluster, **changes)
+            assert worker.error is None
+    assert any("back to" in line for line in lines) == (case == "rolled back")
+    alone, together = (runs.Runs(tmp_path / name).values() for name in ("alone", "together"))
+    assert alone.keys() == together.keys()
+    for name, value in alone.items():
+        if isinstance(value, np.ndarray | np.number):
+            np.testing.assert_allclose(together[name], value, 1e-6, 1e-7, err_msg=name)
+
+
 def test_a_run_whose_chief_fails_is_resumed_by_all_and_is_that_of_one_process(
     tmp_path: Path,
 ) -> None:
@@ -301,26 +354,13 @@ def test_a_run_whose_chief_fails_is_resumed_by_all_and_is_that_of_one_process(
     runs.run(tmp_path / "alone", **changes)
     changes["hooks"] = runs.disturbed("FailOnce", step=5, marker=str(tmp_path / "failed"))
 
-    def cluster() -> ClusterConfig:
-        # The servers of a process that has lost another are of no more use.
-        chief, worker = free_addresses(2)
-        return ClusterConfig(
-            mode=ClusterMode.collective,
-            workers=2,
-            ps=0,
-            addresses=AddressesConfig([chief], [worker], []),
-            task=TaskConfig("chief", 0),
-            recovery_wait_secs=0.1,
-            max_wait_secs=60,
-        )
-
     folder = tmp_path / "together"
-    first = cluster()
+    first = two_tasks()
     with Worker(first, **changes) as worker, pytest.raises(UserCodeError, match="the hook failed"):
         runs.run(folder, cluster=first, **changes)
     assert isinstance(worker.error, LostServerError)
     assert worker.error.problems[0].state == "another task was lost"
-    second = cluster()
+    second = two_tasks()
     with Worker(second, **changes) as worker:
         lines = runs.run(folder, cluster=second, **changes)
     assert worker.error is None
