@@ -238,7 +238,8 @@ def shared_settings(config: RunConfig) -> str:
     cluster = asdict(config.cluster)
     plain["cluster"] = {key: cluster[key] for key in _COMMON}
     if is_collective(config.cluster):  # All replicas take part in the sums of a step.
-        plain["devices.count"] = len(devices_of(config.devices).names) or 1
+        count = len(devices_of(config.devices).names) or 1
+        plain["devices"] = {**plain.get("devices", {}), "count": count}
     shown = Mask(config.tracking.mask, asdict(config)).settings(plain)
     return json.dumps({name: str(value) for name, value in flatten(shown).items()})
 

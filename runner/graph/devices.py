@@ -29,11 +29,13 @@ class Devices:
     names: tuple[str, ...] = ()
     takes_batches: bool = False
 
-    @property
-    def logical_cpus(self) -> int:
-        """The number of CPU devices that a session needs; 0 for TensorFlow's own number."""
+    def prepare(self, config: tf.compat.v1.ConfigProto) -> None:
+        """Adds what a session or a server needs to train on them to its configuration."""
         numbers = [int(name.rpartition(":")[2]) for name in self.names if name.startswith("/cpu")]
-        return max(numbers) + 1 if numbers else 0
+        if numbers:
+            config.device_count["CPU"] = max(numbers) + 1
+        # Sums between GPUs; those between CPUs are TensorFlow's own.
+        config.experimental.collective_nccl = bool(_physical("GPU"))
 
     def scope(self) -> AbstractContextManager[object]:
         """Places new operations on the first device, unless TensorFlow does so by default."""

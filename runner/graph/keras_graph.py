@@ -62,7 +62,7 @@ class KerasGraph(GraphMaker):
                 batches, length = training_batches(
                     config, program.data, labelled=labelled, per_step=replicas.batches
                 )
-                batches = weighted_by_class(batches, config.class_weight)
+                batches = replica.shard(weighted_by_class(batches, config.class_weight))
             evaluated, cardinality = one_pass(split, program.data, labelled=labelled)
             program.build((batches or evaluated).element_spec)
             sums = StepSums(replicas.count) if train and replicas.count > 1 else None
@@ -80,17 +80,13 @@ class KerasGraph(GraphMaker):
             session = _InSession(
                 program, steps, replicas, [train_trace, test_trace], saves_metrics=bool(length)
             )
-            with (
-                tf.Graph().as_default() as graph,
-                replica.scope(),
-                replicas.scope(replicas.here.start),
-            ):
+            with tf.Graph().as_default() as graph, replica.scope(), replicas.first_scope():
                 tf.compat.v1.set_random_seed(config.seed)
                 training = None
                 session.begin()
                 if batches is not None and train_trace is not None:
                     source = TrainingInput(
-                        dataset_in_graph(replica.shard(batches)),
+                        dataset_in_graph(batches),
                         prefetch=getattr(program.data, "prefetch", True),
                         replicas=replica.count,
                         epoch_length=length,
@@ -179,6 +175,7 @@ class _InSession:
         with tf.control_dependencies([done]):
             values, rate = imported[0][1].outputs
             values = {name: tf.identity(value) for name, value in values.items()}
+            rate = None if rate is None else tf.identity(rate)
         step = tf.compat.v1.train.get_global_step()
         with tf.control_dependencies([done]):
             counted = [step.assign_add(1, read_value=False)]

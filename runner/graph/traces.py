@@ -23,7 +23,7 @@ from runner.errors import ConfigError, UserCodeError
 from runner.internals.keras import layers_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
-from runner.restoration.variables import StateClass, classify
+from runner.restoration.variables import StateClass, classify, owner_of
 
 METRICS = "metrics/"
 """The begin of the names of the variables of metrics, which replicas add up."""
@@ -210,7 +210,7 @@ class SessionCopy:
                 global_step.read_value,
                 trainable=False,
                 collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
-                name="global_step",
+                name=self._in_scope("global_step"),
                 dtype=global_step.dtype,
                 use_resource=True,
             )
@@ -263,16 +263,26 @@ class SessionCopy:
         initial_value = partial(_initial_value, eager, zeros=name in self._zeros)
         if self._first is not None and name not in self._local:
             initial_value = partial(self._taken_over, name)
-        with tf.control_dependencies(None), self._local_scope() if local else nullcontext():
+        with tf.control_dependencies(None), self._scope(name, local=local):
             return tf.compat.v1.Variable(
                 initial_value,
                 trainable=eager.trainable and not local,
                 collections=[keys.LOCAL_VARIABLES if local else keys.GLOBAL_VARIABLES],
-                name=operation_name(name),
+                name=operation_name(name if self._first is None else self._in_scope(name)),
                 dtype=eager.dtype,
                 use_resource=True,
                 shape=eager.shape,
             )
+
+    def _in_scope(self, name: str) -> str:
+        return f"replica_{self._replica}/{name}"
+
+    def _scope(self, name: str, *, local: bool) -> AbstractContextManager[object]:
+        """Places a variable: a slot with its weight, as one operation may update both."""
+        weight = owner_of(name.rpartition("/")[0], self.variables)
+        if local or weight is None or not self.variables[weight].device:
+            return self._local_scope() if local else nullcontext()
+        return tf.device(self.variables[weight].device)
 
     def _taken_over(self, name: str) -> tf.Tensor:
         """Returns the first replica's value, and of a seed another one."""

@@ -82,8 +82,7 @@ class Coordinator:
             inter_op_parallelism_threads=settings.inter_op_threads,
             allow_soft_placement=True,
         )
-        if cpus := devices_of(run.config.devices).logical_cpus:
-            config.device_count["CPU"] = cpus
+        devices_of(run.config.devices).prepare(config)
         return ChiefSessionCreator(config=config, **arguments)
 
     def hooks(self, run: OpenedRun) -> tuple[_Hooks, _Hooks]:
