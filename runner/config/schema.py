@@ -80,15 +80,15 @@ class ClusterConfig:
 
 @dataclass
 class DevicesConfig:
-    """Training on several devices of this machine; `devices=2` is short for `devices.count=2`."""
+    """Training on several devices of a machine; `devices=2` is short for `devices.count=2`."""
 
     # A number, `all` GPUs, or a list such as `[0, 2]` or `["gpu:0", "gpu:2"]`. Without a GPU, a
     # number takes as many logical CPU devices, which share the cores.
     count: Any = field(default=1, metadata=choices.DEVICES)
     # What a batch of the data is.
     batch: choices.DeviceBatch = choices.DeviceBatch["global"]
-    # True gives batch-norm layers the statistics of the whole batch. By default each device uses
-    # its own, and those of the first one are saved.
+    # True gives batch-norm layers the statistics of the whole batch, over all devices and tasks. By
+    # default each device uses its own, and those of the first one are saved.
     sync_batch_norm: bool = False
 
 

@@ -277,19 +277,18 @@ def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator
     """Yields the problems of epochs and of callbacks, which see them."""
     train = resolved["train"]
     kind = next((key for key in ("graph", "model_fn") if resolved[key] is not None), "")
-    clustered = is_cluster(config.cluster)
-    kind = "a cluster" if clustered else kind
+    if is_cluster(config.cluster) and not is_collective(config.cluster):
+        kind = "parameter servers"
     if kind and resolved["callbacks"]:
         yield Problem(
             f"callbacks are set beside {kind}",
-            "a callback works on a Keras model that one process trains",
-            "use hooks, which a cluster's chief runs" if kind == "a cluster" else "use hooks",
+            "a callback works on a Keras model whose steps follow each other",
+            "use hooks, or cluster=collective" if kind == "parameter servers" else "use hooks",
         )
     if train["epochs"] is None or train["steps_per_epoch"] is not None:
         return
     remedy = "set train.steps_per_epoch"
-    # All tasks take each step together there, and with it a whole batch.
-    if kind and not (clustered and is_collective(config.cluster)):
+    if kind:
         cause = f"with {kind} the length of an epoch is not known"
         yield Problem(f"train.epochs is {train['epochs']}", cause, remedy)
     unresolved: Any = OmegaConf.to_container(config, resolve=False)

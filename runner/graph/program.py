@@ -19,15 +19,13 @@ from runner.graph.compiling import compile_model
 from runner.graph.contracts import Data, features_of, overrides
 from runner.graph.optimizer_state import kind_of, named_state, optimizers_of
 from runner.graph.splits import build_data
-from runner.graph.traces import array_of_tensor, described, values_are_unknown
+from runner.graph.traces import METRICS, array_of_tensor, described, values_are_unknown
 from runner.internals.keras import layers_of, metrics_of, restored_names, trained_by
 from runner.internals.tensorflow import restored_seed
 from runner.restoration.model_variables import keras_variables, tensorflow_variable
 from runner.restoration.reading import checksum
 from runner.system.user_code import calling, unchanged_random_states
 
-METRICS = "metrics/"
-"""The begin of the names of the variables of metrics."""
 # In place of the name of a slot's variable.
 _OWNED = "?"
 
@@ -193,14 +191,18 @@ class Program:
     def metric_variables(self) -> dict[str, tf.Variable]:
         """Returns name -> variable of the metrics of the model and of its parts."""
         named: dict[str, tf.Variable] = {}
-        for part in layers_of(self.model):
-            for metric in metrics_of(part) if isinstance(part, keras.Model) else ():
-                for variable in metric.variables:
-                    if not any(variable.value is known for known in named.values()):
-                        named[_unused(f"{METRICS}{metric.name}/{variable.name}", named)] = (
-                            variable.value
-                        )
+        for metric in self.metrics():
+            for variable in metric.variables:
+                if not any(variable.value is known for known in named.values()):
+                    named[_unused(f"{METRICS}{metric.name}/{variable.name}", named)] = (
+                        variable.value
+                    )
         return named
+
+    def metrics(self) -> list[keras.Metric]:
+        """Returns the metrics of the model and of its parts."""
+        parts = [part for part in layers_of(self.model) if isinstance(part, keras.Model)]
+        return [metric for part in parts for metric in metrics_of(part)]
 
     def brought_along(self) -> dict[str, str]:
         """Returns name -> digest of weights whose values are not those of their initializers.

@@ -185,6 +185,15 @@ def trained_by(optimizer: Any) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
+def replaced_moments(moments: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Lets batch-norm layers use other statistics of a batch within the block.
+
+    Keras's `synchronized=True` needs a `tf.distribute.Strategy`. `moments` takes Keras's own
+    method, the layer, its inputs and mask, and returns mean and variance.
+    """
+    return _replaced(keras.layers.BatchNormalization, "_moments", moments)
+
+
 def replaced_calls(call: Callable[..., Any]) -> AbstractContextManager[None]:
     """Lets `call` make the calls of layers within; it takes Keras's own, the layer, and arguments.
 

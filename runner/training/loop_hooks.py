@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -238,6 +239,7 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
             training.rollbacks,
         ),
         run.screen.line,
+        partial(run.coordinator.share_values, run),
     )
 
 
@@ -315,6 +317,7 @@ def _callbacks(run: OpenedRun) -> CallbacksHook | None:
         epochs=EpochCount(length, -(-run.config.train.steps // length)),
         interrupted=lambda: run.interruption.received() or run.watch.pruned,
         report=run.screen.line,
+        changed=partial(run.coordinator.share_values, run),
     )
 
 

@@ -80,13 +80,17 @@ class Coordinator:
             inter_op_parallelism_threads=settings.inter_op_threads,
             allow_soft_placement=True,
         )
-        if cpus := devices_of(run.config.devices).logical_cpus:
-            config.device_count["CPU"] = cpus
+        devices_of(run.config.devices).prepare(config)
         return ChiefSessionCreator(config=config, **arguments)
 
     def hooks(self, run: OpenedRun) -> tuple[_Hooks, _Hooks]:
         """Returns the hooks that come before and after all others."""
         return (), ()
+
+    def share_values(self, run: OpenedRun, session: tf.compat.v1.Session) -> None:
+        """Gives values of the session that no step has changed to all devices."""
+        if run.training.to_devices is not None:
+            session.run(run.training.to_devices)
 
     def session_scope(self, run: OpenedRun) -> AbstractContextManager[object]:
         """Surrounds the run's session."""

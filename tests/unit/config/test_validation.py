@@ -320,7 +320,10 @@ DECAY = {"_target_": "package.Adam", "learning_rate": {"decay_steps": "${train.s
 @pytest.mark.parametrize(
     ("changes", "states"),
     [
-        ({"cluster": {"local": True}}, ["callbacks are set beside a cluster", "train.epochs is 2"]),
+        (
+            {"cluster": {"local": True}},
+            ["callbacks are set beside parameter servers", "train.epochs is 2"],
+        ),
         ({"graph": TARGET, "train": {"epochs": None}}, ["callbacks are set beside graph"]),
         ({"callbacks": {"x": {"patience": 3}}}, ["callbacks.x has no _target_"]),
         ({"optimizer": DECAY}, ["optimizer.learning_rate.decay_steps is ${train.steps}"]),
