@@ -58,7 +58,6 @@ PAGE: dict[str, tuple[str, ...]] = {
     "Data sets": (
         "runner.inputs.FitData",
         "runner.inputs.Npz",
-        "runner.inputs.ImageFolder",
         "runner.inputs.TFRecord",
         "runner.inputs.GeneratorData",
     ),
@@ -85,7 +84,7 @@ INTRODUCTIONS = {
     ),
     "Data sets": (
         "A configuration names them by `_target_`, or takes them from a group: `data=npz`,\n"
-        "`data=image_folder`, `data=tfrecord`, `data=generator`."
+        "`data=tfrecord`, `data=generator`."
     ),
 }
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)

@@ -39,6 +39,9 @@ from runner.internals.tensorflow import (
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
 
+# Of an element of a list, or of Keras 2's `layer_with_weights-1`.
+_LIST_INDEX = re.compile(r"(?<=[/-])\d+(?=/|$)")
+_NESTED = re.compile(r"(_operations//)+")
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
 
@@ -84,8 +87,16 @@ class BundleReader(CheckpointReader):
         aliases = self.aliases()
         step = self._step(tensors, aliases)
         keys = {key: name for name, key in self.keys.items() if key != name}
+        order = {alias: _position(name) for alias, name in aliases.items()}
         return CheckpointSpec(
-            self.prefix, step, tensors, self.format, content, aliases=aliases, keys=keys
+            self.prefix,
+            step,
+            tensors,
+            self.format,
+            content,
+            aliases=aliases,
+            keys=keys,
+            order=order,
         )
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
@@ -261,6 +272,15 @@ class ObjectBasedReader(BundleReader):
             for name, paths in sorted(named.items())
             if len(paths) == 1 and name and name not in self.keys and not _UNNAMED.fullmatch(name)
         }
+
+
+def _position(path: str) -> tuple[str, tuple[int, ...]]:
+    """Returns an object path without the numbers of elements of lists, and these numbers.
+
+    The lists of layers of nested models are in the order of the outer ones.
+    """
+    numbers = tuple(map(int, _LIST_INDEX.findall(path)))
+    return _NESTED.sub("_operations//", _LIST_INDEX.sub("", path)), numbers
 
 
 def object_path(key: str) -> str:

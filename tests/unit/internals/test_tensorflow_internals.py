@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ def test_operations_run_once_with_feeds_and_the_errors_of_session_run() -> None:
 
 
 def test_nothing_is_left_of_operations_that_run_once() -> None:
+    gc.collect()  # Callables of other tests.
     released: list[Any] = []
     release = tf.Session._Callable.__del__
     with pytest.MonkeyPatch.context() as patch, tf.Graph().as_default(), tf.Session() as session:
