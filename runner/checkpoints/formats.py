@@ -188,7 +188,10 @@ def split_mapping(path: str) -> tuple[str, str]:
 
 
 def is_v1(path: str) -> bool:
-    """Returns whether `path` is a V1 checkpoint, which is one file."""
+    """Returns whether `path` is a V1 checkpoint: a file, or the pattern of its shards."""
+    directory, name = os.path.split(path)
+    if "?" in name:
+        return bool(files.matching(directory, name))
     is_table = files.is_file(path) and files.read_end(path, len(TABLE_MAGIC)) == TABLE_MAGIC
     return is_table and not path.endswith(".index")
 

@@ -126,7 +126,11 @@ def _latest(path: str) -> str:
     if contents.is_checkpoint(path) or _is_one_directory(path):
         return path
     if not files.is_directory(path):
-        raise _nothing(path)
+        parent, name = os.path.split(path)
+        shards = contents.v1_shards(parent, name)
+        if shards is None:
+            raise _nothing(path)
+        return os.path.join(parent, shards)
     require_no_adapter(path)
     if contents.is_run(path):
         return _latest(os.path.join(path, CHECKPOINTS))

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from runner.errors import ConfigError
 from runner.graph.experiment import Data
-from runner.inputs import ImageFolder, Npz
-from runner.inputs.split_data import split
+from runner.inputs import Npz
+from runner.inputs.npz import split
 from tests.tiny.reading import check_shuffled, resumed, taken
 
 
@@ -27,30 +26,8 @@ def npz_file(tmp_path: Path) -> str:
     return str(tmp_path / "data.npz")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Red cats and blue dogs in three formats, ten of each, and what is no image."""
-    encoders = {".png": tf.io.encode_png, ".jpg": tf.io.encode_jpeg, ".JPEG": tf.io.encode_jpeg}
-    for name, channel in (("dog", 2), ("cat", 0)):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        pixels = np.zeros((6, 4, 3), np.uint8)
-        pixels[..., channel] = 255
-        for index in range(10):
-            suffix = list(encoders)[index % 3]
-            encoded = encoders[suffix](pixels).numpy()
-            (tmp_path / "images" / name / f"{index}{suffix}").write_bytes(encoded)
-    (tmp_path / "images" / "cat" / "notes.txt").write_text("no image")
-    (tmp_path / "images" / "README").write_text("no class")
-    return tmp_path / "images"
-
-
 def _npz(path: str, /, **changes: Any) -> Npz:
     return Npz(**{"path": path, "batch_size": 4, "seed": 0, **changes})
-
-
-def _images(folder: Path, **changes: Any) -> ImageFolder:
-    arguments = {"batch_size": 4, "seed": 0, "height": 3, "width": 5, **changes}
-    return ImageFolder(str(folder), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -118,43 +95,3 @@ def test_every_example_is_in_one_split_with_its_label(npz_file: str) -> None:
 def test_a_file_that_does_not_fit(npz_file: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _npz(npz_file, **changes).train()
-
-
-def test_a_class_is_a_folder_and_each_split_has_a_part_of_it(folder: Path) -> None:
-    data = _images(folder)
-    assert isinstance(data, Data)
-    assert data.classes() == ["cat", "dog"]
-    assert data.sizes() == {"train": 16, "validation": 2, "test": 2}
-    passes = [taken(data.train, 4), taken(data.validation), taken(data.test)]
-    labels = [np.concatenate([batch[1] for batch in batches]) for batches in passes]
-    assert [np.bincount(values).tolist() for values in labels] == [[8, 8], [1, 1], [1, 1]]
-    for features, batch_labels in passes[0]:
-        assert (features.dtype, features.shape) == (np.float32, (4, 3, 5, 3))
-        brightest = features.mean(axis=(1, 2)).argmax(axis=-1)
-        assert np.array_equal(brightest, batch_labels * 2)
-        assert 0.9 < features.max() <= 1.0
-
-
-def test_no_image_is_in_two_splits_and_the_split_is_always_the_same(folder: Path) -> None:
-    parts = ("train", "validation", "test")
-    files = {part: _images(folder, seed=5)._examples(part)[0] for part in parts}
-    assert files == {part: _images(folder)._examples(part)[0] for part in parts}
-    assert len({file for paths in files.values() for file in paths}) == 20
-
-
-def test_grey_images_have_one_channel_and_no_other_number_will_do(folder: Path) -> None:
-    assert taken(_images(folder, channels=1).validation)[0][0].shape == (2, 3, 5, 1)
-    with pytest.raises(ValueError, match="channels is 2; choices: 1, 3, 4"):
-        _images(folder, channels=2)
-
-
-def test_a_class_with_too_few_images(folder: Path) -> None:
-    (folder / "bird").mkdir()
-    with pytest.raises(ConfigError, match=r"bird holds 0 images"):
-        _images(folder).train()
-
-
-def test_a_folder_without_classes(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ConfigError, match="it holds no folder for a class"):
-            _images(folder).validation()
