@@ -284,12 +284,27 @@ def open_hdf5(path: str) -> CheckpointReader:
     """
     with explained(path, KerasH5Reader.what), h5py.File(path, "r") as file:
         weights = file.get(_WEIGHTS, getlink=True)
+        inner = file[_WEIGHTS] if isinstance(weights, h5py.HardLink) else file
+        for attributes in (file.attrs, inner.attrs):
+            _require_known_keras(attributes)
         lists = (
             isinstance(weights, h5py.HardLink)
             or "layer_names" in file.attrs
             or "layer_names0" in file.attrs
         )
     return KerasH5Reader(path) if lists else KerasWeightsReader(path)
+
+
+def _require_known_keras(attributes: Mapping[str, Any]) -> None:
+    """Checks which Keras wrote a file: Keras 1, Theano and CNTK have other layouts of kernels."""
+    version = _string(attributes.get("keras_version", ""))
+    backend = _string(attributes.get("backend", ""))
+    if version.startswith(("0.", "1.")) or backend in ("theano", "cntk"):
+        writer = f"Keras {version}".rstrip() + (f" with {backend}" if backend else "")
+        raise ValueError(
+            f"{writer} wrote it, whose kernels have other layouts; load it with Keras 2 and "
+            "TensorFlow, and save it again"
+        )
 
 
 def _paths(group: h5py.Group) -> dict[str, bool]:

@@ -39,6 +39,7 @@ _MERGE = (
     "say weight_norm(g, v) in a rule for weight norm; for others save the weight itself with "
     "PyTorch: prune.remove, remove_spectral_norm or remove_parametrizations"
 )
+_CELL = ("recurrent_kernel", "bias")
 _BASE, _ADAPTER = ".base_layer.", ".lora_"
 
 
@@ -73,6 +74,7 @@ class Codes:
             if tensor is not None and not is_read(tensor.dtype):
                 raise self._unread(variable, tensor)
         self._require_whole(variable, names)
+        self._require_known_layout(variable, names)
         steps = {*_steps(expression)}
         if not is_plain_float(variable.tensor.dtype) or _SCALE in steps:
             return
@@ -100,6 +102,22 @@ class Codes:
                         f"{self._source.path} keeps the weight in parts ({kind})",
                         _MERGE,
                     )
+
+    def _require_known_layout(self, variable: VariableSpec, names: Sequence[str]) -> None:
+        """Checks that no tensor is of a layer of CuDNN, which has another order within kernels."""
+        for name in names:
+            module, slash, leaf = name.rpartition("/")
+            parts = (self._source.find(f"{module}{slash}{part}") for part in _CELL)
+            recurrent, bias = parts if leaf in (*_CELL, "kernel") else (None, None)
+            if recurrent is None or bias is None or len(recurrent.shape) != 2:
+                continue
+            if bias.shape == (2 * recurrent.shape[1],):  # Keras's GRU has two rows.
+                raise PlanError.of(
+                    f"{self._key}: {variable.full_name} takes {name}, which is in CuDNN's layout",
+                    f"{self._source.path} has a CuDNNLSTM or CuDNNGRU there: its bias is "
+                    f"{list(bias.shape)}",
+                    "load the weights into an LSTM or GRU with Keras 2, and save them again",
+                )
 
     def unmerged(self, taken: Collection[str]) -> Iterator[Problem]:
         """Yields a problem for layers whose weights are taken without the adapters beside them."""
