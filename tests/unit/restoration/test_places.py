@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -131,6 +132,38 @@ def test_a_rule_names_what_the_places_leave_open(tmp_path: Path) -> None:
 
 
 LEAVES = ("kernel", "bias")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("has_config", [True, False])
+def test_frozen_layers_of_a_model_in_a_model_are_listed_last(
+    order: tuple[int, ...], has_config: bool, tmp_path: Path
+) -> None:
+    def nested(order: tuple[int, ...]) -> tuple[keras.Model, list[keras.layers.Dense]]:
+        keras.utils.clear_session()
+        made = dense(2, None)
+        used = [made[at] for at in order]
+        return chain([chain(used)]), used
+
+    source, layers = nested((0, 1))
+    number(layers)
+    layers[0].trainable = False
+    source.save(tmp_path / "whole.h5")
+    with h5py.File(tmp_path / "whole.h5") as whole, h5py.File(tmp_path / "m.h5", "w") as file:
+        weights = whole["model_weights"]
+        (group,) = (weights[name] for name in weights if len(weights[name].attrs["weight_names"]))
+        assert next(iter(group.attrs["weight_names"])) == "dense_1/kernel"
+        for name in weights:
+            weights.copy(name, file)
+        file.attrs.update(weights.attrs)
+        if has_config:
+            file.attrs["model_config"] = whole.attrs["model_config"]
+    model, again = nested(order)
+    if has_config:
+        start(model, tmp_path / "m.h5")
+        assert numbers(again) == [1, 2]
+    else:
+        assert "it is not certain which tensors" in refused(model, tmp_path / "m.h5").state
 
 
 class Net(keras.Model):
