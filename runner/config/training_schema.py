@@ -55,7 +55,8 @@ class ClipConfig:
 class TrainConfig:
     """The length of the training, and how often it logs, evaluates and saves.
 
-    Numbers count global steps. The three `..._every` also accept strings such as `10 minutes`.
+    Numbers count global steps. The three `..._every` also accept strings such as `10 minutes`, and
+    where training counts epochs, `2 epochs` or `at epoch 3, at epoch 5`.
     """
 
     # The global step at which training ends. With `epochs`, their number decides it.
@@ -66,11 +67,14 @@ class TrainConfig:
     # The length of an epoch in global steps, for data whose number of batches is not known; null
     # takes that number.
     steps_per_epoch: int | None = field(default=None, metadata=at_least(1))
+    # How many epochs count as done before the first step, as `initial_epoch` of `fit`: `epochs`
+    # includes them, and callbacks see the numbers after them.
+    initial_epoch: int = field(default=0, metadata=at_least(0))
     # How often training metrics are logged.
     log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
     # How often the validation split is evaluated; also at the end. Null is after every epoch if
-    # the run counts epochs, and every 250 steps otherwise.
-    evaluate_every: int | str | None = field(default=None, metadata=choices.SCHEDULE)
+    # the run counts epochs, and every 250 steps otherwise; `never` also leaves out the end.
+    evaluate_every: int | str | None = field(default=None, metadata=choices.EVALUATION)
     # How often a checkpoint is saved; also at the end.
     checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
     # Whether checkpoints hold the position in the training data and its shuffle buffer. False
@@ -89,10 +93,21 @@ class TrainConfig:
     clip: ClipConfig = field(default_factory=ClipConfig)
     # Decay of moving averages of the trained weights, for example 0.999; null keeps none.
     ema_decay: float | None = field(default=None, metadata=choices.DECAY)
-    # Whether moving averages, including those of `optimizer.use_ema`, are evaluated and exported as
-    # the weights.
-    evaluate_ema: bool = True
+    # Whether moving averages are evaluated and exported as the weights. Null does so with those of
+    # `train.ema_decay`. Those of an optimizer with `use_ema` it treats as `fit` does: the weights
+    # are evaluated, and at the end of training the averages replace them.
+    evaluate_ema: bool | None = None
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
+
+    @property
+    def evaluates_averages(self) -> bool:
+        """Whether moving averages stand for the weights, see `evaluate_ema`."""
+        return self.ema_decay is not None if self.evaluate_ema is None else self.evaluate_ema
+
+    @property
+    def ends_with_averages(self) -> bool:
+        """Whether averages of the optimizer replace the weights at the end, as in `fit`."""
+        return self.evaluate_ema is None and self.ema_decay is None
 
     @property
     def direction(self) -> choices.Goal:

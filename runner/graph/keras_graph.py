@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.config.schema import RunConfig
 from runner.config.validation import require_objective
 from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
@@ -28,9 +27,9 @@ from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
 from runner.graph.traces import SessionCopy, Trace, tables_of
 from runner.graph.variables import (
+    ROLLBACKS,
     checkpoint_saver,
     keras_slots,
-    ROLLBACKS,
     rollback_count,
     saved_as,
     variable_specs,
@@ -154,11 +153,7 @@ class _InSession:
             train_op = step.assign_add(1, read_value=False)
         with tf.control_dependencies([train_op]):
             after = tf.identity(step.read_value())
-        pairs = [
-            pair for _, optimizer in optimizers_of(self._program.model)
-            for pair in averages_of(optimizer)
-        ]
-        in_session = self._session_variables()
+        averages = self._averages()
         return Training(
             train_op=train_op,
             step=after,
@@ -170,11 +165,7 @@ class _InSession:
             saved_input=source.state if config.train.save_input else None,
             learning_rate=rate,
             learning_rate_scale=self._copy.variables.get(SCALE),
-            averages=AveragedWeights(
-                [(in_session[id(weight)], in_session[id(average)]) for weight, average in pairs]
-            )
-            if pairs
-            else None,
+            averages=averages,
             epoch_length=source.epoch_length,
             callback_state=_callback_state() if config.callbacks else None,
             shared_state=dict(self._shared_state()),
@@ -255,7 +246,7 @@ class _InSession:
         """Returns the saver; without training it may read the averages of the trained variables."""
         config = self._config
         averaged: frozenset[str] = frozenset()
-        if training is None and config.train.evaluate_ema:
+        if training is None and config.train.evaluates_averages:
             names = {id(variable): name for name, variable in self._weights.items()}
             averaged = frozenset(
                 names[id(weight)]
@@ -271,6 +262,21 @@ class _InSession:
         eager = {**self._weights, **self._optimizer, **self._metrics}
         known = {**self._copy.variables, **variables}
         return {name: (known[name], eager[name]) for name in eager if name in known}
+
+    def _averages(self) -> AveragedWeights | None:
+        """Returns the averages of all optimizers; at the end `fit` knows of one optimizer only."""
+        in_session, model = self._session_variables(), self._program.model
+
+        def pairs(optimizer: Any) -> list[tuple[tf.Variable, tf.Variable]]:
+            return [
+                (in_session[id(weight)], in_session[id(average)])
+                for weight, average in averages_of(optimizer)
+            ]
+
+        found = [pair for _, optimizer in optimizers_of(model) for pair in pairs(optimizer)]
+        ends = self._config.train.ends_with_averages and model.optimizer is not None
+        final = pairs(model.optimizer) if found and ends else []
+        return AveragedWeights(found, final) if found else None
 
     def _session_variables(self) -> dict[int, tf.Variable]:
         """Returns the `id` of an eager variable -> its counterpart in the session."""

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from runner.graph.model_values import ModelValues, load
 from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
-from runner.hooks.checkpoint import SavedBeside
 from runner.hooks.evaluation import EvaluationWatch
 from runner.hooks.scheduled import (
     Session,
@@ -85,14 +84,20 @@ class EpochCount:
 
     Attributes:
       length: the global steps of one.
-      count: how many there are at most.
+      count: the number of the last one.
+      first: how many count as done before the first step.
     """
 
     length: int
     count: int
+    first: int = 0
+
+    def at(self, step: int) -> int:
+        """Returns the index of the epoch that a step after `step` belongs to."""
+        return self.first + step // self.length
 
 
-class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBeside):
+class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
     """Calls callbacks around the steps, evaluations and epochs of a training.
 
     It comes before the `EvaluationHook`, and `epoch_ends` after it, so that the end of an epoch
@@ -133,6 +138,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         # The values of an evaluation after the newest step.
         self._evaluated: dict[str, float] = {}
         self._step, self._is_open = 0, False
+        # The keys of callbacks that have changed the model at the end of training.
+        self.changed_by: list[str] = []
         self._first_state: bytes | None = None
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
@@ -174,7 +181,17 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
 
     def call(self, session: Session, method: str, *arguments: Any, push: bool = True) -> bool:
         """Calls a method of all callbacks that have it; returns whether the model has changed."""
-        called = [callback for callback in self._callbacks if callback.has(method)]
+        return self._call(self._callbacks, session, method, *arguments, push=push)
+
+    def _call(
+        self,
+        callbacks: Sequence[NamedCallback],
+        session: Session,
+        method: str,
+        *arguments: Any,
+        push: bool = True,
+    ) -> bool:
+        called = [callback for callback in callbacks if callback.has(method)]
         with eager_mode():
             for callback in called:
                 self._values.pull(session, weights=callback.needs_weights(method))
@@ -194,7 +211,9 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
             return
         if self._is_open:
             self._end_epoch(session)
-        self.changed_at_end = self.call(session, "on_train_end", dict(self._logs))
+        for callback in self._callbacks:
+            if self._call([callback], session, "on_train_end", dict(self._logs)):
+                self.changed_by.append(callback.key)
         self.model.stop_training = False  # For a run that is extended.
 
     def asks(self) -> bool:
@@ -229,7 +248,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
 
     @property
     def _epoch(self) -> int:
-        return self._step // self._epochs.length
+        return self._epochs.at(self._step)
 
     def _begin(self, session: Session, *, resumes: bool) -> None:
         """Begins the training in this process."""
@@ -276,7 +295,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
     def _end_epoch(self, session: Session) -> None:
         self._logs |= self._evaluated
         self._is_open = False
-        epoch = (self._step - 1) // self._epochs.length
+        epoch = self._epochs.at(self._step - 1)
         self.call(session, "on_epoch_end", epoch, dict(self._logs))  # They share what they add.
 
 

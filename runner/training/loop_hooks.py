@@ -11,8 +11,8 @@ import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite, OnError
-from runner.config.instantiation import References
-from runner.config.training_schema import EVALUATE_EVERY
+from runner.config.instantiation import GIVEN, References
+from runner.config.schedule import NEVER
 from runner.errors import NonFiniteLossError, RunnerError
 from runner.graph.configured_hooks import (
     CALLBACKS,
@@ -39,6 +39,7 @@ from runner.hooks import (
 from runner.hooks.callbacks import CallbacksHook, EpochCount, NamedCallback
 from runner.hooks.checkpoint import another_saver, raise_error, warned
 from runner.hooks.evaluation import EvaluationWatch
+from runner.hooks.final_weights import FinalWeights, HandOver
 from runner.system.user_code import ERRORS, raised, staying
 from runner.training.run import OpenedRun
 
@@ -92,6 +93,7 @@ class ConfiguredHooks:
       evaluation: evaluates the validation split.
       best: keeps the best checkpoint.
       saves: which values are saved, and how to react when a save fails.
+      final: leaves the weights that the training ends with.
       callbacks: calls Keras callbacks; None where there are none.
     """
 
@@ -99,6 +101,7 @@ class ConfiguredHooks:
     evaluation: EvaluationHook
     best: BestCheckpoint
     saves: SavePolicy
+    final: FinalWeights
     callbacks: CallbacksHook | None = None
 
     @contextmanager
@@ -143,7 +146,15 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
             _NamedHook(f"hooks.{name}", HOOKS.build(name, node, references))
             for name, node in run.config.hooks.items()
         ]
-    return ConfiguredHooks(named, evaluation, best, saves, callbacks)
+    averages = run.training.averages
+    final = FinalWeights(
+        averages if averages is not None and averages.are_final else None,
+        run.built.model,
+        callbacks,
+        interrupted=lambda: run.interruption.received() or run.watch.pruned,
+        in_model=run.config.model.get("_target_") == GIVEN,
+    )
+    return ConfiguredHooks(named, evaluation, best, saves, final, callbacks)
 
 
 def loop_hooks(
@@ -172,7 +183,8 @@ def loop_hooks(
         _metrics(run, names["metrics"], progress),
         # What an evaluation shows of an epoch is there when the epoch ends.
         *([callbacks] if callbacks else []),
-        *([configured.evaluation] if run.built.evaluation.metrics else []),
+        *([configured.evaluation] if _evaluates(run) else []),
+        configured.final,
         *([callbacks.epoch_ends] if callbacks else []),
         progress,
         *configured.named,
@@ -185,12 +197,17 @@ def loop_hooks(
             training.step,
             config.train.checkpoint_every,
             configured.saves,
-            callbacks,
+            configured.final,
         ),
+        HandOver(configured.final),
         *last,
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(lambda: run.interruption.received() or run.watch.pruned),
     ]
+
+
+def _evaluates(run: OpenedRun) -> bool:
+    return bool(run.built.evaluation.metrics) and run.config.train.evaluate_every != NEVER
 
 
 def _best_checkpoint(run: OpenedRun, saves: SavePolicy) -> BestCheckpoint:
@@ -244,11 +261,11 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
 def _metrics(
     run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook
 ) -> MetricsHook:
-    training = run.training
+    training, first = run.training, run.config.train.initial_epoch
 
     def record(values: Mapping[str, float], step: int) -> None:
         length = training.epoch_length
-        epoch = {"epoch": float((step - 1) // length + 1)} if length else {}
+        epoch = {"epoch": float((step - 1) // length + 1 + first)} if length else {}
         logged = {f"train/{name}": value for name, value in values.items()}
         run.tracker.log_metrics({**epoch, **logged}, step)
         progress.show({**epoch, **{name: values[name] for name in training.values}}, step)
@@ -278,9 +295,9 @@ def _evaluation(
     return EvaluationHook(
         run.built.evaluation,
         training.step,
-        config.train.evaluate_every or EVALUATE_EVERY,
+        config.train.evaluate_every if _evaluates(run) else "end",
         record,
-        training.averages if config.train.evaluate_ema else None,
+        training.averages if config.train.evaluates_averages else None,
         EvaluationCutoff(run.interruption.received, run.directory.evaluation_due),
         watch,
         objective=config.train.objective.removeprefix("validation/"),
@@ -295,6 +312,7 @@ def _callbacks(run: OpenedRun) -> CallbacksHook | None:
     if saved is None or built.model is None or length is None:
         return None
     names = {key: value for key, value in _run_names(run).items() if key in CALLBACKS.run_names}
+    first = run.config.train.initial_epoch
     references = graph_references(built.graph, built.variables, training).also("run", names)
     named = []
     for name, node in run.config.callbacks.items():
@@ -312,7 +330,7 @@ def _callbacks(run: OpenedRun) -> CallbacksHook | None:
         training.values,
         saved,
         step=training.step,
-        epochs=EpochCount(length, -(-run.config.train.steps // length)),
+        epochs=EpochCount(length, first - (-run.config.train.steps // length), first),
         interrupted=lambda: run.interruption.received() or run.watch.pruned,
         report=run.screen.line,
     )

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from runner.config.choices import Mode
 from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
+from runner.config.schedule import NEVER, as_schedule
 from runner.config.schema import RunConfig
 from runner.config.training_schema import EVALUATE_EVERY
 from runner.console import Screen
@@ -291,7 +292,7 @@ class OpenedRun:
 
     Attributes:
       experiment: the experiment; `screen`, `watch`, `coordinator` and `built` are its.
-      config: its configuration, with `train.steps` and `train.evaluate_every` as the length of an
+      config: its configuration, with `train.steps` and the schedules of `train` as the length of an
         epoch decides them.
       training: the training step of `built`.
       directory: the run directory.
@@ -353,6 +354,19 @@ class OpenedRun:
 
 def _with_epochs(config: RunConfig, length: int | None) -> RunConfig:
     train = config.train
-    steps = train.epochs * length if train.epochs and length else train.steps
-    every = train.evaluate_every or length or EVALUATE_EVERY
-    return replace(config, train=replace(train, steps=steps, evaluate_every=every))
+    steps = train.steps
+    if train.epochs and length:
+        steps = (train.epochs - train.initial_epoch) * length
+    counted: dict[str, Any] = {
+        "log_every": train.log_every,
+        "evaluate_every": train.evaluate_every or length or EVALUATE_EVERY,
+        "checkpoint_every": train.checkpoint_every,
+    }
+    epochs = {
+        "epoch_length": length or train.steps_per_epoch,
+        "first_epoch": train.initial_epoch,
+    }
+    for key, every in counted.items():
+        if every != NEVER and (schedule := as_schedule(every)).counts_epochs:
+            counted[key] = replace(schedule, **epochs)
+    return replace(config, train=replace(train, steps=steps, **counted))
