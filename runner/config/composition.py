@@ -293,7 +293,7 @@ def shipped(folder: str) -> Path:
 
 def default_optimizer() -> Any:
     """Returns the `optimizer` of a configuration that chooses none."""
-    return OmegaConf.load(shipped("conf") / "optimizer" / "adam.yaml")
+    return OmegaConf.load(shipped("conf") / "optimizer" / "default.yaml")
 
 
 @cache

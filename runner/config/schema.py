@@ -206,7 +206,7 @@ class RunConfig:
     # Class -> weight of its examples in training; 1 by default.
     class_weight: dict[int, float] = field(default_factory=dict)
     # `_target_` of a Keras or `tf.compat.v1.train` optimizer, and its arguments. The default is
-    # `optimizer=adam`; `optimizer=compiled` uses the optimizer of a compiled model. The
+    # Adam for a model that has none; a compiled model keeps its own unless one is named here. The
     # `learning_rate` may be a schedule: `_target_` of a `keras.optimizers.schedules` class or a
     # `tf.compat.v1.train.*_decay` function.
     optimizer: dict[str, Any] = MISSING

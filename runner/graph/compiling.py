@@ -5,9 +5,9 @@ Where the configuration is silent, the model's own compilation stands.
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -18,9 +18,12 @@ from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, ranked
 from runner.graph.contracts import overrides
+from runner.graph.optimizer_state import optimizers_of
 from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.internals.keras import compiled_with
+from runner.system.user_code import calling
 
+_RATE_KEY = "optimizer.learning_rate"
 # Names that Keras resolves by the shapes of a batch, so that they stay names.
 _BY_SHAPE = {"loss": ("crossentropy", "ce"), "metric": ("accuracy", "acc")}
 
@@ -40,17 +43,18 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
       ConfigError: when one of them cannot be built, or none is there.
     """
     compiled = compiled_with(model)
+    has_optimizer = compiled.get("optimizer") is not None or bool(optimizers_of(model))
     chosen = {
         "loss": config.loss is not None,
         "metrics": bool(config.metrics or config.weighted_metrics),
-        "optimizer": _names_optimizer(config, compiled),
+        "optimizer": names_optimizer(config) or not has_optimizer,
         "model.jit_compile": "jit_compile" in config.model,
     }
     _require_loss(config, model)
     _require_weighted(config.loss_weights, config.loss)
     if not any(chosen.values()):
         return list(_notes(config, model))
-    optimizer = _optimizer(config, step) if chosen["optimizer"] else compiled.get("optimizer")
+    optimizer = build_optimizer(config, step) if chosen["optimizer"] else compiled.get("optimizer")
     arguments: dict[str, Any] = {
         "loss": compiled.get("loss"),
         "loss_weights": compiled.get("loss_weights"),
@@ -75,14 +79,12 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
     return [*replaced, *_notes(config, model)]
 
 
-def _names_optimizer(config: RunConfig, compiled: Mapping[str, Any]) -> bool:
-    """Whether the configuration's optimizer trains; the default does where there is no other."""
-    if compiled.get("optimizer") is None:
-        return True
+def names_optimizer(config: RunConfig) -> bool:
+    """Whether the configuration names an optimizer; the default is for models that have none."""
     return bool(config.optimizer) and config.optimizer != default_optimizer()
 
 
-def _optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Optimizer:
+def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Optimizer:
     """Builds the configured optimizer; one of TensorFlow 1 becomes one of Keras.
 
     Raises:
@@ -95,11 +97,13 @@ def _optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Optimiz
             "the model has none of its own: it is not compiled, or with optimizer=None",
             "choose one, for example optimizer=adamw",
         )
-    references = References({"graph": {"global_step": step}})
+    rate = _learning_rate(node, step)
     target = locate_target("optimizer", node)
     if isinstance(target, type) and issubclass(target, tf.compat.v1.train.Optimizer):
-        return _tensorflow1_optimizer(node, references)
-    optimizer = build_target("optimizer", node, references)
+        return _tensorflow1_optimizer(node, rate)
+    given = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
+    references = References({"graph": {"global_step": step, "learning_rate": rate}})
+    optimizer = build_target("optimizer", {**node, **given}, references)
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer
     raise ConfigError.of(
@@ -109,16 +113,55 @@ def _optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Optimiz
     )
 
 
-def _tensorflow1_optimizer(
-    node: Mapping[str, Any], references: References
-) -> TensorFlow1Optimizer:
-    """Builds an optimizer of TensorFlow 1, whose rate Keras computes."""
-    rate = node.get("learning_rate")
+def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
+    """Returns the configured learning rate as Keras takes one; None where there is none.
+
+    It is a number, a schedule of Keras, or a function without arguments, to which a function of the
+    global step is made.
+
+    Raises:
+      ConfigError: when it is none of these.
+    """
+    rate = node.get("learning_rate", _default_rate(node))
     if isinstance(rate, Mapping) and "_target_" in rate:
-        rate = build_target("optimizer.learning_rate", rate, references)
+        references = References({"graph": {"global_step": step}})
+        rate = build_target(_RATE_KEY, rate, references)
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            return rate
+        if callable(rate):
+            function = rate
+            takes_step = bool(inspect.signature(function).parameters)
+            return partial(_rate_of, function, [step] if takes_step else [])
+    if rate is None or (isinstance(rate, int | float) and not isinstance(rate, bool)):
+        return rate
+    if tf.is_tensor(rate):
+        return float(rate)
+    raise ConfigError.of(
+        f"{_RATE_KEY} is {node.get('learning_rate')!r}",
+        "it is neither a number nor a schedule",
+        "for example 1e-3, or schedule@optimizer.learning_rate=cosine",
+    )
+
+
+def _default_rate(node: Mapping[str, Any]) -> Any:
+    """Returns the default of the target's `learning_rate`; None when it has none."""
+    target = locate_target("optimizer", node)
+    parameter = inspect.signature(target).parameters.get("learning_rate")
+    if parameter is None or parameter.default is inspect.Parameter.empty:
+        return None
+    return parameter.default
+
+
+def _rate_of(function: Callable[..., Any], arguments: Sequence[tf.Variable]) -> tf.Tensor:
+    with calling(_RATE_KEY):
+        return tf.cast(function(*(variable.read_value() for variable in arguments)), tf.float32)
+
+
+def _tensorflow1_optimizer(node: Mapping[str, Any], rate: Any) -> TensorFlow1Optimizer:
+    """Builds an optimizer of TensorFlow 1, whose rate Keras computes."""
     others = {name: value for name, value in node.items() if name != "learning_rate"}
 
-    def make(current: Callable[[], Any]) -> Any:
+    def make(current: Any) -> Any:
         rates = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
         names = {"graph": {"learning_rate": current}}
         return build_target("optimizer", {**others, **rates}, References(names))
@@ -200,7 +243,7 @@ def resolved(kind: str, key: str, node: Any) -> Any:
         return _named(kind, key, node)
     if isinstance(node, Mapping) and "_target_" in node:
         built = build_target(key, node)
-        if isinstance(built, functools.partial) and inspect.isclass(built.func):
+        if isinstance(built, partial) and inspect.isclass(built.func):
             raise ConfigError.of(
                 f"{key}: {node['_target_']} is a class, and `_partial_` is true",
                 "it would be constructed again for every batch",
@@ -233,6 +276,9 @@ def _named(kind: str, key: str, name: str) -> Any:
 
 
 def _notes(config: RunConfig, model: keras.Model) -> Iterator[str]:
+    steps = [step for step in ("train_step", "test_step") if overrides(model, step)]
+    if steps:
+        yield f"steps: {type(model).__name__} has a {' and a '.join(steps)} of its own"
     settings = {
         "run_eagerly": model.run_eagerly,
         "steps_per_execution": model.steps_per_execution != 1,
@@ -240,9 +286,6 @@ def _notes(config: RunConfig, model: keras.Model) -> Iterator[str]:
     for name in (name for name, is_set in settings.items() if is_set):
         yield f"{name}: no effect from compile, because a run makes single steps of a graph"
     yield from _notes_on_logits(config.loss, model)
-    steps = [step for step in ("train_step", "test_step") if overrides(model, step)]
-    if steps:
-        yield f"steps: {type(model).__name__} has a {' and a '.join(steps)} of its own"
 
 
 def _notes_on_logits(loss: Any, model: keras.Model) -> Iterator[str]:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -36,6 +37,7 @@ from runner.graph.variables import (
 )
 from runner.internals.tensorflow import dataset_in_graph
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
+from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
 
 CALLBACKS = "callbacks"
@@ -128,6 +130,7 @@ class _InSession:
             named, tables_of(program.model), zeros=self._zeros(), local=local
         )
         self._brought = program.brought_along()
+        self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
@@ -286,9 +289,11 @@ class _InSession:
 
     def _initializers(self) -> dict[str, str]:
         """Returns name -> how a variable gets its first value."""
-        brought = dict.fromkeys(self._brought, "the model's own value")
-        states = {**self._optimizer, **self._metrics}
-        return {**dict.fromkeys(states, "Zeros"), **initializers(self._program.model), **brought}
+        return {
+            **self._first_values,
+            **initializers(self._program.model),
+            **{name: f"{OF_MODEL} {digest}" for name, digest in self._brought.items()},
+        }
 
     def _zeros(self) -> set[str]:
         """Returns the names of slots that are zero, which the session need not be given."""
@@ -319,6 +324,15 @@ class _InSession:
                 owner = any(name.startswith(f"{weight}/") for weight in self._weights)
                 if not owner:
                     yield variable.op.name, tuple(each.op.name for each in trained.values())
+
+
+def _initializer_of(variable: tf.Variable) -> str:
+    """Returns the name of an initializer that gives a variable its value; of a random one "Random"."""
+    value = np.ravel(variable.numpy())
+    if value.dtype.kind not in "biuf" or not value.size or (value != value[0]).any():
+        return "Random"
+    number = float(value[0])
+    return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")
 
 
 def _callback_state() -> tf.Variable:

@@ -11,14 +11,15 @@ import tensorflow as tf
 
 from runner.config.choices import NonFinite
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, Problem
+from runner.graph.compiling import names_optimizer
 from runner.graph.batch_norm import frozen_norms, statistics_notes
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.program import Program, described
 from runner.graph.run_optimizer import Combine, RunOptimizer, TrainingPolicy, accumulated
-from runner.graph.step_errors import values_are_unknown
-from runner.graph.traces import Trace
+from runner.graph.traces import Trace, values_are_unknown
+from runner.internals.keras import compiled_parts
 from runner.restoration.model_variables import addresses, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
@@ -103,6 +104,7 @@ class KerasSteps:
                     step, *[spec] * config.train.accumulate, jit_compile=bool(model.jit_compile)
                 )
         model.reset_metrics()
+        self._require_effect(named)
         if not trace.outputs[0]:
             raise ConfigError.of(
                 f"{named} returns no metrics",
@@ -156,6 +158,32 @@ class KerasSteps:
         model = self._model
         if not self._program.takes_steps and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+
+    def _require_effect(self, step: str) -> None:
+        """Raises a ConfigError for keys that the step of the model's own has left without effect."""
+        config, model = self._config, self._model
+        losses, metrics = compiled_parts(model)
+        applied = [each for each in self._optimizers if each.applied]
+        named = names_optimizer(config) and model.optimizer is not None
+        without = {
+            "loss": config.loss is not None and not losses,
+            "metrics": bool(config.metrics or config.weighted_metrics) and not metrics,
+            "optimizer": named and not any(each.optimizer is model.optimizer for each in applied),
+            "train.clip": any(vars(config.train.clip).values()) and not applied,
+            "train.accumulate": config.train.accumulate > 1 and not applied,
+            "train.ema_decay": config.train.ema_decay is not None and not applied,
+        }
+        problems = [
+            Problem(
+                f"{key} is set, and {step} makes no use of it",
+                "the model computes its loss, metrics and update itself",
+                f"delete {key}, or use self.compute_loss, self.compute_metrics and self.optimizer",
+            )
+            for key, is_without in without.items()
+            if is_without
+        ]
+        if problems:
+            raise ConfigError(*problems)
 
     def _begin_metrics(self) -> None:
         """Resets the metrics where an epoch begins, or before every step."""

@@ -40,6 +40,14 @@ def optimizers_of(model: keras.Model) -> list[tuple[str, Any]]:
     return list(by_id.values())
 
 
+def kind_of(optimizer: keras.optimizers.Optimizer) -> str:
+    """Returns the name of an optimizer's class; of one of TensorFlow 1, of its operations."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(inner, TensorFlow1Optimizer):
+        return str(inner.name)
+    return type(inner).__name__
+
+
 def named_state(
     optimizer: keras.optimizers.Optimizer, prefix: str, owner: Callable[[Any], str]
 ) -> Iterator[tuple[tf.Variable, str]]:
@@ -50,15 +58,15 @@ def named_state(
       prefix: what the optimizer is called.
       owner: returns the name of a TensorFlow variable that it trains, which its slots follow.
     """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    scope = prefix if inner is None else f"{prefix}/loss_scale"
     for key, value in vars(optimizer).items():
         if isinstance(value, Variable):
-            yield value.value, f"{prefix}/{key.strip('_')}"
+            yield value.value, f"{scope}/{key.strip('_')}"
     if isinstance(optimizer, TensorFlow1Optimizer):
         yield from optimizer.state(owner)
-    inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
-        kind = type(optimizer).__name__
-        yield from named_state(inner, prefix if prefix != kind else type(inner).__name__, owner)
+        yield from named_state(inner, prefix, owner)
         return
     for slot in slots_of(optimizer) if optimizer.built else ():
         name = owner(tensorflow_variable(slot.trained))

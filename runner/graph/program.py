@@ -17,11 +17,12 @@ from runner.config.schema import MODEL_SWITCHES, RunConfig
 from runner.errors import ConfigError
 from runner.graph.compiling import compile_model
 from runner.graph.contracts import Data, features_of, overrides
-from runner.graph.optimizer_state import named_state, optimizers_of
+from runner.graph.optimizer_state import kind_of, named_state, optimizers_of
 from runner.graph.splits import build_data
-from runner.graph.traces import array_of_tensor
+from runner.graph.traces import array_of_tensor, values_are_unknown
 from runner.internals.keras import layers_of, metrics_of, restored_names
 from runner.internals.tensorflow import restored_seed
+from runner.restoration.reading import checksum
 from runner.restoration.model_variables import keras_variables, tensorflow_variable
 from runner.system.user_code import calling, unchanged_random_states
 
@@ -66,7 +67,7 @@ def build_model(config: RunConfig) -> keras.Model:
     if isinstance(model, keras.Model):
         return model
     raise ConfigError.of(
-        f"model: {config.model['_target_']} returns a {type(model).__name__}",
+        f"model: {config.model['_target_']} gives no Keras model, but a {type(model).__name__}",
         "a run trains a keras.Model or another Keras layer",
         "derive it from keras.Model, with a method call(features, training); or build the whole "
         "graph with `graph`",
@@ -98,11 +99,11 @@ class Program:
     """
 
     config: RunConfig
-    model: Any
     data: Data
     step: tf.Variable
+    model: Any = None
     notes: Sequence[str] = ()
-    _created: Mapping[int, tf.Tensor] = field(default_factory=dict)
+    _created: dict[int, tuple[tf.Variable, tf.Tensor]] = field(default_factory=dict)
 
     @cached_property
     def takes_steps(self) -> bool:
@@ -115,13 +116,37 @@ class Program:
         Args:
           spec: nested `tf.TypeSpec`s of a training batch.
         """
-        model = self.model
+        model, name = self.model, self.config.model.get("_target_")
         if all(layer.built for layer in layers_of(model)) and model.built:
             return
-        name = self.config.model.get("_target_")
-        with calling("model", f"{name} was built for batches {described(spec)}"):
-            step = model.train_step if self.takes_steps else _called(model)
+        call = f"{name}.train_step was called with {described(spec)}"
+        if not self.takes_steps:
+            call = f"{name} was called with features {described(features_of(spec))}"
+
+        def step(batch: Any) -> tf.Tensor:
+            with values_are_unknown(), calling("model", call):
+                if self.takes_steps:
+                    model.train_step(batch)
+                else:
+                    model(features_of(batch))
+            return tf.constant(True)
+
+        with self.recording():
             tf.function(step, autograph=False).get_concrete_function(spec)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Records the first values of variables that the block creates."""
+
+        def creator(next_creator: Any, **arguments: Any) -> tf.Variable:
+            variable = next_creator(**arguments)
+            if tf.executing_eagerly():
+                # They share their memory until the variable gets another value.
+                self._created[id(variable)] = (variable, variable.read_value())
+            return variable
+
+        with tf.variable_creator_scope(creator):
+            yield
 
     def weights(self) -> dict[str, tf.Variable]:
         """Returns name -> variable of the model."""
@@ -139,7 +164,7 @@ class Program:
 
         state: dict[str, tf.Variable] = {}
         for attribute, optimizer in optimizers_of(self.model):
-            prefix = attribute if self.takes_steps else type(optimizer).__name__
+            prefix = attribute if self.takes_steps else kind_of(optimizer)
             state.update((name, each) for each, name in named_state(optimizer, prefix, owner))
         return state
 
@@ -155,45 +180,32 @@ class Program:
                         )
         return named
 
-    def brought_along(self) -> list[str]:
-        """Returns the names of weights whose values are not those of their initializers.
+    def brought_along(self) -> dict[str, str]:
+        """Returns name -> digest of weights whose values are not those of their initializers.
 
         They were loaded or trained where the model was built, or the model was handed in.
         """
-        return [
-            name
+        return {
+            name: checksum(variable.numpy())
             for name, variable in self.weights().items()
-            if not _unchanged(variable, self._created.get(id(variable)))
-        ]
+            if not _unchanged(variable, self._created.get(id(variable), (None, None))[1])
+        }
 
 
-def load_program(config: RunConfig) -> Program:
+def load_program(config: RunConfig, *, compiled: bool = True) -> Program:
     """Builds data and model, and compiles the model; within `as_in_fit`.
 
     Raises:
       ConfigError: when one of them cannot be built, or does not fit the other keys.
       UserCodeError: when the experiment's code raises an error.
     """
-    data = build_data(config)
-    created: dict[int, tuple[tf.Variable, tf.Tensor]] = {}
-
-    def creator(next_creator: Any, **arguments: Any) -> tf.Variable:
-        variable = next_creator(**arguments)
-        if tf.executing_eagerly():
-            # They share their memory until the variable gets another value.
-            created[id(variable)] = (variable, variable.read_value())
-        return variable
-
-    with tf.variable_creator_scope(creator):
-        model = build_model(config)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
-    notes = compile_model(config, model, step)
-    first_values = {key: value for key, (_, value) in created.items()}
-    return Program(config, model, data, step, tuple(notes), first_values)
-
-
-def _called(model: Any) -> Any:
-    return lambda batch: model(features_of(batch))
+    program = Program(config, build_data(config), step)
+    with program.recording():
+        program.model = build_model(config)
+    if compiled:
+        program.notes = compile_model(config, program.model, step)
+    return program
 
 
 def _unused(name: str, taken: Mapping[str, Any]) -> str:

@@ -50,6 +50,9 @@ class RunOptimizer:
       policies: `id` of a TensorFlow variable -> its policy; others have the default.
       rate_scale: multiplies every learning rate; None does not.
       combine: combines the gradients of replicas; None where there is one.
+
+    Attributes:
+      applied: whether a traced step has applied gradients with it.
     """
 
     optimizer: keras.optimizers.Optimizer
@@ -58,6 +61,7 @@ class RunOptimizer:
     policies: Mapping[int, TrainingPolicy]
     rate_scale: tf.Variable | None = None
     combine: Combine | None = None
+    applied: bool = field(default=False, init=False)
     _collected: list[Sequence[Any]] | None = field(default=None, init=False)
     _applied_to: Sequence[Any] = field(default=(), init=False)
 
@@ -74,8 +78,7 @@ class RunOptimizer:
         wrapped = []
         if any(vars(self.config.train.clip).values()):
             wrapped.append((inner, "apply", self._apply_clipped))
-        if self.combine or self.config.train.accumulate > 1:
-            wrapped.append((optimizer, "apply", self._apply_combined))
+        wrapped.append((optimizer, "apply", self._apply_combined))
         if self.rate_scale is not None or any(
             policy != TrainingPolicy() for policy in self.policies.values()
         ):
@@ -126,6 +129,7 @@ class RunOptimizer:
             )
 
     def _apply_combined(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
+        self.applied = True
         if self._collected is not None:
             self._applied_to = trainable_variables or trained_by(self.optimizer)
             self._collected.append(list(grads))

@@ -33,6 +33,17 @@ def named(prefix: str, structure: Any) -> dict[str, Any]:
     return by_path if several and len(by_path) == len(leaves) else numbered(prefix, leaves)
 
 
+def first_example(features: Any, initializer: tf.Operation) -> dict[str, Any]:
+    """Returns the first example of the default graph's features by name, as arrays.
+
+    `initializer` starts the input that they come from.
+    """
+    with tf.compat.v1.Session() as session:
+        session.run([initializer, tf.compat.v1.tables_initializer()])
+        batch = session.run(named("features", features))
+    return {name: value[:1] for name, value in batch.items()}
+
+
 def numbered(prefix: str, leaves: Sequence[Any]) -> dict[str, Any]:
     """Names leaves whose keys are ambiguous, such as `a_b` beside `b` in `a`."""
     if len(leaves) == 1:

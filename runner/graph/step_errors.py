@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
-from runner.errors import UserCodeError
 from runner.graph.calls import Calls
 from runner.graph.traces import Imported, Trace
-
-# In the messages of `tensor.numpy()`, `float(tensor)`, `if tensor:`, and the same of variables.
-_READS_A_VALUE = ("symbolic", "SymbolicTensor", "ResourceVariable", "eager execution is enabled")
-
 
 class StepErrors(Calls):
     """Explains the errors of imported traces by the operations that the user's code made."""
@@ -35,20 +27,3 @@ class StepErrors(Calls):
             if node.startswith(imported.prefix):
                 yield from super()._operations(node.removeprefix(imported.prefix))
         yield from super()._operations(node)
-
-
-@contextmanager
-def values_are_unknown() -> Iterator[None]:
-    """Adds cause and remedy to the error of a step that reads a value while it is traced."""
-    try:
-        yield
-    except UserCodeError as error:
-        if not any(sign in str(error) for sign in _READS_A_VALUE):
-            raise
-        problem = replace(
-            error.problems[0],
-            cause="the step is traced once into a graph, which has no values yet to read in Python",
-            remedy="compute it with operations of keras.ops or TensorFlow; or, for a loop of your "
-            "own that runs eagerly, start the model by runner.warm_start(model, scaffolds)",
-        )
-        raise UserCodeError(problem, error.details) from error.__cause__

@@ -18,7 +18,8 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
     Keras; slots and updates are TensorFlow's.
 
     Args:
-      make: makes the optimizer; its argument is the learning rate, a function without arguments.
+      make: makes the optimizer; its argument is the learning rate, which becomes a tensor of the
+        variable that is being updated.
       learning_rate: a number, a Keras schedule, or a function without arguments, as the decays of
         `tf.compat.v1.train` return it eagerly.
 
@@ -28,13 +29,13 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        make: Callable[[Callable[[], Any]], tf.compat.v1.train.Optimizer],
+        make: Callable[[Any], tf.compat.v1.train.Optimizer],
         learning_rate: Any = 0.0,
     ) -> None:
         super().__init__(learning_rate=learning_rate)
-        self._rate: Any = None
         self._trained: list[tf.Variable] = []
-        self.optimizer = make(lambda: self._rate)
+        self._rate = _CurrentRate()
+        self.optimizer = make(self._rate)
         self.name = self.optimizer.get_name()
 
     def build(self, variables: Sequence[Any]) -> None:
@@ -45,7 +46,7 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one variable."""
-        self._rate = learning_rate
+        self._rate.value = learning_rate
         internals.apply_tensorflow1(self.optimizer, gradient, _value(variable))
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
@@ -60,6 +61,15 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
         """
         trained = {owner(variable): variable for variable in self._trained}
         yield from internals.state_of_tensorflow1(self.optimizer, trained)
+
+
+class _CurrentRate:
+    """What TensorFlow converts to a tensor in every update; not all optimizers take a function."""
+
+    value: Any = 0.0
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return tf.convert_to_tensor(self.value, dtype, name=name)
 
 
 def _value(variable: Any) -> tf.Variable:

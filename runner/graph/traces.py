@@ -8,8 +8,9 @@ eager ones. So a step computes what `fit` computes, operation for operation.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,11 +18,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserCodeError
 from runner.internals.keras import layers_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
 
+# In the messages of `tensor.numpy()`, `float(tensor)`, `if tensor:`, and the same of variables.
+_READS_A_VALUE = ("symbolic", "SymbolicTensor", "ResourceVariable", "eager execution is enabled")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 _TABLES = (tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable)
 
@@ -294,3 +297,20 @@ def _not_importable(captured: tf.Tensor) -> ConfigError:
         "hold a tf.lookup.StaticHashTable or MutableHashTable in an attribute; read data through "
         "the batch that the step gets",
     )
+
+
+@contextmanager
+def values_are_unknown() -> Iterator[None]:
+    """Adds cause and remedy to the error of a step that reads a value while it is traced."""
+    try:
+        yield
+    except UserCodeError as error:
+        if not any(sign in str(error) for sign in _READS_A_VALUE):
+            raise
+        problem = replace(
+            error.problems[0],
+            cause="the step is traced once into a graph, which has no values yet to read in Python",
+            remedy="compute it with operations of keras.ops or TensorFlow; or, for a loop of your "
+            "own that runs eagerly, start the model by runner.warm_start(model, scaffolds)",
+        )
+        raise UserCodeError(problem, error.details) from error.__cause__

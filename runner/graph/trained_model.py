@@ -21,7 +21,7 @@ def initial_model(config: RunConfig) -> Any:
       ConfigError, UserCodeError: when it cannot be built.
     """
     with as_in_fit(config):
-        return _built(config).model
+        return _built(config, compiled=False).model
 
 
 def trained_model(config: RunConfig, prefix: str) -> Any:
@@ -38,7 +38,7 @@ def trained_model(config: RunConfig, prefix: str) -> Any:
       ConfigError: when the run has no Keras model, or the model has other variables.
     """
     with as_in_fit(config):
-        program = _built(config)
+        program = _built(config, compiled=True)
         KerasSteps(program, None).build_optimizers(_spec(program))
     reader = tf.train.load_checkpoint(prefix)
     saved = reader.get_variable_to_shape_map()
@@ -56,8 +56,8 @@ def trained_model(config: RunConfig, prefix: str) -> Any:
     return program.model
 
 
-def _built(config: RunConfig) -> Program:
-    program = load_program(config)
+def _built(config: RunConfig, *, compiled: bool) -> Program:
+    program = load_program(config, compiled=compiled)
     program.build(_spec(program))
     return program
 

@@ -136,6 +136,16 @@ def compiled_with(model: Any) -> dict[str, Any]:
     return dict(recorded.config) if recorded is not None else {}
 
 
+def compiled_parts(model: Any) -> tuple[bool, bool]:
+    """Returns whether the compiled losses, and metrics, of a model have been used, if only traced.
+
+    Nothing public tells.
+    """
+    parts = (getattr(model, name, None) for name in ("_compile_loss", "_compile_metrics"))
+    losses, metrics = (part is not None and bool(part.built) for part in parts)
+    return losses, metrics
+
+
 # The method by which an optimizer decays weights, with one learning rate for all.
 WEIGHT_DECAY = "_apply_weight_decay"
 

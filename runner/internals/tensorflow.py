@@ -381,13 +381,16 @@ def state_of_tensorflow1(
       trained: name -> variable, of those that it trains.
     """
     for variable in optimizer._non_slot_variables():  # `variables()` has the slots too.
-        yield variable, _last_part(variable)
-    for slot_name in optimizer.get_slot_names():
-        for name, variable in trained.items():
-            slot = optimizer.get_slot(variable, slot_name)
-            if slot is not None:
-                yield slot, f"{name}/{_last_part(slot)}"
+        yield variable, _numbered(variable)[0]
+    for name, variable in trained.items():
+        slots = [optimizer.get_slot(variable, slot) for slot in optimizer.get_slot_names()]
+        # A process numbers all slots of variables that share a name; these are in their order.
+        made = sorted((slot for slot in slots if slot is not None), key=_numbered)
+        for number, slot in enumerate(made):
+            yield slot, f"{name}/{_numbered(slot)[0]}" + (f"_{number}" if number else "")
 
 
-def _last_part(variable: tf.Variable) -> str:
-    return variable.name.rpartition("/")[2].partition(":")[0]
+def _numbered(variable: tf.Variable) -> tuple[str, int]:
+    """Returns the last part of a variable's name without its number, and the number."""
+    name, _, number = variable.name.rpartition("/")[2].partition(":")[0].rpartition("_")
+    return (name, int(number)) if number.isdigit() else (f"{name}_{number}".lstrip("_"), 0)

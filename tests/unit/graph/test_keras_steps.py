@@ -88,21 +88,12 @@ def test_a_model_without_test_step_and_loss_is_trained_and_not_evaluated(tmp_pat
 
 @pytest.mark.parametrize(
     ("changes", "key"),
-    [
-        ({"loss": "mse"}, "loss"),
-        ({"optimizer": {"_target_": "keras.optimizers.SGD"}}, "optimizer"),
-        ({"train": short(accumulate=2)}, "train.accumulate"),
-        ({"train": short(clip=ClipConfig(norm=1.0))}, "train.clip"),
-        (
-            {"scaffolds": {"all": ScaffoldConfig(VariablesConfig(["*"]), freeze_until_step=3)}},
-            "scaffolds.all.freeze_until_step",
-        ),
-    ],
+    [({"loss": "mse"}, "loss"), ({"metrics": {"accuracy": "accuracy"}}, "metrics")],
 )
 def test_what_the_models_step_leaves_without_effect_is_an_error(
     changes: Mapping[str, Any], key: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{key} is set, and the model has VAE.train_step"):
+    with pytest.raises(ConfigError, match=f"{key} is set, and .*vae.train_step makes no use of it"):
         build_graph(config(vae, **changes), "validation", train=True)
 
 
@@ -132,7 +123,7 @@ def test_slots_of_several_optimizers_start_from_a_run(tmp_path: Path) -> None:
     origins = {variable["name"]: variable["origin"] for variable in plan["variables"]}
     slots = {name for name in origins if "_optimizer/" in name}
     restored = {name for name in slots if origins[name] == "checkpoint"}
-    assert len(restored) == 9
+    assert len(restored) == 8
     assert restored - {"d_optimizer/iterations"} == {
         name for name in slots if name.startswith("discriminator/")
     }
