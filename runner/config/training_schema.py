@@ -12,6 +12,9 @@ from runner.config.choices import NonFinite, above, at_least
 # Steps between two evaluations where neither the configuration nor an epoch says otherwise.
 EVALUATE_EVERY = 250
 
+OBJECTIVE = "validation/loss"
+"""The default of `train.objective`; the first metric in its place, of a model without a loss."""
+
 _MAXIMIZED = r"(acc|accuracy|auc|f1|f1_score|precision|recall|top_k|iou|io_u)"
 _MINIMIZED = r"(loss|error|mse|mae|rmse|perplexity|crossentropy|divergence)"
 
@@ -72,8 +75,8 @@ class TrainConfig:
     initial_epoch: int = field(default=0, metadata=at_least(0))
     # How often training metrics are logged.
     log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
-    # How often the validation split is evaluated; also at the end. Null is after every epoch if
-    # the run counts epochs, and every 250 steps otherwise; `never` also leaves out the end.
+    # How often the validation split is evaluated; also at the end, unless it names epochs. Null is
+    # after every epoch if the run counts epochs, and every 250 steps otherwise.
     evaluate_every: int | str | None = field(default=None, metadata=choices.EVALUATION)
     # How often a checkpoint is saved; also at the end.
     checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
@@ -82,8 +85,9 @@ class TrainConfig:
     save_input: bool = True
     # How many of the newest checkpoints to keep.
     keep_checkpoints: int = field(default=2, metadata=at_least(1))
-    # The metric that selects the best checkpoint. A sweep uses its best value.
-    objective: str = "validation/loss"
+    # The metric that selects the best checkpoint. A sweep uses its best value. The first metric
+    # stands for the default where a model's own `test_step` returns no loss.
+    objective: str = OBJECTIVE
     # Whether a smaller or a larger objective is better. Null infers it from the objective's name:
     # losses and errors are minimized, accuracies, `auc`, `f1`, precision, recall and IoU maximized.
     goal: choices.Goal | None = None

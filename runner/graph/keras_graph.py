@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.config.training_schema import OBJECTIVE
 from runner.config.validation import require_objective
 from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
@@ -150,7 +151,7 @@ class _InSession:
             waited.append(seconds)
         imported = self._copy.add(trace, batches, name="train")
         self._errors.add(imported, trace)
-        values, rate = imported.outputs
+        values, rate, of_epoch = imported.outputs
         step = tf.compat.v1.train.get_global_step()
         with tf.control_dependencies([imported.done]):
             train_op = step.assign_add(1, read_value=False)
@@ -161,6 +162,7 @@ class _InSession:
             train_op=train_op,
             step=after,
             values=values,
+            epoch_values=of_epoch or values,
             rollbacks=rollback_count(config),
             input_initializer=source.initializer,
             input_seconds=tf.add_n(waited),
@@ -188,7 +190,8 @@ class _InSession:
         begin = [iterator.initializer]
         if trace is not None:
             copies = self._copy.copies(self._metrics)
-            imported = self._copy.add(trace, batch, name=split, apart=copies)
+            leaves = tf.nest.flatten(batch, expand_composites=True)
+            imported = self._copy.add(trace, batch, name=split, apart=copies, after=leaves)
             self._errors.add(imported, trace)
             values = imported.outputs
             begin.append(self._copy.add(self._reset, name=f"{split}/reset", apart=copies).done)
@@ -201,7 +204,13 @@ class _InSession:
             logs=values,
         )
         if evaluation.metrics:
-            require_objective(self._config.train.objective, evaluation.metrics)
+            objective = self._config.train.objective
+            if objective != OBJECTIVE:
+                require_objective(objective, evaluation.metrics)
+            elif "loss" not in evaluation.metrics:
+                self._steps.notes.append(
+                    f"objective: validation/{evaluation.metrics[0]}, as there is no loss"
+                )
         return evaluation
 
     def built(

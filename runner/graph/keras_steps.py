@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
-from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.compiling import names_optimizer
 from runner.graph.batch_norm import frozen_norms, statistics_notes
+from runner.graph.compiling import names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.program import Program, described
@@ -70,8 +69,9 @@ class KerasSteps:
     def train(self, spec: Any) -> Trace:
         """Traces the training step of batches of `spec`.
 
-        Its outputs are the metrics by name, float32 scalars, and the learning rate, which is None
-        for a model with several optimizers.
+        Its outputs are the metrics by name, float32 scalars; the learning rate, which is None for a
+        model with several optimizers; and the metrics of the epoch so far, None if they are the
+        same.
 
         Raises:
           ConfigError: when nothing is left to train, or the step returns no metrics.
@@ -90,7 +90,7 @@ class KerasSteps:
                     logs = accumulated(model.train_step, batches, self._optimizers)
                 else:
                     logs = model.train_step(batches[0])
-            return dict(_scalars(logs, named)), rate
+            return dict(_scalars(logs, named)), rate, self._of_epoch(logs, named)
 
         arguments = described(spec)
         with ExitStack() as stack:
@@ -131,7 +131,7 @@ class KerasSteps:
         def step(batch: Any) -> Any:
             with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
                 logs = model.test_step(batch)
-            return dict(_scalars(logs, named))
+            return self._of_epoch(logs, named) or dict(_scalars(logs, named))
 
         arguments = described(spec)
         trace = Trace(step, spec, jit_compile=bool(model.jit_compile))
@@ -150,6 +150,19 @@ class KerasSteps:
     def state(self) -> dict[str, tf.Variable]:
         """Returns name -> variable of what the run adds to the program."""
         return {} if self.scale is None else {SCALE: self.scale}
+
+    def _of_epoch(self, logs: Any, step: str) -> dict[str, tf.Tensor] | None:
+        """Returns what `fit` reports of an epoch or a pass; None for what the last step returns.
+
+        Where a step of the model's own returns the names of the metrics, these are the metrics.
+        """
+        if not (overrides(self._model, "train_step") or overrides(self._model, "test_step")):
+            return None
+        if not all(getattr(metric, "built", True) for metric in self._model.metrics):
+            return None  # What `compile` was given, and the step has not used.
+        results = self._model.get_metrics_result()
+        is_same = isinstance(logs, Mapping) and set(logs) == set(results)
+        return dict(_scalars(results, step)) if is_same else None
 
     def _set_up_optimizers(self) -> None:
         if self._config.train.ema_decay is not None:

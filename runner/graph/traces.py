@@ -8,7 +8,7 @@ eager ones. So a step computes what `fit` computes, operation for operation.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -129,6 +129,7 @@ class SessionCopy:
         *,
         name: str,
         apart: Mapping[str, tf.Variable] | None = None,
+        after: Sequence[tf.Tensor] = (),
     ) -> Imported:
         """Adds a trace to the default graph.
 
@@ -138,6 +139,8 @@ class SessionCopy:
           name: the name scope of its operations.
           apart: name -> variable of the session that this trace uses in place of the shared one;
             variables that it lacks are added to it, see `copies`.
+          after: tensors without which the trace changes nothing, such as the batch of a pass that
+            ends: a seed would advance where there is none.
 
         Raises:
           ConfigError: when the trace captures something that no session can hold.
@@ -148,7 +151,11 @@ class SessionCopy:
             for placeholder, tensor in zip(trace.arguments, given, strict=True)
         }
         for captured, placeholder in trace.captured:
-            inputs[placeholder.name] = self._counterpart(captured, apart or {})
+            counterpart = self._counterpart(captured, apart or {})
+            if after and captured.dtype == tf.resource:
+                with tf.control_dependencies(after):
+                    counterpart = tf.identity(counterpart)
+            inputs[placeholder.name] = counterpart
         outputs = [output.name for output in trace.graph.outputs]
         last = [operation.name for operation in trace.graph.control_outputs]
         definition = trace.graph.as_graph_def()

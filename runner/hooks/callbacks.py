@@ -110,6 +110,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
       callbacks: the callbacks, in order.
       values: the model that they see, and its values.
       metrics: metric name -> its value since the beginning of the epoch, after the train op.
+      of_epoch: the same of the epoch, for its end.
       saved: the variable by which checkpoints hold the state of the callbacks, a string.
       step: the global step after the train op has run.
       epochs: the epochs of the run.
@@ -122,6 +123,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         callbacks: Sequence[NamedCallback],
         values: ModelValues,
         metrics: Mapping[str, tf.Tensor],
+        of_epoch: Mapping[str, tf.Tensor],
         saved: tf.Variable,
         *,
         step: tf.Tensor,
@@ -130,7 +132,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         report: Callable[[str], None],
     ) -> None:
         self._callbacks, self._values, self._metrics = callbacks, values, metrics
-        self._saved = saved
+        self._of_epoch, self._saved = of_epoch, saved
         self._step_after, self._epochs = step, epochs
         self._interrupted, self._report = interrupted, report
         self.epoch_ends = _EpochEnds(self)
@@ -167,17 +169,18 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
             self._is_open = True
             self.call(session, "on_epoch_begin", self._epoch)
         self.call(session, "on_train_batch_begin", self._step % self._epochs.length)
-        return SessionRunArgs((self._step_after, dict(self._metrics)))
+        return SessionRunArgs((self._step_after, dict(self._metrics), dict(self._of_epoch)))
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Ends the batch."""
-        step, values = run_values.results
+        step, values, of_epoch = run_values.results
         self._values.forget()
         self._evaluated = {}
         batch = self._step % self._epochs.length
-        self._logs = {name: float(value) for name, value in values.items()}
+        logs = {name: float(value) for name, value in values.items()}
+        self._logs = {name: float(value) for name, value in of_epoch.items()}
         self._step = int(step)
-        self.call(run_context.session, "on_train_batch_end", batch, dict(self._logs))
+        self.call(run_context.session, "on_train_batch_end", batch, logs)
 
     def call(self, session: Session, method: str, *arguments: Any, push: bool = True) -> bool:
         """Calls a method of all callbacks that have it; returns whether the model has changed."""

@@ -231,12 +231,15 @@ def _as_arrays(part: Any) -> Any:
 
 def _of_arrays(arrays: Any, batch_size: int, seed: int | None) -> tf.data.Dataset:
     flat = tf.nest.flatten(arrays)
-    specs = [tf.TensorSpec([None, *array.shape[1:]], dtype_of(array)) for array in flat]
+    count = _count(arrays)
+    # As in `fit`, where the shape decides how TensorFlow adds up sparse gradients.
+    size = None if count % batch_size else batch_size
+    specs = [tf.TensorSpec([size, *array.shape[1:]], dtype_of(array)) for array in flat]
 
     def look_up(indices: NDArray[np.int64]) -> Sequence[Any]:
         return [array[indices] for array in flat]
 
-    order = _in_order(_count(arrays), seed).batch(batch_size)
+    order = _in_order(count, seed).batch(batch_size)
     return _fetched(order, look_up, tf.nest.pack_sequence_as(arrays, specs))
 
 

@@ -190,12 +190,25 @@ def dataset_constants(dataset: tf.data.Dataset) -> tuple[list[str], list[NDArray
         if any(name in node.op for name in ("Shuffle", "Random", "Seed", "AssignVariable"))
         for entry in node.input
     }
-    constants = [
-        tf.make_ndarray(node.attr["value"].tensor)
+    tensors = [
+        node.attr["value"].tensor
         for node in nodes
-        if node.op == "Const" and node.name not in seeds
+        if node.op == "Const"
+        and node.name not in seeds
+        and node.attr["dtype"].type not in (tf.resource.as_datatype_enum, _VARIANT)
     ]
-    return kinds, constants
+    with eager_mode():  # `tf.make_ndarray` cannot read all strings.
+        return kinds, [_array(tensor) for tensor in tensors]
+
+
+_VARIANT = tf.variant.as_datatype_enum
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    array: NDArray[Any] = tf.io.parse_tensor(
+        tensor.SerializeToString(), tf.as_dtype(tensor.dtype)
+    ).numpy()
+    return np.asarray(array)
 
 
 def clear_local_devices(definition: tf.compat.v1.GraphDef) -> None:

@@ -13,8 +13,8 @@ from runner.checkpoints.locate import BEST_OF_RUN
 from runner.config.choices import ExportFormat
 from runner.errors import ConfigError, RunDirectoryError, TrackingError, ranked
 from runner.graph.build import graph_maker
-from runner.graph.trained_model import trained_model
 from runner.graph.serving import SIGNATURE, numbered
+from runner.graph.trained_model import trained_model
 from runner.runs.run_directory import RunDirectory
 from runner.system.atomic_files import require_absent, unfinished
 from runner.system.signals import Interruption

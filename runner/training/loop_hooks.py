@@ -48,6 +48,10 @@ from runner.training.run import OpenedRun
 _ONE_KIND_UNTIL = 1000
 
 
+# Begins the names of metrics that `fit` reports of an epoch, among those of a step.
+_OF_EPOCH = "epoch/"
+
+
 class _NamedHook(tf.compat.v1.train.SessionRunHook):
     """A hook of the configuration, which remembers the error that it raised.
 
@@ -263,7 +267,14 @@ def _metrics(
 ) -> MetricsHook:
     training, first = run.training, run.config.train.initial_epoch
 
-    def record(values: Mapping[str, float], step: int) -> None:
+    of_epoch = {f"{_OF_EPOCH}{name}": value for name, value in training.epoch_values.items()}
+    if all(training.values[name] is value for name, value in training.epoch_values.items()):
+        of_epoch = {}
+
+    def record(fetched: Mapping[str, float], step: int) -> None:
+        values = {name: value for name, value in fetched.items() if name not in of_epoch}
+        if training.epoch_length and step % training.epoch_length == 0:
+            values |= {name.removeprefix(_OF_EPOCH): fetched[name] for name in of_epoch}
         length = training.epoch_length
         epoch = {"epoch": float((step - 1) // length + 1 + first)} if length else {}
         logged = {f"train/{name}": value for name, value in values.items()}
@@ -271,7 +282,7 @@ def _metrics(
         progress.show({**epoch, **{name: values[name] for name in training.values}}, step)
 
     return MetricsHook(
-        values,
+        {**values, **of_epoch},
         training.step,
         run.config.train.log_every,
         record,
@@ -328,6 +339,7 @@ def _callbacks(run: OpenedRun) -> CallbacksHook | None:
         named,
         built.model,
         training.values,
+        training.epoch_values or training.values,
         saved,
         step=training.step,
         epochs=EpochCount(length, first - (-run.config.train.steps // length), first),

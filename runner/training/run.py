@@ -23,7 +23,7 @@ from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
 from runner.config.schedule import NEVER, as_schedule
 from runner.config.schema import RunConfig
-from runner.config.training_schema import EVALUATE_EVERY
+from runner.config.training_schema import EVALUATE_EVERY, OBJECTIVE
 from runner.console import Screen
 from runner.errors import InterruptedRunError
 from runner.graph.build import build_graph
@@ -317,7 +317,8 @@ class OpenedRun:
         if self.built.training is None:
             raise ValueError("the graph was built without a training step")
         self.training: Training = self.built.training
-        self.config = _with_epochs(experiment.config, self.training.epoch_length)
+        config = _with_epochs(experiment.config, self.training.epoch_length)
+        self.config = _with_objective(config, self.built.evaluation.metrics)
         self.directory, self.opening = claimed.directory, claimed.opening
         self.former = claimed.former
         self.started = time.monotonic()
@@ -350,6 +351,14 @@ class OpenedRun:
             values = {tag: str(mask.value(keys[tag], value)) for tag, value in watch.tags.items()}
             tracker.set_tags(values)
         return tracker
+
+
+def _with_objective(config: RunConfig, metrics: Sequence[str]) -> RunConfig:
+    """Replaces the default objective where no evaluation gives it."""
+    train = config.train
+    if train.objective == OBJECTIVE and metrics and "loss" not in metrics:
+        return replace(config, train=replace(train, objective=f"validation/{metrics[0]}"))
+    return config
 
 
 def _with_epochs(config: RunConfig, length: int | None) -> RunConfig:
