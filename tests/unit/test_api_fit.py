@@ -121,7 +121,7 @@ def test_a_function_of_no_module_is_named_where_it_fails(tmp_path: Path) -> None
         raise ValueError("no such layer")
 
     with pytest.raises(ConfigError, match=r"^model: misbuilt fails\n  cause: ValueError: no such"):
-        fit(tmp_path, **KINDS["arrays"], build_model=misbuilt)
+        fit(tmp_path, **KINDS["arrays"], model=misbuilt)
 
 
 def _some(*names: str) -> list[Any]:
