@@ -60,6 +60,7 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
     _require_weighted(config.loss_weights, config.loss)
     if not any(chosen.values()):
         return list(_notes(config, model))
+    notes = list(_notes(config, model))  # First, because a new compilation drops settings.
     optimizer = build_optimizer(config, step) if chosen["optimizer"] else compiled.get("optimizer")
     arguments: dict[str, Any] = {
         "loss": compiled.get("loss"),
@@ -71,7 +72,7 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
     if chosen["loss"]:
         arguments |= {
             "loss": resolved("loss", "loss", config.loss),
-            "loss_weights": config.loss_weights or None,
+            "loss_weights": _loss_weights(config),
         }
     if chosen["metrics"]:
         for group in METRICS:
@@ -82,7 +83,7 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
         if is_chosen and compiled.get(name) is not None
     ]
     keras.Model.compile(model, optimizer=optimizer, **arguments)
-    return [*replaced, *_notes(config, model)]
+    return [*replaced, *notes]
 
 
 def names_optimizer(config: RunConfig) -> bool:
@@ -110,6 +111,8 @@ def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Op
     given = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
     references = References({"graph": {"global_step": step, "learning_rate": rate}})
     optimizer = build_target("optimizer", {**node, **given}, references)
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return _tensorflow1_optimizer(node, rate)
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer
     raise ConfigError.of(
@@ -164,7 +167,7 @@ def _rate_of(function: Callable[..., Any], arguments: Sequence[tf.Variable]) -> 
 
 
 def _tensorflow1_optimizer(node: Mapping[str, Any], rate: Any) -> TensorFlow1Optimizer:
-    """Builds an optimizer of TensorFlow 1, whose rate Keras computes."""
+    """Builds an optimizer of TensorFlow 1, whose rate Keras computes if it takes one."""
     others = {name: value for name, value in node.items() if name != "learning_rate"}
 
     def make(current: Any) -> Any:
@@ -172,7 +175,7 @@ def _tensorflow1_optimizer(node: Mapping[str, Any], rate: Any) -> TensorFlow1Opt
         names = {"graph": {"learning_rate": current}}
         return build_target("optimizer", {**others, **rates}, References(names))
 
-    return TensorFlow1Optimizer(make, 0.0 if rate is None else rate)
+    return TensorFlow1Optimizer(make, rate)
 
 
 def _require_called(model: keras.Model) -> None:
@@ -252,6 +255,13 @@ def _require_weighted(weights: Mapping[str, float], losses: Any) -> None:
             "" if named else "write loss as a mapping from outputs to losses",
             ranked(wrong[0], named),
         )
+
+
+def _loss_weights(config: RunConfig) -> dict[str, float] | None:
+    """Returns the weight of each loss, which Keras wants for all or none."""
+    if not config.loss_weights:
+        return None
+    return {name: config.loss_weights.get(name, 1.0) for name in config.loss}
 
 
 def _metrics(config: RunConfig, group: str) -> Any:

@@ -21,12 +21,17 @@ from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
 from runner.graph.model_values import ModelValues
-from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
-from runner.graph.program import Program, as_in_fit, load_program
+from runner.graph.optimizer_state import (
+    averages_of,
+    learning_rates_of,
+    named_state,
+    optimizers_of,
+)
+from runner.graph.program import Program, as_in_fit, load_program, unused_name
 from runner.graph.replica import Replica
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
-from runner.graph.traces import SessionCopy, Trace, tables_of
+from runner.graph.traces import SessionCopy, Trace
 from runner.graph.variables import (
     ROLLBACKS,
     checkpoint_saver,
@@ -35,8 +40,14 @@ from runner.graph.variables import (
     saved_as,
     variable_specs,
 )
+from runner.internals.keras import layers_of, trained_by
 from runner.internals.tensorflow import dataset_in_graph
-from runner.restoration.model_variables import initializers, keras_variables, layer_facts
+from runner.restoration.model_variables import (
+    initializers,
+    keras_variables,
+    layer_facts,
+    tensorflow_variable,
+)
 from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
 
@@ -121,11 +132,14 @@ class _InSession:
             known = {id(variable) for variable in named.values()} | {id(program.step)}
             for variable in trace.variables if trace else ():
                 if id(variable) not in known:
-                    named[f"program/{variable.name.partition(':')[0]}"] = variable
+                    # Those of a layer may share a name, as the states of an LSTM do.
+                    name = f"program/{variable.name.partition(':')[0]}"
+                    named[unused_name(name, named)] = variable
         local = set() if epoch_length else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
-        self._copy = SessionCopy(named, tables_of(program.model), zeros=self._zeros(), local=local)
+        layers = layers_of(program.model)
+        self._copy = SessionCopy(named, layers, zeros=self._zeros(), local=local)
         self._brought = program.brought_along()
         self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
         self._errors = StepErrors(self._config)
@@ -298,19 +312,25 @@ class _InSession:
         return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
     def _shared_state(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields the operation of an optimizer's counter, and those of the variables it trains."""
-        trained = {
-            name: variable
-            for name, variable in self._copy.variables.items()
-            if name in self._weights
-            and self._steps.trainable[name]
-            and name not in self._steps.frozen
-        }
-        for name, variable in self._copy.variables.items():
-            if name in self._optimizer and not self._copy.is_local(name):
-                owner = any(name.startswith(f"{weight}/") for weight in self._weights)
-                if not owner:
-                    yield variable.op.name, tuple(each.op.name for each in trained.values())
+        """Yields the operation of what an optimizer keeps once, and those of what it trains."""
+        known = {**self._weights, **self._optimizer}
+        names = {id(variable): name for name, variable in known.items()}
+        held = self._copy.variables
+
+        def name_of(variable: tf.Variable) -> str:
+            return names.get(id(variable), "")
+
+        for _, optimizer in optimizers_of(self._program.model):
+            trained = [name_of(tensorflow_variable(each)) for each in trained_by(optimizer)]
+            operations = tuple(held[name].op.name for name in trained if self._trains(name))
+            for variable, _ in named_state(optimizer, "", name_of):
+                name = name_of(variable)
+                owned = any(name.startswith(f"{weight}/") for weight in trained)
+                if name in held and not owned and not self._copy.is_local(name):
+                    yield held[name].op.name, operations
+
+    def _trains(self, name: str) -> bool:
+        return self._steps.trainable.get(name, False) and name not in self._steps.frozen
 
 
 def _initializer_of(variable: tf.Variable) -> str:

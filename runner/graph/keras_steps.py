@@ -17,6 +17,7 @@ from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.program import Program, described
 from runner.graph.run_optimizer import Combine, RunOptimizer, TrainingPolicy, accumulated
+from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.graph.traces import Trace, values_are_unknown
 from runner.internals.keras import compiled_parts
 from runner.restoration.model_variables import addresses, keras_variables, which_train
@@ -198,7 +199,8 @@ class KerasSteps:
         tf.cond(begins, reset, lambda: tf.constant(False))
 
     def _learning_rate(self) -> tf.Tensor | None:
-        if len(self._optimizers) != 1:
+        kinds = [each.optimizer for each in self._optimizers]
+        if len(kinds) != 1 or (isinstance(kinds[0], TensorFlow1Optimizer) and not kinds[0].has_rate):
             return None
         rate = tf.cast(self._optimizers[0].optimizer.learning_rate, tf.float32)
         return rate if self.scale is None else rate * self.scale

@@ -21,18 +21,20 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
       make: makes the optimizer; its argument is the learning rate, which becomes a tensor of the
         variable that is being updated.
       learning_rate: a number, a Keras schedule, or a function without arguments, as the decays of
-        `tf.compat.v1.train` return it eagerly.
+        `tf.compat.v1.train` return it eagerly; None where `make` takes none.
 
     Attributes:
       optimizer: the optimizer of TensorFlow 1.
+      has_rate: whether it has the learning rate that it is given.
     """
 
     def __init__(
         self,
         make: Callable[[Any], tf.compat.v1.train.Optimizer],
-        learning_rate: Any = 0.0,
+        learning_rate: Any = None,
     ) -> None:
-        super().__init__(learning_rate=learning_rate)
+        super().__init__(learning_rate=0.0 if learning_rate is None else learning_rate)
+        self.has_rate = learning_rate is not None
         self._trained: list[tf.Variable] = []
         self._rate = _CurrentRate()
         self.optimizer = make(self._rate)
