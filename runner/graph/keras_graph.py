@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 from runner.config.validation import require_objective
 from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
+from runner.graph.batch_norm import replicated_norms
 from runner.graph.built_graph import BuiltGraph, Features, GraphMaker, Training
 from runner.graph.class_weights import weighted_by_class
 from runner.graph.contracts import Sized
+from runner.graph.devices import devices_of
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
 from runner.graph.model_values import ModelValues
+<<<<<<< HEAD
 from runner.graph.optimizer_state import (
     averages_of,
     learning_rates_of,
@@ -32,6 +35,15 @@ from runner.graph.replica import Replica
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
 from runner.graph.traces import SessionCopy, Trace
+=======
+from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
+from runner.graph.program import Program, as_in_fit, load_program
+from runner.graph.replica import Replica, Replicas
+from runner.graph.splits import needs_labels, one_pass, training_batches
+from runner.graph.step_errors import StepErrors
+from runner.graph.step_sums import StepSums
+from runner.graph.traces import Imported, SessionCopy, Trace, array_of_tensor, tables_of
+>>>>>>> h_keras
 from runner.graph.variables import (
     ROLLBACKS,
     checkpoint_saver,
@@ -40,6 +52,7 @@ from runner.graph.variables import (
     saved_as,
     variable_specs,
 )
+<<<<<<< HEAD
 from runner.internals.keras import layers_of, trained_by
 from runner.internals.tensorflow import dataset_in_graph
 from runner.restoration.model_variables import (
@@ -48,6 +61,10 @@ from runner.restoration.model_variables import (
     layer_facts,
     tensorflow_variable,
 )
+=======
+from runner.internals.tensorflow import dataset_in_graph, free
+from runner.restoration.model_variables import initializers, keras_variables, layer_facts
+>>>>>>> h_keras
 from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
 
@@ -61,27 +78,40 @@ class KerasGraph(GraphMaker):
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
         """Traces the model's steps eagerly, and imports them into a new graph."""
         config = self.config
+        replicas = Replicas(devices_of(config.devices), replica)
         with as_in_fit(config):
             program = load_program(config)
             labelled = needs_labels(program.model)
             batches, length = None, None
             if train:
-                batches, length = training_batches(config, program.data, labelled=labelled)
-                batches = weighted_by_class(batches, config.class_weight)
+                batches, length = training_batches(
+                    config, program.data, labelled=labelled, per_step=replicas.batches
+                )
+                batches = replica.shard(weighted_by_class(batches, config.class_weight))
             evaluated, cardinality = one_pass(split, program.data, labelled=labelled)
             program.build((batches or evaluated).element_spec)
-            steps = KerasSteps(program, length)
+            sums = StepSums(replicas.count) if train and replicas.count > 1 else None
+            # A worker beside parameter servers has metrics of its own, and sees no epoch begin.
+            apart = replica.count > 1
+            steps = KerasSteps(program, None if apart else length, sums)
             # First, because it makes the metrics, which a training step begins by resetting.
             test_trace = steps.test(evaluated.element_spec)
-            train_trace = steps.train(batches.element_spec) if batches is not None else None
-            session = _InSession(program, steps, length, [train_trace, test_trace])
-            with tf.Graph().as_default() as graph, replica.scope():
+            train_trace = None
+            if batches is not None:
+                train_trace = steps.train(replicas.spec(batches.element_spec))
+            if batches is not None and sums is not None:
+                steps.notes += replicas.notes(batches.element_spec, sums.bytes)
+                steps.notes += replicated_norms(program.model, config.devices)
+            session = _InSession(
+                program, steps, replicas, [train_trace, test_trace], saves_metrics=bool(length)
+            )
+            with tf.Graph().as_default() as graph, replica.scope(), replicas.first_scope():
                 tf.compat.v1.set_random_seed(config.seed)
                 training = None
                 session.begin()
                 if batches is not None and train_trace is not None:
                     source = TrainingInput(
-                        dataset_in_graph(replica.shard(batches)),
+                        dataset_in_graph(batches),
                         prefetch=getattr(program.data, "prefetch", True),
                         replicas=replica.count,
                         epoch_length=length,
@@ -111,18 +141,22 @@ class _InSession:
     Args:
       program: the program.
       steps: traces its steps.
-      epoch_length: the global steps of an epoch; None without epochs.
+      replicas: the replicas of the training step.
       traces: the traces that the graph will hold; None for those that it lacks.
+      saves_metrics: whether checkpoints hold the metrics, which add up over several steps.
     """
 
     def __init__(
         self,
         program: Program,
         steps: KerasSteps,
-        epoch_length: int | None,
+        replicas: Replicas,
         traces: Collection[Trace | None],
+        *,
+        saves_metrics: bool,
     ) -> None:
         self._program, self._steps, self._config = program, steps, program.config
+        self._replicas = replicas
         self._metrics = program.metric_variables()
         self._reset = steps.reset()
         self._weights = program.weights()
@@ -132,6 +166,7 @@ class _InSession:
             known = {id(variable) for variable in named.values()} | {id(program.step)}
             for variable in trace.variables if trace else ():
                 if id(variable) not in known:
+<<<<<<< HEAD
                     # Those of a layer may share a name, as the states of an LSTM do.
                     name = f"program/{variable.name.partition(':')[0]}"
                     named[unused_name(name, named)] = variable
@@ -142,6 +177,31 @@ class _InSession:
         self._copy = SessionCopy(named, layers, zeros=self._zeros(), local=local)
         self._brought = program.brought_along()
         self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
+=======
+                    named[f"program/{variable.name.partition(':')[0]}"] = variable
+        local = set() if saves_metrics else set(self._metrics)
+        if not self._config.callbacks:
+            local |= self._constant_rates()
+        zeros = self._zeros()
+        self._new_copy = partial(
+            SessionCopy,
+            named,
+            tables_of(program.model),
+            zeros=zeros,
+            local=local,
+            local_scope=replicas.replica.local_scope,
+        )
+        self._copy = self._new_copy(replica=replicas.here.start)
+        self._shared = program.shared_state()
+        self._initializers = {
+            **{name: _initializer_of(variable) for name, variable in named.items()},
+            **initializers(program.model),
+            **{name: f"{OF_MODEL} {digest}" for name, digest in program.brought_along().items()},
+        }
+        program.forget_first_values()
+        for name in zeros:  # The session needs no values of these.
+            free(named[name])
+>>>>>>> h_keras
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
@@ -153,18 +213,20 @@ class _InSession:
 
     def training(self, source: TrainingInput, trace: Trace) -> Training:
         """Adds the training step."""
-        config, batches, waited = self._config, [], []
-        for _ in range(config.train.accumulate):
-            with tf.control_dependencies(waited[-1:]):
-                batch, seconds = source.next()
-            batches.append(batch)
-            waited.append(seconds)
-        imported = self._copy.add(trace, batches, name="train")
-        self._errors.add(imported, trace)
-        values, rate = imported.outputs
+        config = self._config
+        imported, waited = self._step(source, trace)
+        copies = [copy for copy, _ in imported]
+        # A step without one of its replicas would wait for it.
+        done = tf.group(*[step.done for _, step in imported])
+        with tf.control_dependencies([done]):
+            values, rate = imported[0][1].outputs
+            values = {name: tf.identity(value) for name, value in values.items()}
+            rate = None if rate is None else tf.identity(rate)
         step = tf.compat.v1.train.get_global_step()
-        with tf.control_dependencies([imported.done]):
-            train_op = step.assign_add(1, read_value=False)
+        with tf.control_dependencies([done]):
+            counted = [step.assign_add(1, read_value=False)]
+            counted += [copy.step.assign_add(1, read_value=False) for copy in copies[1:]]
+            train_op = tf.group(*counted)
         with tf.control_dependencies([train_op]):
             after = tf.identity(step.read_value())
         pairs = [
@@ -191,10 +253,48 @@ class _InSession:
             else None,
             epoch_length=source.epoch_length,
             callback_state=_callback_state() if config.callbacks else None,
-            shared_state=dict(self._shared_state()),
+            shared_state=self._shared_state(),
             values_are_cheap=True,
             source=source,
+            to_devices=tf.group(
+                *[initializer for copy in copies[1:] for initializer in copy.initializers()]
+            ),
         )
+
+    def _step(
+        self, source: TrainingInput, trace: Trace
+    ) -> tuple[list[tuple[SessionCopy, Imported]], list[tf.Tensor]]:
+        """Adds the step of every replica of this task.
+
+        Returns the copies and their steps, and how long the step waits for each batch.
+        """
+        replicas, waited = self._replicas, list[tf.Tensor]()
+        parts: list[list[tuple[Any, tf.Tensor]]] = []
+        for _ in range(self._config.train.accumulate):
+            batches = []
+            for _ in range(replicas.batches):
+                with tf.control_dependencies(waited[-1:]):
+                    batch, seconds = source.next()
+                batches.append(batch)
+                waited.append(seconds)
+            parts.append(
+                [(batches[0], None)] if replicas.count == 1 else [*replicas.parts(batches)]
+            )
+        imported: list[tuple[SessionCopy, Imported]] = []
+        for index, own in zip(replicas.here, zip(*parts, strict=True), strict=True):
+            arguments: list[Any] = [[part for part, _ in own]]
+            if replicas.count > 1:
+                arguments += [[share for _, share in own], tf.constant(index, tf.int32)]
+            copy, name = self._copy, "train"
+            with replicas.scope(index):
+                if imported:
+                    copy = self._new_copy(replica=index, first=self._copy)
+                    copy.count_steps(self._program.step, tf.compat.v1.train.get_global_step())
+                    name = f"train/replica_{index}"
+                step = copy.add(trace, arguments, name=name)
+            self._errors.add(step, trace)
+            imported.append((copy, step))
+        return imported, waited
 
     def evaluation(
         self, split: str, batches: tf.data.Dataset, cardinality: int | None, *, trace: Trace | None
@@ -210,7 +310,8 @@ class _InSession:
             copies = self._copy.copies(self._metrics)
             imported = self._copy.add(trace, batch, name=split, apart=copies)
             self._errors.add(imported, trace)
-            values = imported.outputs
+            with tf.control_dependencies([imported.done]):
+                values = tf.nest.map_structure(tf.identity, imported.outputs)
             begin.append(self._copy.add(self._reset, name=f"{split}/reset", apart=copies).done)
         evaluation = InGraphEvaluation(
             split, tf.group(*begin), logs=values, cardinality=cardinality
@@ -244,7 +345,7 @@ class _InSession:
                 {name: self._steps.trainable[name] for name in model_variables},
                 policies=self._steps.scaffolds,
                 training=training,
-                initializers=self._initializers(),
+                initializers=self._initializers,
                 facts=layer_facts(model),
             ),
             training=training,
@@ -287,14 +388,6 @@ class _InSession:
         held = self._copy.variables
         return {id(variable): held[name] for name, variable in eager.items() if name in held}
 
-    def _initializers(self) -> dict[str, str]:
-        """Returns name -> how a variable gets its first value."""
-        return {
-            **self._first_values,
-            **initializers(self._program.model),
-            **{name: f"{OF_MODEL} {digest}" for name, digest in self._brought.items()},
-        }
-
     def _zeros(self) -> set[str]:
         """Returns the names of slots that are zero, which the session need not be given."""
         return {
@@ -311,6 +404,7 @@ class _InSession:
         }
         return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
+<<<<<<< HEAD
     def _shared_state(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yields the operation of what an optimizer keeps once, and those of what it trains."""
         known = {**self._weights, **self._optimizer}
@@ -331,12 +425,24 @@ class _InSession:
 
     def _trains(self, name: str) -> bool:
         return self._steps.trainable.get(name, False) and name not in self._steps.frozen
+=======
+    def _shared_state(self) -> dict[str, tuple[str, ...]]:
+        """Returns operation of an optimizer's counter -> those of the weights that it trains."""
+        held = self._copy.variables
+        return {
+            held[name].op.name: tuple(held[weight].op.name for weight in weights)
+            for name, weights in self._shared.items()
+            if name in held and not self._copy.is_local(name)
+        }
+>>>>>>> h_keras
 
 
 def _initializer_of(variable: tf.Variable) -> str:
-    """Returns the name of an initializer that gives a variable its value; of a random one "Random"."""
-    value = np.ravel(variable.numpy())
-    if value.dtype.kind not in "biuf" or not value.size or (value != value[0]).any():
+    """Returns the name of an initializer that gives a variable its value, or `Random`."""
+    value = np.ravel(array_of_tensor(variable.read_value()))
+    if value.dtype.kind not in "biuf" or not value.size or value[0] != value[-1]:
+        return "Random"
+    if (value != value[0]).any():
         return "Random"
     number = float(value[0])
     return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")

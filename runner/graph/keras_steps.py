@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
 from runner.config.schema import ScaffoldConfig
-from runner.errors import ConfigError, Problem
-from runner.graph.batch_norm import frozen_norms, statistics_notes
+from runner.errors import ConfigError, Problem, UserCodeError
+from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
 from runner.graph.compiling import METRICS, names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
+<<<<<<< HEAD
 from runner.graph.program import Program, described
 from runner.graph.run_optimizer import Combine, RunOptimizer, TrainingPolicy, accumulated
 from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.graph.traces import Trace, values_are_unknown
 from runner.internals.keras import compiled_parts
+=======
+from runner.graph.program import Program
+from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
+from runner.graph.step_sums import StepSums
+from runner.graph.traces import Trace, described, values_are_unknown
+from runner.internals.keras import compiled_parts, compiled_with
+>>>>>>> h_keras
 from runner.restoration.model_variables import addresses, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
@@ -35,7 +45,7 @@ class KerasSteps:
       program: the program, built.
       epoch_length: the global steps of an epoch, at whose begin metrics are reset; None resets them
         before every step.
-      combine: combines the gradients of replicas; None where there is one.
+      sums: the sums over replicas; None where there is one.
 
     Attributes:
       scaffolds: name of a variable -> the scaffold that owns it, whose settings decide how it
@@ -46,10 +56,10 @@ class KerasSteps:
     """
 
     def __init__(
-        self, program: Program, epoch_length: int | None, combine: Combine | None = None
+        self, program: Program, epoch_length: int | None, sums: StepSums | None = None
     ) -> None:
         self._program, self._config, self._model = program, program.config, program.model
-        self._epoch_length = epoch_length
+        self._epoch_length, self._sums = epoch_length, sums
         self.scaffolds = _owners(program)
         self.trainable = which_train(self._model, program.weights())
         self.notes = [*program.notes, *self._freeze()]
@@ -62,7 +72,7 @@ class KerasSteps:
                 program.step,
                 self._policies(),
                 rate_scale=self.scale,
-                combine=combine,
+                sums=sums,
             )
             for _, optimizer in optimizers_of(self._model)
         ]
@@ -70,7 +80,9 @@ class KerasSteps:
     def train(self, spec: Any) -> Trace:
         """Traces the training step of batches of `spec`.
 
-        Its outputs are the metrics by name, float32 scalars, and the learning rate, which is None
+        Its arguments are the batches that it accumulates; for replicas also this replica's shares
+        of their examples, float64, and its index, int32. Its outputs are the metrics by name,
+        float32 scalars, and the learning rate, which is None
         for a model with several optimizers.
 
         Raises:
@@ -82,27 +94,39 @@ class KerasSteps:
         self._set_up_optimizers()
         named = self._named("train_step")
 
-        def step(*batches: Any) -> Any:
+        def step(batches: Any, shares: Any = (), index: Any = None) -> Any:
+            if sums is not None:
+                sums.begin(shares[0], index)
             self._begin_metrics()
             rate = self._learning_rate()
             with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
-                if config.train.accumulate > 1:
-                    logs = accumulated(model.train_step, batches, self._optimizers)
+                if count > 1:
+                    logs = accumulated(
+                        model.train_step, batches, self._optimizers, sums=sums, shares=shares
+                    )
                 else:
                     logs = model.train_step(batches[0])
-            return self._scalars(logs, named), rate
+            values = self._scalars(logs, named)
+            if sums is not None:
+                sums.share = shares[-1]
+                values = sums.of_values(values)
+                sums.finish_metrics()
+            return values, rate
 
-        arguments = described(spec)
-        with ExitStack() as stack:
+        arguments, count, sums = described(spec), config.train.accumulate, self._sums
+        self._require_means()
+        specs = [[spec] * count]
+        if sums is not None:
+            specs += [[tf.TensorSpec([], tf.float64)] * count, tf.TensorSpec([], tf.int32)]
+        with ExitStack() as stack, naming_calls(model):
             for optimizer in self._optimizers:
                 stack.enter_context(optimizer.installed())
             known = -1
             # Metrics that are made only in the step were not there yet to be reset at its begin.
             while known != len(self._program.metric_variables()):
                 known = len(self._program.metric_variables())
-                trace = Trace(
-                    step, *[spec] * config.train.accumulate, jit_compile=bool(model.jit_compile)
-                )
+                with self._summing():
+                    trace = Trace(step, *specs, jit_compile=self._is_compiled())
         model.reset_metrics()
         self._require_effect(named)
         if not trace.outputs[0]:
@@ -134,7 +158,8 @@ class KerasSteps:
             return self._scalars(logs, named)
 
         arguments = described(spec)
-        trace = Trace(step, spec, jit_compile=bool(model.jit_compile))
+        with naming_calls(model):
+            trace = Trace(step, spec, jit_compile=bool(model.jit_compile))
         model.reset_metrics()
         return trace
 
@@ -159,8 +184,39 @@ class KerasSteps:
         if not self._program.takes_steps and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
 
+    @contextmanager
+    def _summing(self) -> Iterator[None]:
+        """Sums metrics over the replicas within, and the statistics of a batch where asked for."""
+        if self._sums is None:
+            yield
+            return
+        always = self._config.devices.sync_batch_norm
+        with (
+            self._sums.of_metrics(self._program.metrics()),
+            synchronized_norms(self._sums, always=always),
+        ):
+            yield
+
+    def _require_means(self) -> None:
+        """Raises a ConfigError for a loss that is a sum over examples, where there are replicas."""
+        losses = keras.tree.flatten(compiled_with(self._model).get("loss"))
+        if self._sums is not None and any(
+            getattr(each, "reduction", "") == "sum" for each in losses
+        ):
+            raise ConfigError.of(
+                "a loss has the reduction 'sum', and several devices or tasks train",
+                "each adds the gradient of the mean over its examples, weighted by their number",
+                "reduction=sum_over_batch_size, with a learning rate times the size of a batch",
+            )
+
+    def _is_compiled(self) -> bool:
+        """Whether XLA compiles a training step, which it does for one device."""
+        if self._model.jit_compile and self._sums is not None:
+            self.notes.append("jit_compile: no effect, because XLA compiles for one device")
+        return bool(self._model.jit_compile) and self._sums is None
+
     def _require_effect(self, step: str) -> None:
-        """Raises a ConfigError for keys that the step of the model's own has left without effect."""
+        """Raises a ConfigError for keys that a step of the model's own leaves without effect."""
         config, model = self._config, self._model
         losses, metrics = compiled_parts(model)
         applied = [each for each in self._optimizers if each.applied]
@@ -201,6 +257,8 @@ class KerasSteps:
     def _learning_rate(self) -> tf.Tensor | None:
         kinds = [each.optimizer for each in self._optimizers]
         if len(kinds) != 1 or (isinstance(kinds[0], TensorFlow1Optimizer) and not kinds[0].has_rate):
+            return None
+        if not getattr(self._optimizers[0].optimizer, "has_rate", True):
             return None
         rate = tf.cast(self._optimizers[0].optimizer.learning_rate, tf.float32)
         return rate if self.scale is None else rate * self.scale
@@ -284,6 +342,36 @@ def _owners(program: Program) -> dict[str, ScaffoldConfig]:
     collision, named = config.restoration.collision, addresses(program.model)
     claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
     return {name: config.scaffolds[claims[name][0]] for name in claims}
+
+
+@contextmanager
+def naming_calls(model: keras.Model) -> Iterator[None]:
+    """Names the errors of Keras's losses and metrics by their keys, within the block.
+
+    A model that computes them itself is left alone.
+    """
+    places = {"compute_loss": "loss", "compute_metrics": "metrics"}
+    named = [name for name in places if not overrides(model, name)]
+
+    def naming(name: str, original: Any) -> Any:
+        @functools.wraps(original)
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            given = [*arguments, *keywords.values()]
+            if len(given) > 2 and given[2] is None:  # The outputs of the model.
+                remedy = "end its `call` with `return`"
+                raise UserCodeError(Problem("model returned None", "", remedy), "")
+            with tf.name_scope(places[name]), calling(places[name]):
+                return original(*arguments, **keywords)
+
+        return called
+
+    for name in named:
+        setattr(model, name, naming(name, getattr(model, name)))
+    try:
+        yield
+    finally:
+        for name in named:
+            delattr(model, name)
 
 
 def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:

@@ -1,193 +1,122 @@
-"""Trains a Keras program by `fit` and by the graph of a run, and compares all that they compute."""
+"""Calls TensorFlow's classes and ours with the same arguments, and compares what can be seen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
 
-import keras
 import numpy as np
-import tensorflow as tf
-from numpy.typing import NDArray
+import tensorflow.compat.v1 as tf
 
-from runner.config.schema import RunConfig, TrainConfig
-from runner.graph.build import build_graph
-from runner.internals.tensorflow import eager_mode
-from tests.tiny.configs import tiny
+import runner
+from tests.tiny.session_events import Events
 
-SEED, EPOCHS, LENGTH, BATCH, EXAMPLES = 3, 2, 3, 16, 48
+# Takes `tf.train` or `runner`, notes what happens, and may use the folder.
+Case: TypeAlias = Callable[[Any, Events, Path], Any]
+_EVENTS = re.compile(r"events\.out\.tfevents\..*")
 
 
 @dataclass(frozen=True)
-class Program:
-    """A Keras program.
-
-    Attributes:
-      model: builds and compiles the model.
-      data: returns batches that end.
-      fit: arguments of `fit` besides.
-      config: fields of the run's configuration besides.
-      plain: builds the model of the run, where the configuration says how it is compiled; by
-        default it is `model`.
-      policy: the dtype policy.
-      tolerance: of numbers; 0 wants equal bytes.
-    """
-
-    model: Callable[[], keras.Model]
-    data: Callable[[], tf.data.Dataset]
-    fit: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    plain: Callable[[], keras.Model] | None = None
-    policy: str = "float32"
-    tolerance: float = 0.0
-
-
-@dataclass
 class Outcome:
-    """What a training computes.
+    """What a case leaves behind.
 
     Attributes:
-      logs: the loss and the metrics after each step.
-      state: the values of the model, its metrics and its optimizer, by their paths.
-      evaluated: the loss and the metrics of an evaluation afterwards.
+      events: what it noted, in order.
+      result: what it returned.
+      error: the class of its error; None without one.
+      files: the files that it wrote: of an event file its tags and steps, of `checkpoint` its text.
+      graph: whether it finalized the graph.
     """
 
-    logs: list[Mapping[str, float]]
-    state: list[tuple[str, NDArray[Any]]]
-    evaluated: Mapping[str, float]
+    events: list[str]
+    result: Any
+    error: type[BaseException] | None
+    files: dict[str, Any]
+    graph: bool
 
 
-class Data:
-    """The data of a program in a run."""
-
-    def __init__(self, program: Program) -> None:
-        self._program = program
-
-    def train(self) -> tf.data.Dataset:
-        return self._program.data()
-
-    def validation(self) -> tf.data.Dataset:
-        return self._program.data()
-
-    def test(self) -> tf.data.Dataset:
-        return self._program.data()
-
-
-# What the configuration of the run that is being built refers to.
-_current: dict[str, Program] = {}
-
-
-def current_data() -> Data:
-    return Data(_current["program"])
-
-
-def current_model(dtype_policy: str = "") -> keras.Model:
-    program = _current["program"]
-    return (program.plain or program.model)()
-
-
-def config(program: Program) -> RunConfig:
-    """Returns the configuration of the program's run, which the next graph is built from."""
-    _current["program"] = program
-    model = {"_target_": f"{__name__}.current_model", "dtype_policy": program.policy}
-    fields: dict[str, Any] = {
-        "seed": SEED,
-        "data": {"_target_": f"{__name__}.current_data"},
-        "model": model,
-        "loss": None,
-        "metrics": {},
-        "optimizer": {},
-        "train": TrainConfig(epochs=EPOCHS, steps_per_epoch=LENGTH),
-    }
-    changes = {**program.config}
-    changes["model"] = model | dict(changes.get("model", {}))
-    return tiny(**{**fields, **changes})
-
-
-@contextmanager
-def _policy(name: str) -> Iterator[None]:
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
+def outcome(api: Any, case: Case, folder: Path) -> Outcome:
+    """Returns the outcome of a case with `tf.train` or `runner`."""
+    events, result, error = Events(), None, None
+    folder.mkdir()
     try:
-        yield
+        with tf.Graph().as_default() as graph:
+            try:
+                result = plain(case(api, events, folder))
+            except Exception as raised:  # noqa: BLE001 (whatever it is, both must raise it)
+                error = type(raised)
+        tf.summary.FileWriterCache.clear()  # Closes files of events.
+        return Outcome(events, result, error, written_files(folder), graph.finalized)
     finally:
-        keras.config.set_dtype_policy(before)
+        shutil.rmtree(folder)
 
 
-def _state(model: keras.Model) -> list[tuple[str, NDArray[Any]]]:
-    variables = [*model.variables, *(model.optimizer.variables if model.optimizer else ())]
-    return [(variable.path, np.asarray(variable.value.numpy())) for variable in variables]
+def assert_parity(case: Case, folder: Path) -> Outcome:
+    """Asserts that both have one outcome, and returns TensorFlow's.
+
+    An error of ours may be a subclass of TensorFlow's, with more to say.
+    """
+    theirs, ours = (
+        outcome(api, case, folder / name)  # TensorFlow's writers remember a folder by its name.
+        for name, api in (("theirs", tf.train), ("ours", runner))
+    )
+    assert ours.events == theirs.events
+    assert ours.result == theirs.result
+    assert ours.files == theirs.files
+    assert ours.graph == theirs.graph
+    assert (ours.error is None) is (theirs.error is None), (ours.error, theirs.error)
+    if theirs.error is not None:
+        assert issubclass(ours.error or object, theirs.error)
+    return theirs
 
 
-def by_fit(program: Program) -> Outcome:
-    """Trains and evaluates by Keras."""
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(SEED)
-    with _policy(program.policy):
-        batches = program.data()
-        model = program.model()
-        logs: list[Mapping[str, float]] = []
-        state: list[tuple[str, NDArray[Any]]] = []
-
-        class Log(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch: int, logs_: Any = None, **named: Any) -> None:
-                values = logs_ or named["logs"]
-                logs.append({name: float(value) for name, value in values.items()})
-                # At its end, `fit` would put averages in the place of the weights.
-                state[:] = _state(model)
-
-        arguments = {"epochs": EPOCHS, "steps_per_epoch": LENGTH, "shuffle": False, "verbose": 0}
-        model.fit(batches.repeat(), callbacks=[Log()], **{**arguments, **program.fit})
-        for variable, (_, value) in zip(model.variables, state, strict=False):
-            variable.assign(value)
-        evaluated = model.evaluate(program.data(), return_dict=True, verbose=0)
-    return Outcome(logs, state, evaluated)
+def plain(value: Any) -> Any:
+    """Returns a result as a value that can be compared."""
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, (tf.Tensor, tf.Operation)):
+        return value.name
+    return value
 
 
-def by_run(program: Program) -> Outcome:
-    """Trains and evaluates by the graph of a run."""
-    built = build_graph(config(program), "validation", train=True)
-    training, values = built.training, built.model
-    assert training is not None
-    assert values is not None
-    with built.graph.as_default(), tf.compat.v1.Session() as session:
-        session.run(tf.compat.v1.global_variables_initializer())
-        session.run([tf.compat.v1.local_variables_initializer(), tf.compat.v1.tables_initializer()])
-        session.run(training.input_initializer)
-        fetches = (dict(training.values), training.train_op)
-        logs = [session.run(fetches)[0] for _ in range(EPOCHS * LENGTH)]
-        with eager_mode():
-            values.pull(session, weights=True)
-            state = _state(values.model)
-        evaluated = built.evaluation.evaluate(session)
-    return Outcome(logs, state, evaluated)
+def written_files(folder: Path) -> dict[str, Any]:
+    """Returns the files of a folder, as in `Outcome`."""
+    files: dict[str, Any] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if _EVENTS.fullmatch(path.name):
+            summaries = [
+                (value.tag, event.step)
+                for event in tf.train.summary_iterator(str(path))
+                for value in event.summary.value
+            ]
+            files.setdefault(f"{path.parent.relative_to(folder)}/events", []).extend(summaries)
+        else:
+            is_state = path.name == "checkpoint"
+            files[name] = path.read_text().replace(str(folder), "") if is_state else None
+    return files
 
 
-def assert_equal(one: Outcome, other: Outcome, tolerance: float = 0.0) -> None:
-    """Fails where two trainings differ, with what differs."""
-    for step, (logged, expected) in enumerate(zip(one.logs, other.logs, strict=True)):
-        assert set(logged) == set(expected)
-        for name in expected:
-            _assert_close(f"{name} of step {step}", logged[name], expected[name], tolerance)
-    # Some paths hold counters of the process.
-    for (path, value), (_, truth) in zip(one.state, other.state, strict=True):
-        _assert_close(path, value, truth, tolerance)
-    assert set(one.evaluated) == set(other.evaluated)
-    for name, number in other.evaluated.items():
-        # Sessions choose the order of a metric's sums.
-        _assert_close(f"evaluated {name}", one.evaluated[name], number, tolerance or 1e-6)
+class Counting:
+    """A graph that counts its steps, with a summary and something to feed."""
 
+    def __init__(self) -> None:
+        self.step = tf.train.get_or_create_global_step()
+        self.feed = tf.placeholder_with_default(1.0, [], name="feed")
+        self.weight = tf.get_variable("weight", initializer=2.0)
+        self.product = tf.multiply(self.weight, self.feed, name="product")
+        self.train_op = tf.assign_add(self.step, 1)
+        tf.summary.scalar("weight", self.weight)
 
-def assert_as_in_fit(program: Program) -> None:
-    """Fails where a run of a program computes anything else than `fit`."""
-    assert_equal(by_run(program), by_fit(program), program.tolerance)
-
-
-def _assert_close(name: str, value: Any, expected: Any, tolerance: float) -> None:
-    value, expected = np.asarray(value), np.asarray(expected)
-    if tolerance and expected.dtype.kind == "f":
-        np.testing.assert_allclose(value, expected, tolerance, tolerance / 10, err_msg=name)
-    else:
-        np.testing.assert_array_equal(value, expected, err_msg=name)
+    def run(self, session: Any, steps: int = 3) -> list[Any]:
+        """Takes steps in a session, closes it, and returns the values of the steps."""
+        with session:
+            return [session.run([self.train_op, self.product]) for _ in range(steps)]

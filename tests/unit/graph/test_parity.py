@@ -13,7 +13,7 @@ import tensorflow as tf
 from runner.config.schema import ClipConfig, TrainConfig
 from tests.tiny.combinations import LOSSES, OPTIMIZERS, arrays, combined
 from tests.tiny.constructs import CONSTRUCTS
-from tests.tiny.parity import (
+from tests.tiny.fitted import (
     BATCH,
     EPOCHS,
     LENGTH,
