@@ -112,12 +112,10 @@ def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Op
     given = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
     references = References({"graph": {"global_step": step, "learning_rate": rate}})
     optimizer = build_target("optimizer", {**node, **given}, references)
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):  # A function has made it.
         return _tensorflow1_optimizer(node, rate)
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):  # A function has made it.
-        return TensorFlow1Optimizer(lambda _: optimizer, has_rate=False)
     raise ConfigError.of(
         f"optimizer: {node['_target_']} is not an optimizer",
         "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
@@ -195,7 +193,7 @@ def _tensorflow1_optimizer(node: Mapping[str, Any], rate: Any) -> TensorFlow1Opt
         names = {"graph": {"learning_rate": current}}
         return build_target("optimizer", {**others, **rates}, References(names))
 
-    return TensorFlow1Optimizer(make, rate)
+    return TensorFlow1Optimizer(make, 0.0 if rate is None else rate, has_rate=rate is not None)
 
 
 def _require_called(model: keras.Model) -> None:

@@ -23,27 +23,13 @@ from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
 from runner.graph.model_values import ModelValues
-<<<<<<< HEAD
-from runner.graph.optimizer_state import (
-    averages_of,
-    learning_rates_of,
-    named_state,
-    optimizers_of,
-)
-from runner.graph.program import Program, as_in_fit, load_program, unused_name
-from runner.graph.replica import Replica
-from runner.graph.splits import needs_labels, one_pass, training_batches
-from runner.graph.step_errors import StepErrors
-from runner.graph.traces import SessionCopy, Trace
-=======
 from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
-from runner.graph.program import Program, as_in_fit, load_program
+from runner.graph.program import Program, as_in_fit, load_program, unused_name
 from runner.graph.replica import Replica, Replicas
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
 from runner.graph.step_sums import StepSums
-from runner.graph.traces import Imported, SessionCopy, Trace, array_of_tensor, tables_of
->>>>>>> h_keras
+from runner.graph.traces import Imported, SessionCopy, Trace, array_of_tensor
 from runner.graph.variables import (
     ROLLBACKS,
     checkpoint_saver,
@@ -52,19 +38,9 @@ from runner.graph.variables import (
     saved_as,
     variable_specs,
 )
-<<<<<<< HEAD
-from runner.internals.keras import layers_of, trained_by
-from runner.internals.tensorflow import dataset_in_graph
-from runner.restoration.model_variables import (
-    initializers,
-    keras_variables,
-    layer_facts,
-    tensorflow_variable,
-)
-=======
+from runner.internals.keras import layers_of
 from runner.internals.tensorflow import dataset_in_graph, free
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
->>>>>>> h_keras
 from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
 
@@ -166,19 +142,9 @@ class _InSession:
             known = {id(variable) for variable in named.values()} | {id(program.step)}
             for variable in trace.variables if trace else ():
                 if id(variable) not in known:
-<<<<<<< HEAD
                     # Those of a layer may share a name, as the states of an LSTM do.
                     name = f"program/{variable.name.partition(':')[0]}"
                     named[unused_name(name, named)] = variable
-        local = set() if epoch_length else set(self._metrics)
-        if not self._config.callbacks:
-            local |= self._constant_rates()
-        layers = layers_of(program.model)
-        self._copy = SessionCopy(named, layers, zeros=self._zeros(), local=local)
-        self._brought = program.brought_along()
-        self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
-=======
-                    named[f"program/{variable.name.partition(':')[0]}"] = variable
         local = set() if saves_metrics else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
@@ -186,7 +152,7 @@ class _InSession:
         self._new_copy = partial(
             SessionCopy,
             named,
-            tables_of(program.model),
+            layers_of(program.model),
             zeros=zeros,
             local=local,
             local_scope=replicas.replica.local_scope,
@@ -201,7 +167,6 @@ class _InSession:
         program.forget_first_values()
         for name in zeros:  # The session needs no values of these.
             free(named[name])
->>>>>>> h_keras
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
@@ -404,28 +369,6 @@ class _InSession:
         }
         return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
-<<<<<<< HEAD
-    def _shared_state(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields the operation of what an optimizer keeps once, and those of what it trains."""
-        known = {**self._weights, **self._optimizer}
-        names = {id(variable): name for name, variable in known.items()}
-        held = self._copy.variables
-
-        def name_of(variable: tf.Variable) -> str:
-            return names.get(id(variable), "")
-
-        for _, optimizer in optimizers_of(self._program.model):
-            trained = [name_of(tensorflow_variable(each)) for each in trained_by(optimizer)]
-            operations = tuple(held[name].op.name for name in trained if self._trains(name))
-            for variable, _ in named_state(optimizer, "", name_of):
-                name = name_of(variable)
-                owned = any(name.startswith(f"{weight}/") for weight in trained)
-                if name in held and not owned and not self._copy.is_local(name):
-                    yield held[name].op.name, operations
-
-    def _trains(self, name: str) -> bool:
-        return self._steps.trainable.get(name, False) and name not in self._steps.frozen
-=======
     def _shared_state(self) -> dict[str, tuple[str, ...]]:
         """Returns operation of an optimizer's counter -> those of the weights that it trains."""
         held = self._copy.variables
@@ -434,7 +377,6 @@ class _InSession:
             for name, weights in self._shared.items()
             if name in held and not self._copy.is_local(name)
         }
->>>>>>> h_keras
 
 
 def _initializer_of(variable: tf.Variable) -> str:

@@ -17,19 +17,11 @@ from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized
 from runner.graph.compiling import METRICS, names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
-<<<<<<< HEAD
-from runner.graph.program import Program, described
-from runner.graph.run_optimizer import Combine, RunOptimizer, TrainingPolicy, accumulated
-from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
-from runner.graph.traces import Trace, values_are_unknown
-from runner.internals.keras import compiled_parts
-=======
 from runner.graph.program import Program
 from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
 from runner.graph.step_sums import StepSums
 from runner.graph.traces import Trace, described, values_are_unknown
 from runner.internals.keras import compiled_parts, compiled_with
->>>>>>> h_keras
 from runner.restoration.model_variables import addresses, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
@@ -255,8 +247,7 @@ class KerasSteps:
         tf.cond(begins, reset, lambda: tf.constant(False))
 
     def _learning_rate(self) -> tf.Tensor | None:
-        kinds = [each.optimizer for each in self._optimizers]
-        if len(kinds) != 1 or (isinstance(kinds[0], TensorFlow1Optimizer) and not kinds[0].has_rate):
+        if len(self._optimizers) != 1:
             return None
         if not getattr(self._optimizers[0].optimizer, "has_rate", True):
             return None

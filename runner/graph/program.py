@@ -191,22 +191,12 @@ class Program:
     def metric_variables(self) -> dict[str, tf.Variable]:
         """Returns name -> variable of the metrics of the model and of its parts."""
         named: dict[str, tf.Variable] = {}
-<<<<<<< HEAD
-        for part in layers_of(self.model):
-            for metric in metrics_of(part) if isinstance(part, keras.Model) else ():
-                for variable in metric.variables:
-                    if not any(variable.value is known for known in named.values()):
-                        named[unused_name(f"{METRICS}{metric.name}/{variable.name}", named)] = (
-                            variable.value
-                        )
-=======
         for metric in self.metrics():
             for variable in metric.variables:
                 if not any(variable.value is known for known in named.values()):
-                    named[_unused(f"{METRICS}{metric.name}/{variable.name}", named)] = (
+                    named[unused_name(f"{METRICS}{metric.name}/{variable.name}", named)] = (
                         variable.value
                     )
->>>>>>> h_keras
         return named
 
     def metrics(self) -> list[keras.Metric]:

@@ -18,21 +18,13 @@ import tensorflow as tf
 
 from runner.config.schema import ClipConfig, RunConfig
 from runner.errors import ConfigError
-<<<<<<< HEAD
+from runner.graph.step_sums import StepSums
 from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.internals.keras import WEIGHT_DECAY, trained_by
 from runner.restoration.model_variables import tensorflow_variable
+from runner.system.user_code import calling
 
 _DIVIDE_BY_RATES = (keras.optimizers.Ftrl, tf.compat.v1.train.FtrlOptimizer)
-
-# Takes the gradients of a step, in the order of the optimizer's variables, and returns others.
-Combine: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
-=======
-from runner.graph.step_sums import StepSums
-from runner.internals.keras import WEIGHT_DECAY, trained_by
-from runner.restoration.model_variables import tensorflow_variable
-from runner.system.user_code import calling
->>>>>>> h_keras
 
 
 @dataclass(frozen=True)
@@ -130,17 +122,7 @@ class RunOptimizer:
         inner.use_ema, inner.ema_momentum, inner.ema_overwrite_frequency = True, decay, None
 
     def _require_rate(self, inner: Any) -> None:
-<<<<<<< HEAD
         """Raises a ConfigError for an optimizer that learning rates do not freeze or slow down."""
-=======
-        if not getattr(inner, "has_rate", True):
-            raise ConfigError.of(
-                "learning_rate_multiplier, freeze_until_step or a rollback is set, and there is no "
-                "optimizer.learning_rate",
-                "they multiply the learning rate",
-                "name an optimizer that has it, or delete them",
-            )
->>>>>>> h_keras
         freezes = any(policy.freeze_until_step for policy in self.policies.values())
         multipliers = [policy.learning_rate_multiplier for policy in self.policies.values()]
         if isinstance(inner, TensorFlow1Optimizer) and not inner.has_rate:

@@ -21,12 +21,8 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
       make: makes the optimizer; its argument is the learning rate, which becomes a tensor of the
         variable that is being updated.
       learning_rate: a number, a Keras schedule, or a function without arguments, as the decays of
-<<<<<<< HEAD
-        `tf.compat.v1.train` return it eagerly; None where `make` takes none.
-=======
         `tf.compat.v1.train` return it eagerly.
       has_rate: whether the optimizer uses the learning rate.
->>>>>>> h_keras
 
     Attributes:
       has_rate: likewise.
@@ -37,19 +33,12 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
     def __init__(
         self,
         make: Callable[[Any], tf.compat.v1.train.Optimizer],
-<<<<<<< HEAD
-        learning_rate: Any = None,
-    ) -> None:
-        super().__init__(learning_rate=0.0 if learning_rate is None else learning_rate)
-        self.has_rate = learning_rate is not None
-=======
         learning_rate: Any = 0.0,
         *,
         has_rate: bool = True,
     ) -> None:
         super().__init__(learning_rate=learning_rate)
         self.has_rate = has_rate
->>>>>>> h_keras
         self._trained: list[tf.Variable] = []
         self._rate = _CurrentRate()
         self.optimizer = make(self._rate)

@@ -143,7 +143,7 @@ LOSSES: Mapping[str, tuple[Make, Mapping[str, Any], Make]] = {
         {"loss": keras.losses.MeanSquaredError(reduction="sum")},
         lambda: {"metrics": [keras.metrics.BinaryIoU(dtype="float32", name="iou")]},
     ),
-    "compute_loss": (ComputesLoss, {}, lambda: {}),
+    "compute_loss": (ComputesLoss, {}, dict),
 }
 
 SETTINGS = ("metrics", "weights", "classes", "mixed_float16", "mixed_bfloat16", "xla")

@@ -211,9 +211,9 @@ def _lookup_model() -> keras.Model:
 
 
 def _named_oddly() -> keras.Model:
-    inputs = keras.Input((WIDTH,), name="in put")
-    hidden = layers.Dense(4, "tanh", name="a layer: 1 (of 2)")(inputs)
-    return keras.Model(inputs, layers.Dense(1, name="köpf.x")(hidden), name="my model")
+    inputs = keras.Input((WIDTH,), name="in-put.1")
+    hidden = layers.Dense(4, "tanh", name="_a.layer-1>x")(inputs)
+    return keras.Model(inputs, layers.Dense(1, name="1.head")(hidden), name="my.model-1")
 
 
 def _images(*parts: Any) -> keras.Model:

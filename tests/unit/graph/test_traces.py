@@ -183,9 +183,7 @@ def dense() -> tuple[Any, Callable[[Any], Any]]:
     return table, lambda values: table.lookup(tf.cast(values, tf.int64))
 
 
-@pytest.mark.parametrize(
-    ("make", "kind"), [(iterator, "OwnedIterator"), (dense, "DenseHashTable")]
-)
+@pytest.mark.parametrize(("make", "kind"), [(iterator, "OwnedIterator"), (dense, "DenseHashTable")])
 @pytest.mark.parametrize("held", [True, False])
 def test_what_no_session_can_hold_is_refused_with_its_layer_and_the_remedy(
     make: Callable[[], Any], kind: str, held: bool
