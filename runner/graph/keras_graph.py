@@ -75,6 +75,8 @@ class KerasGraph(GraphMaker):
             train_trace = None
             if batches is not None:
                 train_trace = steps.train(replicas.spec(batches.element_spec))
+            elif config.train.evaluate_ema:
+                steps.build_averages(evaluated.element_spec)
             if batches is not None and sums is not None:
                 steps.notes += replicas.notes(batches.element_spec, sums.bytes)
                 steps.notes += replicated_norms(program.model, config.devices)

@@ -27,7 +27,6 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
     Attributes:
       has_rate: likewise.
       optimizer: the optimizer of TensorFlow 1.
-      has_rate: whether it has the learning rate that it is given.
     """
 
     def __init__(
