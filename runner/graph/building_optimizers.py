@@ -41,7 +41,7 @@ def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Op
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):  # A function has made it.
-        return TensorFlow1Optimizer(lambda _: optimizer, has_rate=False)
+        return _tensorflow1_optimizer(node, rate)
     raise ConfigError.of(
         f"optimizer: {node['_target_']} is not an optimizer",
         "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
@@ -111,7 +111,7 @@ def _default_rate(node: Mapping[str, Any]) -> Any:
 
 
 def _tensorflow1_optimizer(node: Mapping[str, Any], rate: Any) -> TensorFlow1Optimizer:
-    """Builds an optimizer of TensorFlow 1, whose rate Keras computes."""
+    """Builds an optimizer of TensorFlow 1, whose rate Keras computes if it takes one."""
     others = {name: value for name, value in node.items() if name != "learning_rate"}
 
     def make(current: Any) -> Any:
@@ -119,4 +119,4 @@ def _tensorflow1_optimizer(node: Mapping[str, Any], rate: Any) -> TensorFlow1Opt
         names = {"graph": {"learning_rate": current}}
         return build_target("optimizer", {**others, **rates}, References(names))
 
-    return TensorFlow1Optimizer(make, 0.0 if rate is None else rate)
+    return TensorFlow1Optimizer(make, 0.0 if rate is None else rate, has_rate=rate is not None)

@@ -61,6 +61,7 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
     _require_weighted(config.loss_weights, config.loss)
     if not any(chosen.values()):
         return list(_notes(config, model))
+    notes = list(_notes(config, model))  # First, because a new compilation drops settings.
     optimizer = build_optimizer(config, step) if chosen["optimizer"] else compiled.get("optimizer")
     arguments: dict[str, Any] = {
         "loss": compiled.get("loss"),
@@ -72,7 +73,7 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
     if chosen["loss"]:
         arguments |= {
             "loss": resolved("loss", "loss", config.loss),
-            "loss_weights": config.loss_weights or None,
+            "loss_weights": _loss_weights(config),
         }
     if chosen["metrics"]:
         for group in METRICS:
@@ -83,7 +84,7 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
         if is_chosen and compiled.get(name) is not None
     ]
     keras.Model.compile(model, optimizer=optimizer, **arguments)
-    return [*replaced, *_notes(config, model)]
+    return [*replaced, *notes]
 
 
 def names_optimizer(config: RunConfig) -> bool:
@@ -170,6 +171,13 @@ def _require_weighted(weights: Mapping[str, float], losses: Any) -> None:
             "" if named else "write loss as a mapping from outputs to losses",
             ranked(wrong[0], named),
         )
+
+
+def _loss_weights(config: RunConfig) -> dict[str, float] | None:
+    """Returns the weight of each loss, which Keras wants for all or none."""
+    if not config.loss_weights:
+        return None
+    return {name: config.loss_weights.get(name, 1.0) for name in config.loss}
 
 
 def _metrics(config: RunConfig, group: str) -> Any:

@@ -24,12 +24,12 @@ from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
 from runner.graph.model_values import ModelValues
 from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
-from runner.graph.program import Program, as_in_fit, load_program
+from runner.graph.program import Program, as_in_fit, load_program, unused_name
 from runner.graph.replica import Replica, Replicas
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
 from runner.graph.step_sums import StepSums
-from runner.graph.traces import Imported, SessionCopy, Trace, tables_of
+from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.graph.variables import (
     ROLLBACKS,
     checkpoint_saver,
@@ -39,6 +39,7 @@ from runner.graph.variables import (
     saved_as,
     variable_specs,
 )
+from runner.internals.keras import layers_of
 from runner.internals.tensorflow import dataset_in_graph, free
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
 from runner.restoration.variables import OF_MODEL
@@ -75,6 +76,8 @@ class KerasGraph(GraphMaker):
             train_trace = None
             if batches is not None:
                 train_trace = steps.train(replicas.spec(batches.element_spec))
+            elif config.train.evaluate_ema:
+                steps.build_averages(evaluated.element_spec)
             if batches is not None and sums is not None:
                 steps.notes += replicas.notes(batches.element_spec, sums.bytes)
                 steps.notes += replicated_norms(program.model, config.devices)
@@ -142,7 +145,9 @@ class _InSession:
             known = {id(variable) for variable in named.values()} | {id(program.step)}
             for variable in trace.variables if trace else ():
                 if id(variable) not in known:
-                    named[f"program/{variable.name.partition(':')[0]}"] = variable
+                    # Those of a layer may share a name, as the states of an LSTM do.
+                    name = f"program/{variable.name.partition(':')[0]}"
+                    named[unused_name(name, named)] = variable
         local = set() if saves_metrics else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
@@ -150,7 +155,7 @@ class _InSession:
         self._new_copy = partial(
             SessionCopy,
             named,
-            tables_of(program.model),
+            layers_of(program.model),
             zeros=zeros,
             local=local,
             local_scope=replicas.replica.local_scope,
@@ -207,7 +212,9 @@ class _InSession:
             learning_rate_scale=self._copy.variables.get(SCALE),
             averages=averages,
             epoch_length=source.epoch_length,
-            callback_state=_callback_state() if config.callbacks else None,
+            callback_state=tf.compat.v1.get_variable(CALLBACKS, initializer="", trainable=False)
+            if config.callbacks
+            else None,
             shared_state=self._shared_state(),
             values_are_cheap=True,
             source=source,
@@ -389,8 +396,3 @@ class _InSession:
             for name, weights in self._shared.items()
             if name in held and not self._copy.is_local(name)
         }
-
-
-def _callback_state() -> tf.Variable:
-    """Adds the variable by which checkpoints hold the state of callbacks."""
-    return tf.compat.v1.get_variable(CALLBACKS, initializer="", trainable=False)

@@ -136,6 +136,12 @@ class KerasSteps:
         if not all(each.optimizer.built for each in self._optimizers):
             self.train(spec)
 
+    def build_averages(self, spec: Any) -> None:
+        """Creates the averages of the weights, if there are any: an evaluation may read them."""
+        kinds = [getattr(o.optimizer, "inner_optimizer", o.optimizer) for o in self._optimizers]
+        if self._config.train.ema_decay is not None or any(kind.use_ema for kind in kinds):
+            self.build_optimizers(spec)
+
     def test(self, spec: Any) -> Trace | None:
         """Traces the evaluation of batches of `spec`; None where the model cannot evaluate."""
         model, named = self._model, self._named("test_step")

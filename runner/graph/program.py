@@ -195,7 +195,7 @@ class Program:
         for metric in self.metrics():
             for variable in metric.variables:
                 if not any(variable.value is known for known in named.values()):
-                    named[_unused(f"{METRICS}{metric.name}/{variable.name}", named)] = (
+                    named[unused_name(f"{METRICS}{metric.name}/{variable.name}", named)] = (
                         variable.value
                     )
         return named
@@ -233,7 +233,8 @@ def load_program(config: RunConfig, *, compiled: bool = True) -> Program:
     return program
 
 
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
+def unused_name(name: str, taken: Mapping[str, Any]) -> str:
+    """Returns a name, with a number where it is taken."""
     numbers = itertools.count(1)
     free = name
     while free in taken:

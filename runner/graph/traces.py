@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import ConfigError
-from runner.internals.keras import layers_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
 from runner.restoration.variables import StateClass, classify, owner_of
@@ -100,7 +100,7 @@ class SessionCopy:
 
     Args:
       named: name -> eager variable; the session's variables have the same names.
-      tables: the eager lookup tables that traces may capture.
+      layers: the Keras layers that may hold what traces capture, such as lookup tables.
       zeros: the names of variables whose eager values are zeros.
       local: the names of variables that checkpoints do not hold; every session initialises them.
       local_scope: places the latter.
@@ -118,7 +118,7 @@ class SessionCopy:
     def __init__(
         self,
         named: Mapping[str, tf.Variable],
-        tables: Iterable[Any] = (),
+        layers: Iterable[Any] = (),
         *,
         zeros: Collection[str] = (),
         local: Collection[str] = (),
@@ -130,7 +130,8 @@ class SessionCopy:
         self._replica, self._first = replica, first
         self._eager = {id(variable.handle): (name, variable) for name, variable in named.items()}
         self._zeros, self._local = zeros, local
-        self._tables = {id(table.resource_handle): table for table in tables}
+        self._layers = list(layers)
+        self._tables = {id(table.resource_handle): table for table in tables_of(self._layers)}
         with eager_mode():
             self._contents = {
                 key: [part.numpy() for part in table.export()]
@@ -244,7 +245,7 @@ class SessionCopy:
             elif key in self._tables:
                 self._tensors[key] = self._table(key)
             elif captured.dtype in (tf.resource, tf.variant):
-                raise _not_importable(captured)
+                raise _not_importable(captured, self._layers)
             else:
                 # A constant would be folded into what surrounds it, with other roundings.
                 value = captured.numpy()
@@ -359,23 +360,40 @@ def array_of_tensor(value: tf.Tensor) -> NDArray[Any]:
         return array
 
 
-def tables_of(model: Any) -> list[Any]:
-    """Returns the lookup tables that a model and its layers hold in attributes."""
-    return [
-        value
-        for layer in layers_of(model)
-        for attribute in vars(layer).values()
-        for value in (attribute if isinstance(attribute, list | tuple) else [attribute])
-        if isinstance(value, _TABLES)
-    ]
+def tables_of(layers: Iterable[Any]) -> list[Any]:
+    """Returns the lookup tables that layers hold in attributes, and in the objects there."""
+    held = (value for layer in layers for _, value in _held_by(layer))
+    return [value for value in held if isinstance(value, _TABLES)]
 
 
-def _not_importable(captured: tf.Tensor) -> ConfigError:
-    kind = "an iterator, a table or another resource" if captured.dtype == tf.resource else "data"
+def _held_by(layer: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes of a layer, with what their values hold, by the attributes' names."""
+    for attribute, value in vars(layer).items():
+        if attribute.startswith("_self_") or isinstance(value, keras.Layer):
+            continue  # TensorFlow's records of the same objects, and layers that are listed too.
+        parts = [value]
+        if isinstance(value, Mapping):
+            parts += value.values()
+        elif isinstance(value, list | tuple):
+            parts += value
+        for part in parts:
+            yield attribute, part
+            for inner in getattr(part, "__dict__", {}).values():
+                yield attribute, inner
+
+
+def _not_importable(captured: tf.Tensor, layers: Iterable[Any]) -> ConfigError:
+    """Returns the error of a tensor that no session can hold, with the layer that holds it."""
+    holder = "an iterator, a table or another resource that no layer holds"
+    for layer in layers:
+        for attribute, value in _held_by(layer):
+            if value is captured:
+                kind = type(getattr(layer, attribute)).__name__
+                holder = f"{layer.name}.{attribute}, of type {kind}"
     return ConfigError.of(
-        f"model: a step uses {kind} that was made outside of it and that the run cannot take over",
-        "a run takes variables, constants, and lookup tables that an attribute of the model or of "
-        "one of its layers holds",
-        "hold a tf.lookup.StaticHashTable or MutableHashTable in an attribute; read data through "
-        "the batch that the step gets",
+        f"model: a step uses {holder}, which a run cannot take over",
+        "it was made outside of the step; a run takes variables, constants, and the lookup tables "
+        "in attributes of the model or of one of its layers",
+        "use a tf.lookup.StaticHashTable or MutableHashTable in an attribute, and read data "
+        "through the batch that the step gets",
     )
