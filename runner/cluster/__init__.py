@@ -1,6 +1,6 @@
 """Trains one model in several processes, on TensorFlow's distributed runtime.
 
-Every process of a cluster is a task with a role, which the configuration names (`cluster.task`):
+Every process of a cluster is a task with a role, which `TF_CONFIG` names:
 
 - `chief`: runs the experiment and leads the others. `Chief` is a `Coordinator`, the seam between a
   run and its cluster. `serve` is a parameter server, which holds variables until it is released.

@@ -33,7 +33,7 @@ from runner.cluster.sessions import (
     start_server,
 )
 from runner.cluster.worker import run_worker
-from runner.config.cluster_spec import is_cluster, is_collective, parameter_servers
+from runner.config.cluster_spec import is_cluster, is_collective, parameter_servers, task_of
 from runner.config.masking import Mask
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
@@ -241,7 +241,7 @@ def serve(config: RunConfig, screen: Screen) -> None:
     Raises:
       InterruptedRunError: after a signal.
     """
-    index = config.cluster.task.index
+    index = task_of(config.cluster).index
     with Interruption(config.session.grace_seconds).handled() as interruption:
         target = start_server(config)
         only_here = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:{index}"])
@@ -273,4 +273,4 @@ def run_task(config: RunConfig) -> None:
     roles = {PS: serve, WORKER: worker, EVALUATOR: follow_checkpoints}
     # What user code records in these tasks is dropped.
     with CurrentRun(Mask(config.tracking.mask, {})).active():
-        roles[config.cluster.task.type or ""](config, Screen())
+        roles[task_of(config.cluster).type](config, Screen())

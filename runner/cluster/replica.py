@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 import tensorflow as tf
 
 from runner.config.choices import Placement
-from runner.config.cluster_spec import replica_index
-from runner.config.schema import CHIEF, PS, ClusterConfig
+from runner.config.cluster_spec import replica_index, task_of
+from runner.config.schema import PS, ClusterConfig
 from runner.graph.replica import Replica, VariablePlacement
 
 # Operations that hold variables; by default lookup tables would be placed on the servers too.
@@ -33,12 +33,12 @@ class ClusterReplica(Replica):
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Places operations that are added to the default graph in it: variables on the servers."""
-        cluster = self._cluster
+        cluster, task = self._cluster, task_of(self._cluster)
         by_size = cluster.placement is Placement.by_size
         device_of = tf.compat.v1.train.replica_device_setter(
             ps_tasks=cluster.ps,
             ps_device=f"/job:{PS}",
-            worker_device=f"/job:{cluster.task.type or CHIEF}/task:{cluster.task.index}",
+            worker_device=f"/job:{task.type}/task:{task.index}",
             ps_ops=list(_VARIABLES),
             ps_strategy=BySize(cluster.ps) if by_size else None,
         )
@@ -47,10 +47,8 @@ class ClusterReplica(Replica):
 
     def local_scope(self) -> AbstractContextManager[object]:
         """Places variables of this task alone within."""
-        task = self._cluster.task
-        scope: AbstractContextManager[object] = tf.device(
-            f"/job:{task.type or CHIEF}/task:{task.index}"
-        )
+        task = task_of(self._cluster)
+        scope: AbstractContextManager[object] = tf.device(f"/job:{task.type}/task:{task.index}")
         return scope
 
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -13,6 +14,7 @@ from runner.errors import UserCodeError
 from runner.internals.tensorflow import called_functions, function_nodes
 from runner.system.user_code import raised_by_operation
 
+_HERE = Path(__file__).parent
 _NODE = re.compile(r"(?:\[\[|\{\{node )+([^\s\]}]+)")
 _MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")
 _NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_.]")
@@ -49,8 +51,9 @@ class Calls:
             operations = self._callers(nodes[0])
         frames = list(operations[0].traceback) if operations else []
         files = [frame.filename for frame in frames]
-        if __file__ in files:  # The frames after these are the user's.
-            frames = frames[len(files) - files[::-1].index(__file__) :]
+        runners = [index for index, file in enumerate(files) if Path(file).parent == _HERE]
+        if runners:  # The frames after these are the user's, and the libraries'.
+            frames = frames[runners[-1] + 1 :]
         names = [*nodes, *(operation.name for operation in operations)]
         parts = [part for name in names for part in name.split("/")]
         measured = [part for part in parts if part == "loss" or _MEASURE.match(part)]

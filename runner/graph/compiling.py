@@ -6,7 +6,7 @@ Where the configuration is silent, the model's own compilation stands.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,11 @@ import tensorflow as tf
 from runner.config.composition import default_optimizer
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, ranked
+from runner.errors import ConfigError, Problem, UserCodeError, ranked
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
+from runner.graph.traces import described, operation_name
 from runner.internals.keras import compiled_with
 from runner.system.user_code import calling
 
@@ -106,6 +107,8 @@ def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Op
     optimizer = build_target("optimizer", {**node, **given}, references)
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):  # A function has made it.
+        return TensorFlow1Optimizer(lambda _: optimizer, has_rate=False)
     raise ConfigError.of(
         f"optimizer: {node['_target_']} is not an optimizer",
         "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
@@ -129,9 +132,7 @@ def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
         if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             return rate
         if callable(rate):
-            function = rate
-            takes_step = bool(inspect.signature(function).parameters)
-            return partial(_rate_of, function, [step] if takes_step else [])
+            return FunctionRate(rate, step)
     if rate is None or (isinstance(rate, int | float) and not isinstance(rate, bool)):
         return rate
     if tf.is_tensor(rate):
@@ -152,9 +153,28 @@ def _default_rate(node: Mapping[str, Any]) -> Any:
     return parameter.default
 
 
-def _rate_of(function: Callable[..., Any], arguments: Sequence[tf.Variable]) -> tf.Tensor:
-    with calling(_RATE_KEY):
-        return tf.cast(function(*(variable.read_value() for variable in arguments)), tf.float32)
+class FunctionRate(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that a function computes of the global step.
+
+    Args:
+      function: takes the global step, an int64 scalar, or nothing, as the decays of
+        `tf.compat.v1.train` when they are called eagerly.
+      step: the global step.
+    """
+
+    def __init__(self, function: Callable[..., Any], step: tf.Variable) -> None:
+        self._function, self._step = function, step
+        self._takes_step = bool(inspect.signature(function).parameters)
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        """Returns the rate at the global step, whatever the optimizer has counted."""
+        with calling(_RATE_KEY):
+            arguments = [self._step.read_value()] if self._takes_step else []
+            return tf.cast(self._function(*arguments), tf.float32)
+
+    def get_config(self) -> dict[str, Any]:
+        """Raises: a function has no configuration."""
+        raise NotImplementedError("a learning rate that is a function cannot be saved")
 
 
 def _tensorflow1_optimizer(node: Mapping[str, Any], rate: Any) -> TensorFlow1Optimizer:
@@ -222,7 +242,7 @@ def _metric(name: str, key: str, node: Any) -> Any:
         metric.name = name
         return metric
     if callable(metric):
-        return keras.metrics.MeanMetricWrapper(metric, name)
+        return keras.metrics.MeanMetricWrapper(named_call(key, metric), name)
     if metric != name:
         raise ConfigError.of(
             f"{key} is {metric}",
@@ -249,12 +269,29 @@ def resolved(kind: str, key: str, node: Any) -> Any:
                 "it would be constructed again for every batch",
                 "delete `_partial_`",
             )
-        return built
+        is_function = kind == "loss" and not isinstance(built, keras.losses.Loss)
+        return named_call(key, built) if is_function else built
     if isinstance(node, Mapping):
         return {name: resolved(kind, f"{key}.{name}", value) for name, value in node.items()}
     if isinstance(node, list):
         return [resolved(kind, f"{key}.{index}", value) for index, value in enumerate(node)]
     return node
+
+
+def named_call(key: str, function: Any) -> Callable[[Any, Any], tf.Tensor]:
+    """Returns a loss or a metric whose errors, and operations, are named by its key."""
+
+    def called(labels: Any, outputs: Any) -> tf.Tensor:
+        call = f"it was called with labels {described(labels)}, outputs {described(outputs)}"
+        with tf.name_scope(operation_name(key)), calling(key, call):
+            value = function(labels, outputs)
+            if value is None:
+                remedy = "end it with `return`"
+                raise UserCodeError(Problem(f"{key} returned None", "", remedy), "")
+            return value
+
+    called.__name__ = str(getattr(function, "__name__", key))
+    return called
 
 
 def _named(kind: str, key: str, name: str) -> Any:

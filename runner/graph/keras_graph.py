@@ -29,7 +29,7 @@ from runner.graph.replica import Replica, Replicas
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
 from runner.graph.step_sums import StepSums
-from runner.graph.traces import Imported, SessionCopy, Trace, tables_of
+from runner.graph.traces import Imported, SessionCopy, Trace, array_of_tensor, tables_of
 from runner.graph.variables import (
     ROLLBACKS,
     checkpoint_saver,
@@ -38,7 +38,7 @@ from runner.graph.variables import (
     saved_as,
     variable_specs,
 )
-from runner.internals.tensorflow import dataset_in_graph
+from runner.internals.tensorflow import dataset_in_graph, free
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
 from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
@@ -145,17 +145,25 @@ class _InSession:
         local = set() if saves_metrics else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
+        zeros = self._zeros()
         self._new_copy = partial(
             SessionCopy,
             named,
             tables_of(program.model),
-            zeros=self._zeros(),
+            zeros=zeros,
             local=local,
             local_scope=replicas.replica.local_scope,
         )
         self._copy = self._new_copy(replica=replicas.here.start)
-        self._brought = program.brought_along()
-        self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
+        self._shared = program.shared_state()
+        self._initializers = {
+            **{name: _initializer_of(variable) for name, variable in named.items()},
+            **initializers(program.model),
+            **{name: f"{OF_MODEL} {digest}" for name, digest in program.brought_along().items()},
+        }
+        program.forget_first_values()
+        for name in zeros:  # The session needs no values of these.
+            free(named[name])
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
@@ -207,7 +215,7 @@ class _InSession:
             else None,
             epoch_length=source.epoch_length,
             callback_state=_callback_state() if config.callbacks else None,
-            shared_state=dict(self._shared_state()),
+            shared_state=self._shared_state(),
             values_are_cheap=True,
             source=source,
             to_devices=tf.group(
@@ -264,7 +272,8 @@ class _InSession:
             copies = self._copy.copies(self._metrics)
             imported = self._copy.add(trace, batch, name=split, apart=copies)
             self._errors.add(imported, trace)
-            values = imported.outputs
+            with tf.control_dependencies([imported.done]):
+                values = tf.nest.map_structure(tf.identity, imported.outputs)
             begin.append(self._copy.add(self._reset, name=f"{split}/reset", apart=copies).done)
         evaluation = InGraphEvaluation(
             split, tf.group(*begin), logs=values, cardinality=cardinality
@@ -298,7 +307,7 @@ class _InSession:
                 {name: self._steps.trainable[name] for name in model_variables},
                 policies=self._steps.scaffolds,
                 training=training,
-                initializers=self._initializers(),
+                initializers=self._initializers,
                 facts=layer_facts(model),
             ),
             training=training,
@@ -341,14 +350,6 @@ class _InSession:
         held = self._copy.variables
         return {id(variable): held[name] for name, variable in eager.items() if name in held}
 
-    def _initializers(self) -> dict[str, str]:
-        """Returns name -> how a variable gets its first value."""
-        return {
-            **self._first_values,
-            **initializers(self._program.model),
-            **{name: f"{OF_MODEL} {digest}" for name, digest in self._brought.items()},
-        }
-
     def _zeros(self) -> set[str]:
         """Returns the names of slots that are zero, which the session need not be given."""
         return {
@@ -365,26 +366,22 @@ class _InSession:
         }
         return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
-    def _shared_state(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields the operation of an optimizer's counter, and those of the variables it trains."""
-        trained = {
-            name: variable
-            for name, variable in self._copy.variables.items()
-            if name in self._weights
-            and self._steps.trainable[name]
-            and name not in self._steps.frozen
+    def _shared_state(self) -> dict[str, tuple[str, ...]]:
+        """Returns operation of an optimizer's counter -> those of the weights that it trains."""
+        held = self._copy.variables
+        return {
+            held[name].op.name: tuple(held[weight].op.name for weight in weights)
+            for name, weights in self._shared.items()
+            if name in held and not self._copy.is_local(name)
         }
-        for name, variable in self._copy.variables.items():
-            if name in self._optimizer and not self._copy.is_local(name):
-                owner = any(name.startswith(f"{weight}/") for weight in self._weights)
-                if not owner:
-                    yield variable.op.name, tuple(each.op.name for each in trained.values())
 
 
 def _initializer_of(variable: tf.Variable) -> str:
     """Returns the name of an initializer that gives a variable its value, or `Random`."""
-    value = np.ravel(variable.numpy())
-    if value.dtype.kind not in "biuf" or not value.size or (value != value[0]).any():
+    value = np.ravel(array_of_tensor(variable.read_value()))
+    if value.dtype.kind not in "biuf" or not value.size or value[0] != value[-1]:
+        return "Random"
+    if (value != value[0]).any():
         return "Random"
     number = float(value[0])
     return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,15 +12,15 @@ import tensorflow as tf
 
 from runner.config.choices import NonFinite
 from runner.config.schema import ScaffoldConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, Problem, UserCodeError
 from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
 from runner.graph.compiling import names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
-from runner.graph.program import Program, described
+from runner.graph.program import Program
 from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
 from runner.graph.step_sums import StepSums
-from runner.graph.traces import Trace, values_are_unknown
+from runner.graph.traces import Trace, described, values_are_unknown
 from runner.internals.keras import compiled_parts, compiled_with
 from runner.restoration.model_variables import addresses, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
@@ -109,7 +110,7 @@ class KerasSteps:
         specs = [[spec] * count]
         if sums is not None:
             specs += [[tf.TensorSpec([], tf.float64)] * count, tf.TensorSpec([], tf.int32)]
-        with ExitStack() as stack:
+        with ExitStack() as stack, naming_calls(model):
             for optimizer in self._optimizers:
                 stack.enter_context(optimizer.installed())
             known = -1
@@ -149,7 +150,8 @@ class KerasSteps:
             return dict(_scalars(logs, named))
 
         arguments = described(spec)
-        trace = Trace(step, spec, jit_compile=bool(model.jit_compile))
+        with naming_calls(model):
+            trace = Trace(step, spec, jit_compile=bool(model.jit_compile))
         model.reset_metrics()
         return trace
 
@@ -247,6 +249,8 @@ class KerasSteps:
     def _learning_rate(self) -> tf.Tensor | None:
         if len(self._optimizers) != 1:
             return None
+        if not getattr(self._optimizers[0].optimizer, "has_rate", True):
+            return None
         rate = tf.cast(self._optimizers[0].optimizer.learning_rate, tf.float32)
         return rate if self.scale is None else rate * self.scale
 
@@ -307,6 +311,35 @@ def _owners(program: Program) -> dict[str, ScaffoldConfig]:
     collision, named = config.restoration.collision, addresses(program.model)
     claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
     return {name: config.scaffolds[claims[name][0]] for name in claims}
+
+
+@contextmanager
+def naming_calls(model: keras.Model) -> Iterator[None]:
+    """Names the errors of Keras's losses and metrics by their keys, within the block.
+
+    A model that computes them itself is left alone.
+    """
+    places = {"compute_loss": "loss", "compute_metrics": "metrics"}
+    named = [name for name in places if not overrides(model, name)]
+
+    def naming(name: str, original: Any) -> Any:
+        @functools.wraps(original)
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            if [*arguments, *keywords.values()][2] is None:  # The outputs of the model.
+                remedy = "end its `call` with `return`"
+                raise UserCodeError(Problem("model returned None", "", remedy), "")
+            with tf.name_scope(places[name]), calling(places[name]):
+                return original(*arguments, **keywords)
+
+        return called
+
+    for name in named:
+        setattr(model, name, naming(name, getattr(model, name)))
+    try:
+        yield
+    finally:
+        for name in named:
+            delattr(model, name)
 
 
 def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:

@@ -21,6 +21,7 @@ from runner.errors import ConfigError
 from runner.graph.step_sums import StepSums
 from runner.internals.keras import WEIGHT_DECAY, trained_by
 from runner.restoration.model_variables import tensorflow_variable
+from runner.system.user_code import calling
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,13 @@ class RunOptimizer:
         inner.use_ema, inner.ema_momentum, inner.ema_overwrite_frequency = True, decay, None
 
     def _require_rate(self, inner: Any) -> None:
+        if not getattr(inner, "has_rate", True):
+            raise ConfigError.of(
+                "learning_rate_multiplier, freeze_until_step or a rollback is set, and there is no "
+                "optimizer.learning_rate",
+                "they multiply the learning rate",
+                "name an optimizer that has it, or delete them",
+            )
         freezes = any(policy.freeze_until_step for policy in self.policies.values())
         if freezes and isinstance(inner, keras.optimizers.Ftrl):
             raise ConfigError.of(
@@ -136,7 +144,8 @@ class RunOptimizer:
         if self.sums is not None:
             variables = trainable_variables or trained_by(self.optimizer)
             grads = self.sums.of_gradients(list(grads), variables)
-        original(grads, trainable_variables)
+        with calling("optimizer"):
+            original(grads, trainable_variables)
 
     def _apply_clipped(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
         original(clip(list(grads), self.config.train.clip), trainable_variables)

@@ -85,7 +85,7 @@ class Imported:
     """A trace in the default graph.
 
     Attributes:
-      outputs: what its function returns.
+      outputs: what its function returns; fetched alone, they run only what they need.
       done: runs after everything that it does.
       prefix: the name of its operations up to their name in the trace.
     """
@@ -181,9 +181,7 @@ class SessionCopy:
                 name=scope,
             )
             done = tf.group(*elements[len(outputs) :], name="done")
-            with tf.control_dependencies([done]):
-                results = [tf.identity(tensor) for tensor in elements[: len(outputs)]]
-        tensors = iter(results)
+        tensors = iter(elements)
         packed = tf.nest.pack_sequence_as(
             trace.outputs,
             [
@@ -282,7 +280,8 @@ class SessionCopy:
         weight = owner_of(name.rpartition("/")[0], self.variables)
         if local or weight is None or not self.variables[weight].device:
             return self._local_scope() if local else nullcontext()
-        return tf.device(self.variables[weight].device)
+        scope: AbstractContextManager[object] = tf.device(self.variables[weight].device)
+        return scope
 
     def _taken_over(self, name: str) -> tf.Tensor:
         """Returns the first replica's value, and of a seed another one."""
@@ -392,3 +391,16 @@ def values_are_unknown() -> Iterator[None]:
             "own that runs eagerly, start the model by runner.warm_start(model, scaffolds)",
         )
         raise UserCodeError(problem, error.details) from error.__cause__
+
+
+def described(value: Any) -> str:
+    """Describes the types and shapes of nested specs or tensors, e.g. `float32 [None, 8]`."""
+
+    def describe(tensor: Any) -> str:
+        if not hasattr(tensor, "dtype"):
+            return str(tensor)
+        shape = tensor.shape
+        return f"{tensor.dtype.name} {shape if shape.rank is None else shape.as_list()}"
+
+    text: Any = tf.nest.map_structure(describe, value)
+    return str(text).replace("'", "")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,26 +26,13 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
     TrackableObjectGraph as TrackableObjectGraph,
 )
 from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices as SavedTensorSlices
+from tensorflow.python.distribute import distribute_coordinator_context
 from tensorflow.python.eager import context
 
-# `tf.estimator.export` was these very classes and functions; no public module offers them any more.
+# Names the signatures of an export as `tf.estimator` did; no public module offers it any more.
 from tensorflow.python.saved_model.model_utils import (
     build_all_signature_defs as build_all_signature_defs,
 )
-from tensorflow.python.saved_model.model_utils import get_export_outputs as get_export_outputs
-from tensorflow.python.saved_model.model_utils import (
-    get_timestamped_export_dir as get_timestamped_export_dir,
-)
-from tensorflow.python.saved_model.model_utils.export_output import (
-    ClassificationOutput as ClassificationOutput,
-)
-from tensorflow.python.saved_model.model_utils.export_output import EvalOutput as EvalOutput
-from tensorflow.python.saved_model.model_utils.export_output import ExportOutput as ExportOutput
-from tensorflow.python.saved_model.model_utils.export_output import PredictOutput as PredictOutput
-from tensorflow.python.saved_model.model_utils.export_output import (
-    RegressionOutput as RegressionOutput,
-)
-from tensorflow.python.saved_model.model_utils.export_output import TrainOutput as TrainOutput
 
 # Leaves a graph for a block within it; no public module offers it.
 eager_mode = tf.__internal__.eager_context.eager_mode
@@ -54,6 +42,22 @@ _Session: TypeAlias = tf.compat.v1.Session
 Step: TypeAlias = Callable[..., list[Any]]
 
 
+def worker_context() -> Any:
+    """Returns what TensorFlow's distribute coordinator decides for this thread; None without one.
+
+    `tf.compat.v1.train.MonitoredTrainingSession` asks the same; nothing public answers it.
+    """
+    return distribute_coordinator_context.get_current_worker_context()
+
+
+def servers_in_process() -> list[tf.distribute.Server]:
+    """Returns the servers that a program has started in this process.
+
+    Neither TensorFlow nor a session of a server tells which tasks belong to its cluster.
+    """
+    return [thing for thing in gc.get_objects() if isinstance(thing, tf.distribute.Server)]
+
+
 def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]:
     """Returns the nodes of a function that a graph calls; empty for a function it does not hold.
 
@@ -61,6 +65,27 @@ def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]
     """
     function = graph._get_function(name)
     return function.cached_definition.node_def if function is not None else ()
+
+
+def free(variable: tf.Variable) -> None:
+    """Frees the memory of an eager variable, which has no value until `give` gives it one.
+
+    A handle keeps the value as long as anything uses it, so nothing public frees it.
+    """
+    with context.eager_mode():
+        give(variable, tf.zeros([0], variable.dtype))
+
+
+def give(variable: tf.Variable, value: Any) -> None:
+    """Assigns an eager variable a value, also where it has none.
+
+    `Variable.assign` compares the shape of the value with that of the former one.
+    """
+    tf.raw_ops.AssignVariableOp(
+        resource=variable.handle,
+        value=tf.convert_to_tensor(value, variable.dtype),
+        validate_shape=False,
+    )
 
 
 def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
@@ -189,14 +214,6 @@ def run_once(
         session.run(targets, fed)
     else:
         prepare_step(session, fed, [], targets, inline=False)(*fed.values())
-
-
-def add_listeners(
-    hook: tf.compat.v1.train.CheckpointSaverHook,
-    listeners: Iterable[tf.compat.v1.train.CheckpointSaverListener],
-) -> None:
-    """Adds listeners to a hook that a program made without them, as `tf.estimator` did."""
-    hook._listeners.extend(listeners)
 
 
 class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):

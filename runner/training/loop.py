@@ -9,6 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from runner.checkpoints import contents
+from runner.config.cluster_spec import is_cluster
 from runner.errors import ConfigError, InterruptedRunError
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.graph_spec import local_init_op
@@ -77,6 +78,7 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
             run.coordinator.session_scope(run),
         ):
             with MonitoredSession(creator, hooks) as session:
+                _free_model(run, configured)
                 _train(session, run, configured)
             reached = configured.best.best()
             resumes_later = run.interruption.received() or run.watch.pruned
@@ -84,6 +86,13 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
                 _report_early_end(run)
             run.directory.update(objective=reached, trained=not resumes_later)
     return _number(reached)
+
+
+def _free_model(run: OpenedRun, configured: ConfiguredHooks) -> None:
+    """Frees the values outside the session, unless callbacks or a new session may need them."""
+    renews = run.training.rollbacks is not None or is_cluster(run.config.cluster)
+    if run.built.model is not None and configured.callbacks is None and not renews:
+        run.built.model.free()
 
 
 def _report_early_end(run: OpenedRun) -> None:

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-from omegaconf import OmegaConf
 
-from runner.config.choices import Mode
 from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.config.training_schema import EVALUATE_EVERY
 from runner.console import Screen
-from runner.errors import InterruptedRunError
+from runner.errors import ConfigError, InterruptedRunError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.devices import devices_of
@@ -142,6 +140,12 @@ class Experiment:
     def __init__(self, config: RunConfig, context: RunContext) -> None:
         self.config, self.context, self.screen = config, context, context.screen
         self.mask = Mask(config.tracking.mask, asdict(config))
+        if self.mask.is_in(config.run_dir):
+            raise ConfigError.of(
+                f"run_dir is {self.mask.text(config.run_dir)}",
+                "it holds a secret, and the name of a folder cannot be masked",
+                "give run_dir another name",
+            )
         self.recorder = CurrentRun(self.mask)
         self.store = open_store(config.tracking, asdict(config), self.mask)
         self.sources = Sources(config, self.store)
@@ -171,20 +175,7 @@ class Experiment:
           ConfigError: when a `_target_` cannot be built or does not keep its contract.
         """
         replica = self.context.coordinator.replica
-        self._freeze_as_before()
         return build_graph(self.config, "validation", train=True, replica=replica)
-
-    def _freeze_as_before(self) -> None:
-        """Lets statistics of frozen scaffolds change where the run to resume began with that.
-
-        Before the key `update_statistics`, they always did.
-        """
-        frozen = {n: s for n, s in self.config.scaffolds.items() if not s.trainable}
-        resumed = self.preview_resumed() if frozen and self.config.mode is Mode.train else None
-        if resumed is not None and resumed.config.exists():
-            recorded = OmegaConf.load(resumed.config).scaffolds
-            for name, scaffold in frozen.items():
-                scaffold.update_statistics = recorded[name].get("update_statistics", True)
 
     def preview_resumed(self) -> RunDirectory | None:
         """Returns the run that training would resume as things stand; None starts a new one.

@@ -21,9 +21,8 @@ from runner.cluster.channel import (
 )
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import ClusterTask, session_config
-from runner.config.cluster_spec import in_use
+from runner.config.cluster_spec import Addresses, Cluster, in_use
 from runner.config.schema import (
-    AddressesConfig,
     ClusterConfig,
     ClusterMode,
     DevicesConfig,
@@ -52,8 +51,8 @@ def test_only_an_address_with_a_listener_answers_and_the_others_are_named() -> N
         lines = Lines()
 
         def wait(*addresses: str) -> None:
-            config = AddressesConfig([], [], [*addresses])
-            cluster = ClusterConfig(addresses=config, max_wait_secs=0.2, recovery_wait_secs=0.1)
+            config = Addresses([], [], [*addresses])
+            cluster = Cluster(addresses=config, max_wait_secs=0.2, recovery_wait_secs=0.1)
             ClusterTask(tiny(cluster=cluster), lines.screen, Interruption()).wait_for_servers()
 
         wait(listening)

@@ -9,17 +9,15 @@ import tensorflow as tf
 
 from runner.cluster.replica import ClusterReplica
 from runner.config.choices import Placement
-from runner.config.schema import ClusterConfig, TaskConfig
+from runner.config.cluster_spec import Cluster, Task
 from runner.graph.build import build_graph
 from tests.tiny.configs import PLAIN, tiny
 
 v1 = tf.compat.v1
 
 
-def cluster(kind: str | None = "chief", index: int = 0, **changes: Any) -> ClusterConfig:
-    return ClusterConfig(
-        **{"local": True, "workers": 3, "task": TaskConfig(kind, index), **changes}
-    )
+def cluster(kind: str = "chief", index: int = 0, **changes: Any) -> Cluster:
+    return Cluster(**{"local": True, "workers": 3, "task": Task(kind, index), **changes})
 
 
 @pytest.mark.parametrize(

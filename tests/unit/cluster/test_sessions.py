@@ -23,7 +23,8 @@ from runner.cluster.sessions import (
     session_config,
 )
 from runner.cluster.worker import missing_of_model
-from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig, TrainConfig
+from runner.config.cluster_spec import Addresses, Cluster, Task
+from runner.config.schema import TrainConfig
 from runner.errors import ClusterError, InterruptedRunError, LostServerError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
@@ -181,7 +182,7 @@ def test_variables_read_in_a_loop_stay_on_their_servers(
 
 
 def test_sessions_see_the_servers_and_their_own_task() -> None:
-    cluster = ClusterConfig(task=TaskConfig("worker", 1), max_wait_secs=3.0)
+    cluster = Cluster(task=Task("worker", 1), max_wait_secs=3.0)
     assert list(session_config(cluster).device_filters) == ["/job:ps", "/job:worker/task:1"]
 
 
@@ -196,7 +197,7 @@ def test_a_first_server_that_is_away_answers_nothing() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{silent.getsockname()[1]}"
-        cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server]))
+        cluster = Cluster(addresses=Addresses(["a:1"], [], [server]))
         first = FirstServer(cluster)
         assert first.ask(lambda session, channel: channel.run.text(session)) is None
         assert not send(first, {"loss": 0.5}, 1)
@@ -216,7 +217,7 @@ def test_a_step_that_is_late_or_cut_off_names_the_missing_tasks(
     in_process: Callable[..., InProcess], raised: str, all_answer: bool, missing: str
 ) -> None:
     chief, worker, server = free_addresses(3)
-    absent = ClusterConfig(addresses=AddressesConfig([chief], [worker], [server]))
+    absent = Cluster(addresses=Addresses([chief], [worker], [server]))
     cluster = in_process(1, 1).cluster if all_answer else absent
     with pytest.raises(ClusterError, match=missing) as error, naming_missing_tasks(cluster):
         raise getattr(tf.errors, raised)(None, None, "late, or a socket closed")
