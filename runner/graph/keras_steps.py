@@ -14,7 +14,7 @@ from runner.config.choices import NonFinite
 from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem, UserCodeError
 from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
-from runner.graph.compiling import names_optimizer
+from runner.graph.compiling import METRICS, names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.program import Program
@@ -98,7 +98,7 @@ class KerasSteps:
                     )
                 else:
                     logs = model.train_step(batches[0])
-            values = dict(_scalars(logs, named))
+            values = self._scalars(logs, named)
             if sums is not None:
                 sums.share = shares[-1]
                 values = sums.of_values(values)
@@ -147,7 +147,7 @@ class KerasSteps:
         def step(batch: Any) -> Any:
             with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
                 logs = model.test_step(batch)
-            return dict(_scalars(logs, named))
+            return self._scalars(logs, named)
 
         arguments = described(spec)
         with naming_calls(model):
@@ -254,6 +254,28 @@ class KerasSteps:
         rate = tf.cast(self._optimizers[0].optimizer.learning_rate, tf.float32)
         return rate if self.scale is None else rate * self.scale
 
+    def _scalars(self, logs: Any, step: str) -> dict[str, tf.Tensor]:
+        """Returns the scalars among what a step returns, by name.
+
+        Raises:
+          ConfigError: when a value is no number, or a metric of the configuration no scalar.
+        """
+        scalars = {}
+        for name, tensor in _tensors(logs, step):
+            keys = [f"{group}.{name}" for group in METRICS if name in getattr(self._config, group)]
+            if tensor.shape.rank and keys:
+                raise ConfigError.of(
+                    f"{keys[0]}: {name} has the shape {tensor.shape}",
+                    "only a scalar is recorded and compared",
+                    "reduce it: keras.metrics.F1Score takes `average: macro`, for example",
+                )
+            if tensor.shape.num_elements() == 1:  # As in the logs of `fit`.
+                scalars[name] = tf.cast(tf.reshape(tensor, []), tf.float32)
+            else:
+                note = f"{name}: not recorded, because it has the shape {tensor.shape}"
+                self.notes += [note] if note not in self.notes else []
+        return scalars
+
     def _named(self, method: str) -> str:
         return f"{self._config.model['_target_']}.{method}"
 
@@ -325,7 +347,8 @@ def naming_calls(model: keras.Model) -> Iterator[None]:
     def naming(name: str, original: Any) -> Any:
         @functools.wraps(original)
         def called(*arguments: Any, **keywords: Any) -> Any:
-            if [*arguments, *keywords.values()][2] is None:  # The outputs of the model.
+            given = [*arguments, *keywords.values()]
+            if len(given) > 2 and given[2] is None:  # The outputs of the model.
                 remedy = "end its `call` with `return`"
                 raise UserCodeError(Problem("model returned None", "", remedy), "")
             with tf.name_scope(places[name]), calling(places[name]):
@@ -342,11 +365,11 @@ def naming_calls(model: keras.Model) -> Iterator[None]:
             delattr(model, name)
 
 
-def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
+def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
     """Yields what a step returns, as Keras logs it: `{"loss": 0.5}`, or a mapping of mappings."""
     for name, value in logs.items() if isinstance(logs, Mapping) else ():
         if isinstance(value, Mapping):
-            yield from _scalars(value, step)
+            yield from _tensors(value, step)
             continue
         try:
             tensor = tf.convert_to_tensor(value)
@@ -358,5 +381,4 @@ def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
                 f"it is of type {type(value).__name__}",
                 "return numbers and tensors, and of a metric its result()",
             )
-        if tensor.shape.rank == 0:
-            yield name, tf.cast(tensor, tf.float32)
+        yield name, tensor

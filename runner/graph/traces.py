@@ -280,8 +280,8 @@ class SessionCopy:
         weight = owner_of(name.rpartition("/")[0], self.variables)
         if local or weight is None or not self.variables[weight].device:
             return self._local_scope() if local else nullcontext()
-        scope: AbstractContextManager[object] = tf.device(self.variables[weight].device)
-        return scope
+        beside: AbstractContextManager[object] = tf.device(self.variables[weight].device)
+        return beside
 
     def _taken_over(self, name: str) -> tf.Tensor:
         """Returns the first replica's value, and of a seed another one."""
