@@ -24,6 +24,7 @@ from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import rule_problems, unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
 from runner.config.masking import remember_typed
+from runner.config.objective import metric_names, objective_problem
 from runner.config.scaffold_reading import read_scaffolds
 from runner.config.schema import ClusterMode, RunConfig, ScaffoldConfig, TrainConfig, to_compose
 from runner.config.training_schema import implied_goal
@@ -227,7 +228,7 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     names = list(metric_names(resolved))
     # Without metrics in the configuration, a compiled model may have some; the graph checks them.
-    unknown = list(_objective_problem(objective, ["loss", *names])) if names else []
+    unknown = list(objective_problem(objective, ["loss", *names])) if names else []
     yield from unknown
     if not unknown and resolved["train"]["goal"] is None and implied_goal(objective) is None:
         yield Problem(
@@ -379,33 +380,3 @@ def _unused_problems(
                 )
     for key, remedy in remedies.items():
         yield Problem(f"{key} is set beside {user_graph}", cause, remedy)
-
-
-def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the names of the configured metrics; a metric of one output is `OUTPUT_METRIC`."""
-    for group in ("metrics", "weighted_metrics"):
-        for name, node in config[group].items():
-            if isinstance(node, Mapping) and "_target_" not in node:
-                yield from (f"{name}_{inner}" for inner in node)
-            else:
-                yield name
-    if isinstance(config["loss"], Mapping) and "_target_" not in config["loss"]:
-        yield from (f"{output}_loss" for output in config["loss"])
-
-
-def require_objective(objective: str, names: Sequence[str]) -> None:
-    """Raises a ConfigError if `train.objective` is not the name of one of the metrics."""
-    problems = list(_objective_problem(objective, names))
-    if problems:
-        raise ConfigError(*problems)
-
-
-def _objective_problem(objective: str, names: Sequence[str]) -> Iterator[Problem]:
-    valid = [f"validation/{name}" for name in names]
-    if objective not in valid:
-        yield Problem(
-            f"train.objective is {objective!r}",
-            "no evaluation produces a metric of that name",
-            "set train.objective to one of the metrics, or add it to `metrics`",
-            ranked(objective, valid),
-        )

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.config.objective import require_objective
 from runner.config.training_schema import OBJECTIVE
-from runner.config.validation import require_objective
 from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
 from runner.graph.batch_norm import replicated_norms

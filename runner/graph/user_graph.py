@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import build_target
-from runner.config.validation import require_objective
+from runner.config.objective import require_objective
 from runner.errors import ConfigError, Problem, RunnerError, UserCodeError
 from runner.graph.built_graph import (
     BuiltGraph,

@@ -121,7 +121,8 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
     with run.built.graph.as_default():
         saves = _save_policy(run)
         best = _best_checkpoint(run, saves)
-        means = Means(run.training.values)
+        # Over an epoch, the values are means already, as in `fit`.
+        means = Means(() if run.training.epoch_length else run.training.values)
         evaluation = _evaluation(run, best, callbacks, means=means)
         references = _references(run, evaluation)
         named = [
