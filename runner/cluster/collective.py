@@ -18,9 +18,9 @@ import tensorflow as tf
 from runner.config.cluster_spec import replica_index
 from runner.config.schema import ClusterConfig
 from runner.graph.built_graph import BuiltGraph
-from runner.graph.replica import Replica
+from runner.graph.replica import Replica, seed_of
 from runner.graph.step_sums import in_packs
-from runner.graph.traces import METRICS, seed_of
+from runner.graph.traces import METRICS
 from runner.restoration.variables import StateClass, classify
 
 # The group of one CPU of each task, beside that of all replicas.

@@ -7,7 +7,8 @@
   `building_optimizers`: builds its optimizer; `given_model`: a model that `runner.fit` is given.
 - `keras_steps`: traces the model's steps; `run_optimizer`: what a run adds to an optimizer before;
   `step_sums`: sums over replicas; `tensorflow1_optimizer`: optimizers of TensorFlow 1 as Keras's;
-  `optimizer_state`: the names of their variables; `batch_norm`: statistics of frozen scaffolds.
+  `optimizer_state`: the names of their variables; `batch_norm`: statistics of the replicas' whole
+  batch, and of frozen scaffolds.
 - `traces`: traced functions, and their counterparts in a session's graph; `keras_graph`: the maker
   for `model`, which imports them; `step_errors`: their errors, by the user's lines.
 - `model_values`: the session's values in the model, for callbacks; `trained_model`: the model with
@@ -20,8 +21,8 @@
 - `averages`: moving averages in the place of weights.
 - `variables`: their names, specs and savers; `configured_hooks`: the hooks of the configuration,
   and the values of `${graph:NAME}` in their arguments.
-- `devices`: the devices of this machine that train; `replica`: the seam at which a cluster places
-  the parts of a graph.
+- `replica`: the tasks and the replicas of a step that divide its batches, on the `devices` of each
+  task; `step_sums`: what a step sums over its replicas.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable
 trains, and on `session`, in which a separate evaluation runs. Training sessions, and what is

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from runner.console import plural
 from runner.graph.devices import Devices
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import VariableSpec
+
+# Far apart, because the seeds of layers are small numbers.
+_SEED_STRIDE = 0x9E3779B9
 
 
 @dataclass(frozen=True)
@@ -210,3 +215,20 @@ def _part_spec(spec: Any, count: int) -> Any:
     if isinstance(spec, tf.RaggedTensorSpec):
         return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
     return tf.SparseTensorSpec(shape, spec.dtype)
+
+
+def seed_of(replica: int, state: tf.Tensor) -> tf.Tensor:
+    """Returns a Keras seed and its counter [2], with another seed for each replica but 0.
+
+    Calling it again for the same replica gives the first seed back.
+    """
+    stride = np.array([replica * _SEED_STRIDE % 2**32, 0], np.uint32)
+    return tf.bitwise.bitwise_xor(state, tf.cast(stride, state.dtype))
+
+
+def draw_others(definition: tf.compat.v1.GraphDef, replica: int) -> None:
+    """Gives operations that draw random numbers from a seed another one for each replica but 0."""
+    functions = (function.node_def for function in definition.library.function)
+    for node in itertools.chain(definition.node, *functions) if replica else ():
+        if "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):
+            node.attr["seed2"].i += replica * _SEED_STRIDE

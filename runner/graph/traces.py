@@ -7,7 +7,6 @@ eager ones. So a step computes what `fit` computes, operation for operation.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,14 +20,13 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import ConfigError
+from runner.graph.replica import draw_others, seed_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
 from runner.restoration.variables import StateClass, classify, owner_of
 
 METRICS = "metrics/"
 """The begin of the names of the variables of metrics, which replicas add up."""
-# Far apart, because the seeds of layers are small numbers.
-SEED_STRIDE = 0x9E3779B9
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 _TABLES = (tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable)
@@ -312,23 +310,6 @@ class SessionCopy:
                 fill = tf.raw_ops.LookupTableImportV2(table_handle=handle, keys=keys, values=values)
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, fill)
         return handle
-
-
-def seed_of(replica: int, state: tf.Tensor) -> tf.Tensor:
-    """Returns a Keras seed and its counter [2], with another seed for each replica but 0.
-
-    Calling it again for the same replica gives the first seed back.
-    """
-    stride = np.array([replica * SEED_STRIDE % 2**32, 0], np.uint32)
-    return tf.bitwise.bitwise_xor(state, tf.cast(stride, state.dtype))
-
-
-def draw_others(definition: tf.compat.v1.GraphDef, replica: int) -> None:
-    """Gives operations that draw random numbers from a seed another one for each replica but 0."""
-    functions = (function.node_def for function in definition.library.function)
-    for node in itertools.chain(definition.node, *functions) if replica else ():
-        if "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):
-            node.attr["seed2"].i += replica * SEED_STRIDE
 
 
 def operation_name(name: str) -> str:
