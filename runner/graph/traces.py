@@ -8,18 +8,17 @@ eager ones. So a step computes what `fit` computes, operation for operation.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.errors import ConfigError
+from runner.graph.captured import not_importable, tables_of
 from runner.graph.replica import draw_others, seed_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
@@ -29,7 +28,6 @@ METRICS = "metrics/"
 """The begin of the names of the variables of metrics, which replicas add up."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
-_TABLES = (tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable)
 
 
 class Trace:
@@ -243,7 +241,7 @@ class SessionCopy:
             elif key in self._tables:
                 self._tensors[key] = self._table(key)
             elif captured.dtype in (tf.resource, tf.variant):
-                raise _not_importable(captured, self._layers)
+                raise not_importable(captured, self._layers)
             else:
                 # A constant would be folded into what surrounds it, with other roundings.
                 value = captured.numpy()
@@ -339,42 +337,3 @@ def array_of_tensor(value: tf.Tensor) -> NDArray[Any]:
     except (TypeError, ValueError, BufferError):  # Not on the CPU, or bfloat16 and strings.
         array: NDArray[Any] = value.numpy()
         return array
-
-
-def tables_of(layers: Iterable[Any]) -> list[Any]:
-    """Returns the lookup tables that layers hold in attributes, and in the objects there."""
-    held = (value for layer in layers for _, value in _held_by(layer))
-    return [value for value in held if isinstance(value, _TABLES)]
-
-
-def _held_by(layer: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the attributes of a layer, with what their values hold, by the attributes' names."""
-    for attribute, value in vars(layer).items():
-        if attribute.startswith("_self_") or isinstance(value, keras.Layer):
-            continue  # TensorFlow's records of the same objects, and layers that are listed too.
-        parts = [value]
-        if isinstance(value, Mapping):
-            parts += value.values()
-        elif isinstance(value, list | tuple):
-            parts += value
-        for part in parts:
-            yield attribute, part
-            for inner in getattr(part, "__dict__", {}).values():
-                yield attribute, inner
-
-
-def _not_importable(captured: tf.Tensor, layers: Iterable[Any]) -> ConfigError:
-    """Returns the error of a tensor that no session can hold, with the layer that holds it."""
-    holder = "an iterator, a table or another resource that no layer holds"
-    for layer in layers:
-        for attribute, value in _held_by(layer):
-            if value is captured:
-                kind = type(getattr(layer, attribute)).__name__
-                holder = f"{layer.name}.{attribute}, of type {kind}"
-    return ConfigError.of(
-        f"model: a step uses {holder}, which a run cannot take over",
-        "it was made outside of the step; a run takes variables, constants, and the lookup tables "
-        "in attributes of the model or of one of its layers",
-        "use a tf.lookup.StaticHashTable or MutableHashTable in an attribute, and read data "
-        "through the batch that the step gets",
-    )

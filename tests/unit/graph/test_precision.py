@@ -43,7 +43,8 @@ def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(policy: str
     assert tf.as_dtype(policy.removeprefix("mixed_")) in _matmul_dtypes(built)
     assert built.variables["body/dense/kernel"].dtype.base_dtype == tf.float32
     assert training_of(built).values["loss"].dtype == tf.float32
-    assert ("current_loss_scale" in built.variables) is (policy == "mixed_float16")
+    scales = {name for name in built.variables if name.endswith("/loss_scale/dynamic_scale")}
+    assert len(scales) == (policy == "mixed_float16")
     config.model["unit"] = 3
     with pytest.raises(ConfigError, match="unit"):
         build(config)
@@ -111,5 +112,7 @@ def test_a_scaffold_is_frozen_until_its_step_in_float16_too() -> None:
     config.model = {**config.model, "dtype_policy": "mixed_float16"}
     config.scaffolds = {"all": ScaffoldConfig(VariablesConfig(["*"]), freeze_until_step=3)}
     with opened(config) as run:
-        values = run.after_steps("weight", 5)
-    assert [value != 0.0 for value in values] == [False, False, False, True, True]
+        values = run.after_steps("weight", 10)
+    # The first scales of the loss are too large, and their steps are left out.
+    assert values[:3] == [0.0] * 3
+    assert values[-1] != 0.0
