@@ -74,7 +74,7 @@ class TrainConfig:
     # How often a checkpoint is saved; also at the end.
     checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
     # Whether checkpoints hold the position in the training data and its shuffle buffer. False
-    # restarts the data when a run resumes.
+    # restarts the data when a run resumes; data whose position cannot be saved need it.
     save_input: bool = True
     # How many of the newest checkpoints to keep.
     keep_checkpoints: int = field(default=2, metadata=at_least(1))
