@@ -75,9 +75,8 @@ INTRODUCTIONS = {
     "Sessions": (
         "`MonitoredSession`, `SingularMonitoredSession`, `Supervisor`, `ChiefSessionCreator` and\n"
         "`WorkerSessionCreator` are TensorFlow's, extended by warm starts:\n"
-        "[use sessions without a config](../how-to/sessions.md). `runner.estimator` has the names\n"
-        "of `tf.estimator`: "
-        "[migrate an Estimator](../tutorials/estimator.md)."
+        "[use sessions without a config](../how-to/sessions.md). `runner.estimator` is the\n"
+        "original `tf.estimator`: [migrate an Estimator](../tutorials/estimator.md)."
     ),
     "Experiments": (
         "The interfaces for `data`, `model`, `loss` and `metrics` in a configuration, whose keys\n"

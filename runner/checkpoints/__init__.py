@@ -21,7 +21,7 @@ The formats:
   msgpack_files: files of Flax; `orbax`: directories of Orbax.
   word_vectors: files of GloVe and word2vec.
   shards: several files and their index.
-  adapters: LoRA adapters, merged into the checkpoint they belong to.
+  quantization: recognises codes of quantized weights by the tensors beside them.
 
 On top of the interface:
   inspection: checkpoints as mappings, their differences, statistics of values. Doors for programs:

@@ -17,6 +17,7 @@ from runner.checkpoints import archives
 from runner.checkpoints.reader import (
     FileReader,
     TensorSpec,
+    is_number,
     parse_dtype,
     read_array,
 )
@@ -90,6 +91,8 @@ class NpzReader(FileReader):
         """Opens the archive and yields it for each of its arrays."""
         with archives.opened_archive(self.path) as archive:
             members = [name for name in archive.namelist() if name.endswith(SUFFIX)]
+            if len({*members}) < len(members):
+                raise ValueError("it holds two arrays of one name")
             yield {name.removesuffix(SUFFIX): archive for name in members}
 
     def tensor_spec(self, name: str, entry: zipfile.ZipFile) -> TensorSpec:
@@ -124,6 +127,8 @@ _DTYPES = {
     "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
 
 
@@ -155,8 +160,10 @@ class SafetensorsReader(FileReader):
     def tensor_spec(self, name: str, entry: Any) -> TensorSpec:
         """See `FileReader.tensor_spec`."""
         tensor = entry[1]
-        dtype = tensor["dtype"]
-        return TensorSpec(name, tuple(tensor["shape"]), _DTYPES.get(dtype, dtype.lower()))
+        dtype = _DTYPES.get(tensor["dtype"], tensor["dtype"].lower())
+        if tensor["dtype"] not in _DTYPES and is_number(dtype):
+            dtype = f"{tensor['dtype']} of safetensors"  # F4 has 4 bits here, and 4 bytes in NumPy.
+        return TensorSpec(name, tuple(tensor["shape"]), dtype)
 
     def value(self, name: str, entry: Any) -> NDArray[np.generic]:
         """See `FileReader.value`."""

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import archives, files
-from runner.checkpoints.keras_names import keras_paths
+from runner.checkpoints.keras_names import keras_paths, layers_in_order
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -36,11 +36,14 @@ from runner.checkpoints.reader import (
     unreadable,
 )
 
-MEMBER = "model.weights.h5"
+MEMBER, _CONFIG = "model.weights.h5", "config.json"
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _CHUNK = 4 << 20
 # Listing so many takes 10 seconds.
 _MAX_DEPTH, _MAX_ENTRIES = 64, 50_000
 _HDF5 = "an HDF5 file"
+# Attributes of NetCDF by which values are multiplied, shifted or masked when they are read.
+_PACKED = frozenset(("scale_factor", "add_offset", "_FillValue", "missing_value"))
 _WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
 # Where a dataset's values begin in the file, their shape and type.
 _Place: TypeAlias = tuple[int, tuple[int, ...], np.dtype[Any]]
@@ -100,7 +103,8 @@ class KerasWeightsReader(FileReader):
         with explained(self.path, self.what), self.file() as file:
             layers = _layers(file)
             aliases = self.aliases(file, spec.tensors, layers)
-        return replace(spec, aliases=aliases, layers=layers)
+            spec = replace(spec, aliases=aliases, layers=layers)
+            return replace(spec, order=self.order(file, spec))
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`.
@@ -128,6 +132,12 @@ class KerasWeightsReader(FileReader):
         """Returns other names of some tensors -> tensor name."""
         return keras_paths(tensors, layers)
 
+    def order(
+        self, file: h5py.File, spec: CheckpointSpec
+    ) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Returns the positions of variables, see `CheckpointSpec.order`."""
+        return {}
+
 
 class KerasArchiveReader(KerasWeightsReader):
     """Reads the weights in a `.keras` archive without unpacking it.
@@ -138,6 +148,14 @@ class KerasArchiveReader(KerasWeightsReader):
 
     format, what = "Keras archive", "a .keras archive"
     digest = staticmethod(archives.digest_of_archive)
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
+        spec = super().spec()
+        with explained(self.path, self.what), archives.opened_archive(self.path) as archive:
+            held = archive.namelist()
+            content = archive.read(_CONFIG) if _CONFIG in held else b""
+        return replace(spec, trained=layers_in_order(content))
 
     @contextlib.contextmanager
     def file(self) -> Iterator[h5py.File]:
@@ -232,6 +250,23 @@ class KerasH5Reader(KerasWeightsReader):
         shorter = {name.removeprefix(model): name for name in tensors if name.startswith(model)}
         return {alias: name for alias, name in shorter.items() if alias not in tensors}
 
+    def order(
+        self, file: h5py.File, spec: CheckpointSpec
+    ) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """See `KerasWeightsReader.order`: layers are listed in the model's."""
+        weights = file[_WEIGHTS] if _WEIGHTS in _paths(file) else file
+        names = [
+            name
+            for layer in _strings(weights.attrs, "layer_names")
+            if isinstance(weights.get(layer), h5py.Group)
+            for weight in _strings(weights[layer].attrs, "weight_names")
+            for name in (weight.removesuffix(":0"), f"{layer}/{weight}".removesuffix(":0"))
+            if name in spec.tensors
+        ]
+        positions = {name: ("", (at,)) for at, name in enumerate(names)}
+        others = {a: positions[name] for a, name in spec.aliases.items() if name in positions}
+        return {**positions, **others}
+
     def step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
         """Returns the tensor in which the optimizer counts its steps."""
         for name, spec in tensors.items():
@@ -296,7 +331,7 @@ def _layers(file: h5py.File) -> dict[str, str]:
 def _place(dataset: h5py.Dataset) -> _Place | None:
     """Returns the place of values that the file holds in one piece and in NumPy's layout."""
     start, dtype = dataset.id.get_offset(), dataset.dtype
-    if start is None or dtype.kind not in "biufc" or not dtype.isnative:
+    if start is None or dtype.kind not in "biufc" or not dtype.isnative or dataset.attrs:
         return None
     as_in_memory = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
     return (start, dataset.shape, dtype) if as_in_memory else None
@@ -312,24 +347,25 @@ def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
         raise unreadable(path, _HDF5, f"{dataset.name} keeps its values in another file")
     if dataset.size and not dataset.id.get_storage_size():
         raise unreadable(path, _HDF5, f"the values of {dataset.name} were never written")
+    if packed := _PACKED & {*dataset.attrs}:
+        raise unreadable(path, _HDF5, f"{dataset.name} is packed: it has {', '.join(packed)}")
     if dataset.size and dataset.dtype.kind in "biufc":
         value = np.empty(dataset.shape, dataset.dtype)  # Owns its memory, unlike `dataset[()]`.
         dataset.read_direct(value)
     else:
         value = np.asarray(dataset[()])
     # Keras writes bfloat16 as two opaque bytes with an attribute.
-    if (
-        value.dtype.kind == "V"
-        and value.dtype != ml_dtypes.bfloat16
-        and _dtype(dataset) == "bfloat16"
-    ):
-        return value.view(ml_dtypes.bfloat16)
-    return value
+    is_opaque = value.dtype.kind == "V" and value.dtype != _BFLOAT16
+    return value.view(_BFLOAT16) if is_opaque and _dtype(dataset) == _BFLOAT16.name else value
 
 
 def _dtype(dataset: h5py.Dataset) -> str:
-    if _string(dataset.attrs.get("dtype", "")) == "bfloat16":
-        return "bfloat16"
+    """Returns the type of a dataset's elements; Keras says in an attribute what NumPy lacks."""
+    said, stored = _string(dataset.attrs.get("dtype", "")), dataset.dtype
+    if said and stored.kind == "V" and stored.itemsize == _BFLOAT16.itemsize:
+        return said if said == _BFLOAT16.name else f"{said} of Keras"
+    if said and said != stored.name:
+        return f"{stored.name} for {said} of Keras"
     return "string" if dataset.dtype.kind in "OSU" else str(dataset.dtype.name)
 
 

@@ -6,6 +6,7 @@ which `runner.config.reference` makes of them. `--help` shows the first sentence
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -146,6 +147,14 @@ class SweepConfig:
     threshold: float | None = None
 
 
+_METRICS = choices.rule(lambda metrics: "", "for example {key}={accuracy: accuracy}")
+_CLASS_WEIGHT = choices.rule(
+    lambda weights: "" if all(map(math.isfinite, weights.values())) else "a weight is not finite",
+    "for example {key}={0: 1.0, 1: 3.0}; for several outputs, let the data give (features, labels, "
+    "weights), with weights for every output",
+)
+
+
 @dataclass
 class RunConfig:
     """The top-level keys of a configuration."""
@@ -176,11 +185,11 @@ class RunConfig:
     loss_weights: dict[str, float] = field(default_factory=dict)
     # Name -> `_target_` of a callable (labels, outputs) -> values per example or of a class of
     # `keras.metrics`, or a name; or output -> name -> one of these, recorded as `OUTPUT_NAME`.
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict, metadata=_METRICS)
     # Like `metrics`, but weighted by the data's sample weights.
     weighted_metrics: dict[str, Any] = field(default_factory=dict)
     # Class -> weight of its examples in training; 1 by default.
-    class_weight: dict[int, float] = field(default_factory=dict)
+    class_weight: dict[int, float] = field(default_factory=dict, metadata=_CLASS_WEIGHT)
     # `_target_` of a Keras or `tf.compat.v1.train` optimizer, and its arguments. The default is
     # `optimizer=adam`; `optimizer=compiled` uses the optimizer of a compiled model. The
     # `learning_rate` may be a schedule: `_target_` of a `keras.optimizers.schedules` class or a

@@ -14,16 +14,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.choices import (
-    SCAFFOLDS,
-    EvaluatedSplit,
-    ExportFormat,
-    Goal,
-    Mode,
-)
+from runner.config.choices import SCAFFOLDS, EvaluatedSplit, ExportFormat, Goal, Mode
 from runner.config.cluster_spec import is_cluster, is_collective
 from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.devices import device_problems, read_devices
+from runner.config.groups import group_of, misplaced
 from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import rule_problems, unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
@@ -176,7 +171,9 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     for group in ("hooks", "callbacks", "input_fns"):
         nodes |= {f"{group}.{key}": node for key, node in resolved[group].items()}
     for key, node in nodes.items():
-        if not isinstance(node, Mapping) or "_target_" not in node:
+        if isinstance(node, str) and group_of(key):
+            yield misplaced(key, node)
+        elif not isinstance(node, Mapping) or "_target_" not in node:
             yield _no_target(key)
     loss = resolved["loss"]
     if loss not in (None, "???") and (loss or not user_graph):

@@ -1,6 +1,7 @@
 """The private API that the rooms use, each part with its purpose and its reason.
 
 - `tensorflow`: TensorFlow's.
+- `estimator`: makes the original `tf.estimator` importable, which TensorFlow no longer ships.
 - `keras`: Keras's; `preprocessing`: of its layers that adapt to data.
 - `mlflow`: what older versions of MLflow do otherwise.
 

@@ -10,7 +10,8 @@ variables + checkpoints + rules -> plan -> report, or restore:
   layers, `torch_layouts`: of PyTorch's; `target`: the variable that steps are built for.
 - `conversions`, `resampling`, `vocabularies`: compute the steps; `combinations`: the functions.
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit;
-  `source_tensors`: the way from them to the variable's value, and back.
+  `codes`: keeps codes of quantized weights from float variables; `source_tensors`: the way from
+  tensors to the variable's value, and back.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
 - `inversion`: trained values as tensors of the checkpoint that they came from.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -146,8 +146,9 @@ def _record_plan(run: OpenedRun, plan: RestorationPlan) -> None:
         tracker.log_artifact(file)
     specs = {name: spec for name, spec in plan.sources.items() if spec is not None}
     paths = {name: spec.path for name, spec in specs.items()}
-    sources = {name: _absolute(path) for name, path in paths.items()}
-    directory.update(sources=sources, start="\n".join(summary(plan)))
+    mask = run.experiment.mask
+    sources = {name: mask.text(_absolute(path)) for name, path in paths.items()}
+    directory.update(sources=sources, start=mask.text("\n".join(summary(plan))))
     tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
     tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": spec.digest for name, spec in specs.items()})
     for proof in plan.proofs:
@@ -167,9 +168,18 @@ def _write_plan(run: OpenedRun, plan: RestorationPlan) -> None:
     devices = placement.devices if placement else None
     divisions = {placement.title: placement.by_device(plan)} if placement else {}
     page = html(plan, f"{run.config.name}: restoration plan", divisions=divisions)
-    write_text(directory.plan, shown, lasting=False)
-    write_text(directory.plan_json, json_text(plan, devices), lasting=False)
-    write_text(directory.plan_html, page, lasting=False)
+    mask = _mask_of_addresses(run, plan)
+    write_text(directory.plan, mask(shown), lasting=False)
+    write_text(directory.plan_json, mask(json_text(plan, devices)), lasting=False)
+    write_text(directory.plan_html, mask(page), lasting=False)
+
+
+def _mask_of_addresses(run: OpenedRun, plan: RestorationPlan) -> Callable[[str], str]:
+    """Returns what masks the texts of a plan: nothing where no address of a source has a secret."""
+    mask = run.experiment.mask
+    addresses = "\n".join(spec.path for spec in plan.sources.values() if spec is not None)
+    # The texts of a large plan are megabytes.
+    return mask.text if mask.text(addresses) != addresses else str
 
 
 def _write_provenance(run: OpenedRun, plan: RestorationPlan) -> None:
@@ -182,7 +192,8 @@ def _write_provenance(run: OpenedRun, plan: RestorationPlan) -> None:
         tracking_uri=experiment.store.store or None,
         run_id=experiment.store.run_id(directory.path),
     )
-    _write_document(directory, document)
+    masked = _mask_of_addresses(run, plan)(json.dumps(document))
+    _write_document(directory, json.loads(masked))
 
 
 def record_first_values(run: OpenedRun, checksums: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.config.training_schema import EVALUATE_EVERY
 from runner.console import Screen
-from runner.errors import InterruptedRunError
+from runner.errors import ConfigError, InterruptedRunError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.devices import devices_of
@@ -136,6 +136,12 @@ class Experiment:
     def __init__(self, config: RunConfig, context: RunContext) -> None:
         self.config, self.context, self.screen = config, context, context.screen
         self.mask = Mask(config.tracking.mask, asdict(config))
+        if self.mask.is_in(config.run_dir):
+            raise ConfigError.of(
+                f"run_dir is {self.mask.text(config.run_dir)}",
+                "it holds a secret, and the name of a folder cannot be masked",
+                "give run_dir another name",
+            )
         self.recorder = CurrentRun(self.mask)
         self.store = open_store(config.tracking, asdict(config), self.mask)
         self.sources = Sources(config, self.store)

@@ -59,6 +59,37 @@ def resumption(api: Any, events: Events, path: Path) -> None:
                 events.append(f"step {session.run(model.step)}")
 
 
+def _v1_checkpoints(api: Any, events: Events, path: Path, devices: int) -> None:
+    for _ in range(2):
+        with tf.Graph().as_default():
+            with tf.device("/cpu:0"):
+                train_op = tf.train.get_or_create_global_step().assign_add(1)
+            with tf.device(f"/cpu:{devices - 1}"):
+                tf.get_variable("weight", initializer=1.0)
+            saver = tf.train.Saver(sharded=True, write_version=tf.train.SaverDef.V1)
+            with api.MonitoredTrainingSession(
+                checkpoint_dir=str(path),
+                scaffold=api.Scaffold(saver=saver),
+                config=tf.ConfigProto(device_count={"CPU": devices}),
+                **QUIET,
+            ) as session:
+                events.append(f"step {session.run(train_op)}")
+    events += sorted(file.name for file in path.glob("model*"))
+    for file in path.glob("model.ckpt-2-*"):
+        file.unlink()
+    with tf.Graph().as_default():
+        tf.train.get_or_create_global_step()
+        with pytest.raises(ValueError, match=r"model\.ckpt-2-\?{5}-of-"):
+            api.MonitoredTrainingSession(checkpoint_dir=str(path))
+
+
+for devices in (1, 2):
+    last = f"model.ckpt-2-0000{devices - 1}-of-0000{devices}"
+    play("step 1", "step 2", last, name=f"V1 checkpoints of {devices} shards")(
+        partial(_v1_checkpoints, devices=devices)
+    )
+
+
 @play("x is 6", "x is 6", "x is 6")
 def fetches_and_feeds_of_hooks(api: Any, events: Events, path: Path) -> None:
     model = Model(api, events)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.distribute import distribute_coordinator, one_device_strategy
 
 import runner
+from runner.errors import ConfigError
 from tests.tiny.session_events import Events
 
 NAMES = [
@@ -193,3 +197,51 @@ def _settings(hook: tf.train.SessionRunHook) -> dict[str, Any]:
         timed = hasattr(value, "_every_secs")
         settings[name] = (value._every_secs, value._every_steps) if timed else value
     return settings
+
+
+@contextmanager
+def coordinated(session_config: tf.ConfigProto) -> Iterator[list[Any]]:
+    """Runs the block under TensorFlow's distribute coordinator; yields its creators."""
+    context = distribute_coordinator._WorkerContext(
+        one_device_strategy.OneDeviceStrategyV1("/cpu:0"), None, None, None, session_config
+    )
+    made: list[Any] = []
+    make = context.session_creator
+
+    def session_creator(*args: Any, **kwargs: Any) -> Any:
+        made.append(make(*args, **kwargs))
+        return made[-1]
+
+    context.session_creator = session_creator
+    with context:
+        yield made
+
+
+@pytest.mark.parametrize("api", [tf.train, runner], ids=["tensorflow", "runner"])
+def test_the_distribute_coordinator_makes_the_session_and_saves(api: Any, tmp_path: Path) -> None:
+    config = tf.ConfigProto(operation_timeout_in_ms=12345)
+    with tf.Graph().as_default(), coordinated(config) as creators:
+        train_op = tf.train.get_or_create_global_step().assign_add(1)
+        with api.MonitoredSession() as session:
+            assert isinstance(session, tf.train.MonitoredSession)
+            assert session.run(train_op) == 1
+    with tf.Graph().as_default(), coordinated(config) as more:
+        train_op = tf.train.get_or_create_global_step().assign_add(1)
+        with api.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path), save_checkpoint_steps=1, log_step_count_steps=None
+        ) as session:
+            assert session.run(train_op) == 1
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-1")
+    for (creator,) in (creators, more):
+        assert creator._config.operation_timeout_in_ms == 12345
+
+
+def test_the_coordinator_makes_no_warm_start(tmp_path: Path) -> None:
+    with (
+        tf.Graph().as_default(),
+        coordinated(tf.ConfigProto()),
+        pytest.raises(ConfigError, match="under TensorFlow's distribute coordinator"),
+    ):
+        runner.MonitoredTrainingSession(
+            pretrained_checkpoint_dirs=[tmp_path], pretrained_scaffolds=[runner.Scaffold()]
+        )

@@ -276,6 +276,19 @@ def test_tensor_handles_options_and_metadata(model: Model, sessions: Sessions) -
             assert metadata.step_stats.dev_stats
 
 
+def test_a_cost_model_is_told_in_the_metadata() -> None:
+    config = tf.ConfigProto(graph_options=tf.GraphOptions(build_cost_model=1))
+    told = []
+    for kind in (tf.Session, runner.CachedSession):
+        with tf.Graph().as_default(), kind(config=config) as session:
+            number = tf.constant(2.0) * 3.0
+            for _ in range(3):
+                metadata = tf.RunMetadata()
+                session.run(number, run_metadata=metadata)
+            told.append(len(metadata.cost_graph.node))
+    assert told[0] == told[1] > 0
+
+
 @KINDS
 def test_time_limits(kind: type[tf.Session]) -> None:
     config = tf.ConfigProto(operation_timeout_in_ms=20)

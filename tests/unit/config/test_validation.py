@@ -246,8 +246,8 @@ def test_scaffolds_that_are_accepted(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
-        ({"rename": ["a"]}, "rename has a value that does not fit"),
-        ({"variables": {"include": "a"}}, "variables.include has a value that does not fit"),
+        ({"rename": ["a"]}, "rename is a list"),
+        ({"variables": {"include": "a"}}, "variables.include is 'a'"),
         ({"variables": {"only": ["a"]}}, "variables.only is not a key of the configuration"),
         ({"which": "-1"}, "which is '-1'"),
         ({"average": 5}, "average is 5"),

@@ -13,15 +13,9 @@ import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from runner.internals.tensorflow import (
-    ClassificationOutput,
-    PredictOutput,
-    RegressionOutput,
     TrackableObjectGraph,
-    add_listeners,
     build_all_signature_defs,
     function_nodes,
-    get_export_outputs,
-    get_timestamped_export_dir,
     prepare_step,
     restored_seed,
     run_once,
@@ -31,7 +25,6 @@ from runner.internals.tensorflow import (
 )
 
 SIGNATURES: list[tuple[Any, list[str]]] = [
-    (get_export_outputs, ["export_outputs", "predictions"]),
     (
         build_all_signature_defs,
         [
@@ -41,10 +34,6 @@ SIGNATURES: list[tuple[Any, list[str]]] = [
             "serving_only",
         ],
     ),
-    (get_timestamped_export_dir, ["export_dir_base"]),
-    (PredictOutput, ["outputs"]),
-    (RegressionOutput, ["value"]),
-    (ClassificationOutput, ["scores", "classes"]),
     (tf.Session._make_callable_from_options, ["self", "callable_options"]),
     (tf.Session._do_call, ["self", "fn", "args"]),
     # Without it no local init of a scaffold would run, and a Supervisor would restore nothing.
@@ -60,22 +49,6 @@ SIGNATURES: list[tuple[Any, list[str]]] = [
 @pytest.mark.parametrize(("function", "parameters"), SIGNATURES)
 def test_private_methods_take_what_they_took(function: Any, parameters: list[str]) -> None:
     assert list(inspect.signature(function).parameters) == parameters
-
-
-def test_listeners_are_added_to_a_hook_that_saves(tmp_path: Path) -> None:
-    called: list[int] = []
-
-    class Listener(tf.train.CheckpointSaverListener):
-        def after_save(self, session: Any, global_step_value: int) -> None:
-            called.append(global_step_value)
-
-    with tf.Graph().as_default():
-        step = tf.assign_add(tf.train.get_or_create_global_step(), 1)
-        hook = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
-        add_listeners(hook, [Listener()])
-        with tf.train.MonitoredSession(hooks=[hook]) as session:
-            session.run(step)
-    assert called == [0, 1]
 
 
 def test_the_configuration_of_a_session() -> None:
