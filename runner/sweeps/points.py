@@ -38,6 +38,7 @@ from runner.config.composition import (
 )
 from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
+from runner.config.keys import target_nodes
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import is_plain, spelled
 from runner.config.validation import validate
@@ -154,14 +155,12 @@ def _check_targets(config: RunConfig) -> None:
 
 def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
     """Yields the key and the node of whatever has targets."""
-    model = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
-    yield "model", model
-    for key in ("data", "loss", "optimizer", "metrics", "weighted_metrics", "hooks"):
-        yield key, getattr(config, key)
-    called = {"graph": config.graph, "model_fn": config.model_fn}
-    called |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
-    # The call passes further arguments.
-    yield from ((key, {**node, "_partial_": True}) for key, node in called.items() if node)
+    for key, value, target in target_nodes(config, RunConfig):
+        node = value
+        if key == "model":
+            node = {name: node[name] for name in node if name not in MODEL_SWITCHES}
+        if node:
+            yield key, {**node, "_partial_": True} if target.called else node
 
 
 def check_sources(composed: Sequence[ComposedPoint]) -> None:
