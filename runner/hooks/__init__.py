@@ -4,8 +4,8 @@
 - `checkpoint`: saves checkpoints and keeps the best; `evaluation`: evaluates
 - `stop`: ends training; `nan_loss`: raises, stops or rolls back when the loss is NaN
 - `callbacks`: calls Keras callbacks as `fit` does; `callback_state`: their state in checkpoints
-- `metrics`: passes training metrics and the cost of steps to a callback, and writes summaries and
-  profiles for TensorBoard; its `RewindHook` tells what is recorded to go back to the step of a new
+- `metrics`: passes training metrics and the cost of steps to a callback, and writes profiles for
+  TensorBoard; its `RewindHook` tells what is recorded to go back to the step of a new
   session, after a rollback or on resuming
 - `progress`: shows how far training is
 
@@ -16,12 +16,10 @@ decides which hooks a run has, and in which order.
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
 from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook
 from runner.hooks.metrics import (
-    MemoryHook,
     MetricsHook,
     ProfileOnDemandHook,
     RewindHook,
     StepTimingHook,
-    SummariesHook,
 )
 from runner.hooks.nan_loss import FiniteCheck, NanLossHook, NanLossPolicy
 from runner.hooks.progress import ProgressHook
@@ -35,7 +33,6 @@ __all__ = [
     "EvaluationHook",
     "FiniteCheck",
     "InputStateHook",
-    "MemoryHook",
     "MetricsHook",
     "NanLossHook",
     "NanLossPolicy",
@@ -46,6 +43,5 @@ __all__ = [
     "StepTimingHook",
     "StopAtStepHook",
     "StopWhenHook",
-    "SummariesHook",
     "WallClockLimitHook",
 ]
