@@ -17,6 +17,11 @@ _MAXIMIZED = r"(acc|accuracy|auc|f1|f1_score|precision|recall|top_k|iou|io_u)"
 _MINIMIZED = r"(loss|error|mse|mae|rmse|perplexity|crossentropy|divergence)"
 
 
+def metric_of(objective: str) -> str:
+    """Returns the name that an objective, such as `validation/loss`, has in an evaluation."""
+    return objective.removeprefix("validation/")
+
+
 def implied_goal(objective: str) -> choices.Goal | None:
     """Returns the goal that the name of a metric implies; None where that is in doubt."""
     name = objective.rpartition("/")[2].lower()

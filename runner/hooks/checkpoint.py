@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from runner.config.choices import Goal
 from runner.config.schedule import When
+from runner.console import some_of
 from runner.errors import ConfigError, NonFiniteLossError, RunnerError, SaveError
 from runner.graph.input_pipeline import InputState
 from runner.hooks.nan_loss import FiniteCheck
@@ -220,10 +221,9 @@ def save_errors(directory: Path, step: int) -> Iterator[None]:
 
 
 def _non_finite(names: list[str], step: int) -> NonFiniteLossError:
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return NonFiniteLossError.of(
         f"step {step} is not saved",
-        f"NaN or infinity in {shown}",
+        f"NaN or infinity in {some_of(names, 3)}",
         "look at the data, the learning rate and train.clip",
     )
 

@@ -42,6 +42,7 @@ from runner.config.keys import target_nodes
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import is_plain, spelled
 from runner.config.validation import validate
+from runner.console import some_of
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError, require_all
 from runner.runs.run_directory import runs
 from runner.system.imports import import_tensorflow, without_collections
@@ -106,9 +107,8 @@ def _with_trials(problem: Problem, points: Sequence[Point], count: int) -> Probl
     """Adds to a problem which trials have it, unless all have."""
     if len(points) == count:
         return problem
-    trials = "; ".join(str(point) for point in points[:_NAMED])
-    more = f"; and {len(points) - _NAMED} more" if len(points) > _NAMED else ""
-    where = f"in {len(points)} of {count} trials: {trials}{more}"
+    trials = some_of([str(point) for point in points], _NAMED, "; ")
+    where = f"in {len(points)} of {count} trials: {trials}"
     return replace(problem, cause=f"{problem.cause} ({where})" if problem.cause else where)
 
 

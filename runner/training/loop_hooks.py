@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from runner.config.choices import NonFinite, OnError
 from runner.config.instantiation import References
-from runner.config.training_schema import EVALUATE_EVERY
+from runner.config.training_schema import EVALUATE_EVERY, metric_of
 from runner.errors import NonFiniteLossError, RunnerError
 from runner.graph.configured_hooks import (
     CALLBACKS,
@@ -199,7 +199,7 @@ def _best_checkpoint(run: OpenedRun, saves: SavePolicy) -> BestCheckpoint:
         run.built.saver,
         run.directory.best,
         run.directory.best_record,
-        train.objective.removeprefix("validation/"),
+        metric_of(train.objective),
         train.direction,
         saves,
     )
@@ -283,7 +283,7 @@ def _evaluation(
         training.averages if config.train.evaluate_ema else None,
         EvaluationCutoff(run.interruption.received, run.directory.evaluation_due),
         watch,
-        objective=config.train.objective.removeprefix("validation/"),
+        objective=metric_of(config.train.objective),
         goal=config.train.direction,
     )
 
