@@ -43,7 +43,9 @@ def target_nodes(config: Any, kind: Any, prefix: str = "") -> Iterator[tuple[str
     """
     values = config if isinstance(config, Mapping) else vars(config)
     for field in dataclasses.fields(kind):
-        value, key = values.get(field.name), f"{prefix}{field.name}"
+        if field.name not in values:
+            continue  # `devices` may have a few of its keys.
+        value, key = values[field.name], f"{prefix}{field.name}"
         target, inner = field.metadata.get(TARGET), hints(kind)[field.name]
         if target is None:
             if dataclasses.is_dataclass(inner) and (isinstance(value, Mapping | inner)):
