@@ -16,6 +16,7 @@ decides which hooks a run has, and in which order.
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
 from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook
 from runner.hooks.metrics import (
+    Means,
     MetricsHook,
     ProfileOnDemandHook,
     RewindHook,
@@ -33,6 +34,7 @@ __all__ = [
     "EvaluationHook",
     "FiniteCheck",
     "InputStateHook",
+    "Means",
     "MetricsHook",
     "NanLossHook",
     "NanLossPolicy",

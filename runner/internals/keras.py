@@ -92,7 +92,11 @@ def automatic_names(model: Any) -> frozenset[str]:
     Keras makes them of the layer's class and a number; nothing public says that it has.
     """
     names = {layer.name: to_snake_case(type(layer).__name__) for layer in layers_of(model)}
-    return frozenset(name for name, stem in names.items() if re.fullmatch(rf"{stem}(_\d+)?", name))
+    # `Bidirectional` names its two layers after the one that it is given.
+    counted = r"(?:forward_|backward_)?{}(?:_\d+)?"
+    return frozenset(
+        name for name, stem in names.items() if re.fullmatch(counted.format(stem), name)
+    )
 
 
 def trainable_by_layer(model: Any) -> list[list[Any]]:
