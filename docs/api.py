@@ -63,9 +63,7 @@ PAGE: dict[str, tuple[str, ...]] = {
         "runner.hooks.EarlyStoppingHook",
         "runner.hooks.WallClockLimitHook",
         "runner.hooks.StepTimingHook",
-        "runner.hooks.SummariesHook",
         "runner.hooks.ProfileOnDemandHook",
-        "runner.hooks.MemoryHook",
     ),
 }
 INTRODUCTIONS = {

@@ -162,16 +162,8 @@ class InputPosition:
         )
 
     def content(self, session: tf.compat.v1.Session) -> bytes:
-        """Returns the position of a session; empty where it is the first batch.
-
-        Of an input whose position cannot be saved, every session begins with its first batch.
-        """
-        if self._content is None:
-            return b""
-        try:
-            return bytes(session.run(self._content))
-        except tf.errors.OpError:
-            return b""
+        """Returns the position of a session; empty where the graph saves none."""
+        return b"" if self._content is None else bytes(session.run(self._content))
 
     def restore(self, session: tf.compat.v1.Session, content: bytes | None) -> None:
         """Sets a session to a position."""

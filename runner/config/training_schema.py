@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.config import choices
 from runner.config.choices import NonFinite, above, at_least
+from runner.config.keys import TARGET, Target
 
 # Steps between two evaluations where neither the configuration nor an epoch says otherwise.
 EVALUATE_EVERY = 250
@@ -17,6 +18,11 @@ OBJECTIVE = "validation/loss"
 
 _MAXIMIZED = r"(acc|accuracy|auc|f1|f1_score|precision|recall|top_k|iou|io_u)"
 _MINIMIZED = r"(loss|error|mse|mae|rmse|perplexity|crossentropy|divergence)"
+
+
+def metric_of(objective: str) -> str:
+    """Returns the name that an objective, such as `validation/loss`, has in an evaluation."""
+    return objective.removeprefix("validation/")
 
 
 def implied_goal(objective: str) -> choices.Goal | None:
@@ -81,7 +87,7 @@ class TrainConfig:
     # How often a checkpoint is saved; also at the end.
     checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
     # Whether checkpoints hold the position in the training data and its shuffle buffer. False
-    # restarts the data when a run resumes.
+    # restarts the data when a run resumes; data whose position cannot be saved need it.
     save_input: bool = True
     # How many of the newest checkpoints to keep.
     keep_checkpoints: int = field(default=2, metadata=at_least(1))
@@ -168,7 +174,7 @@ class PredictConfig:
     # `_target_` in place of the split: of a function that returns a `tf.data.Dataset` of batches,
     # or of data with splits like `data`. An export of a model that takes other features than
     # `data` gives, such as noise, reads their shapes from it.
-    data: Any = None
+    data: Any = field(default=None, metadata={TARGET: Target()})
     # Examples in a batch from `predict.file`.
     batch_size: int = field(default=32, metadata=at_least(1))
     # The file to write: one array for each output (`.npz`), or a table with one line for each

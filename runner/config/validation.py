@@ -22,7 +22,7 @@ from runner.config.devices import device_problems, read_devices
 from runner.config.groups import group_of, misplaced
 from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import rule_problems, unknown_key, unresolved
-from runner.config.keys import flatten, unknown_keys
+from runner.config.keys import flatten, target_nodes, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.objective import metric_names, objective_problem
 from runner.config.scaffold_reading import read_scaffolds
@@ -160,29 +160,18 @@ def _drop_defaults_of_replaced_optimizer(config: DictConfig) -> None:
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    user_graph = [key for key in ("graph", "model_fn") if resolved[key] is not None]
-    # A user's graph needs none of these, and a compiled model has an optimizer.
-    parts = [
-        key
-        for key in ("data", "model", "optimizer")
-        if resolved[key] or not (user_graph or key == "optimizer")
-    ]
-    nodes = {key: resolved[key] for key in (*parts, *user_graph) if resolved[key] != "???"}
-    if resolved["predict"]["data"] is not None:
-        nodes["predict.data"] = resolved["predict"]["data"]
-    for group in ("hooks", "callbacks", "input_fns"):
-        nodes |= {f"{group}.{key}": node for key, node in resolved[group].items()}
-    for key, node in nodes.items():
-        if isinstance(node, str) and group_of(key):
+    user_graph = any(resolved[key] is not None for key in ("graph", "model_fn"))
+    for key, node, target in target_nodes(resolved, RunConfig):
+        # A user's graph needs none of its parts, and a compiled model has an optimizer.
+        optional = key == "optimizer" or (user_graph and key in _PARTS)
+        if not target.by_name and (node in (None, "???") or (optional and not node)):
+            continue
+        if target.measure:
+            yield from _measure_problems(key, node)
+        elif isinstance(node, str) and group_of(key):
             yield misplaced(key, node)
         elif not isinstance(node, Mapping) or "_target_" not in node:
             yield _no_target(key)
-    loss = resolved["loss"]
-    if loss not in (None, "???") and (loss or not user_graph):
-        yield from _measure_problems("loss", loss)
-    for group in ("metrics", "weighted_metrics"):
-        for key, node in resolved[group].items():
-            yield from _measure_problems(f"{group}.{key}", node)
 
 
 def _measure_problems(key: str, node: Any) -> Iterator[Problem]:

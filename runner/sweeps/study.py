@@ -26,6 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from runner.config.instantiation import build_target, locate_target
+from runner.config.training_schema import metric_of
 from runner.errors import ConfigError, SweepError
 from runner.sweeps.objectives import Objective, fail_if_nan
 from runner.sweeps.search_space import SearchSpace, as_shown
@@ -263,7 +264,7 @@ def _trial_id(storage: Any, study: str, number: int) -> int:
 
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
     """Builds the attempt at a trial that has ended in another folder from what the study stores."""
-    names = [objective.name.removeprefix("validation/") for objective in objectives]
+    names = [metric_of(objective.name) for objective in objectives]
     metrics = dict(zip(names, trial.values or (), strict=False))
     status = _STATUSES[trial.state]
     return Attempt(
@@ -291,7 +292,7 @@ class Reporter:
 
     def __init__(self, directory: Path, settings: Mapping[str, Any], attempt: Attempt) -> None:
         self._directory, self._settings, self._attempt = directory, settings, attempt
-        self._metric = attempt.metric.removeprefix("validation/")
+        self._metric = metric_of(attempt.metric)
         self._trial: optuna.Trial | None = None
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.console import some_of
 from runner.errors import RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.keras_graph import CALLBACKS
@@ -38,10 +39,9 @@ def require_variables(experiment: Experiment, directory: RunDirectory) -> None:
     ]
     if lacking:
         changes = differences(directory.load_record().settings, experiment.record.settings)
-        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
         raise RunDirectoryError.of(
             f"{directory.path} cannot be extended: {'; '.join(changes)}",
-            f"its checkpoint has no such {', '.join(lacking[:_NAMED])}{more}",
+            f"its checkpoint has no such {some_of(lacking, _NAMED)}",
             "start another run, with a scaffold whose checkpoint is this run",
         )
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from runner.config.choices import NonFinite, OnError
 from runner.config.instantiation import GIVEN, References
 from runner.config.schedule import NEVER
+from runner.config.training_schema import metric_of
 from runner.errors import NonFiniteLossError, RunnerError
 from runner.graph.configured_hooks import (
     CALLBACKS,
@@ -199,7 +200,7 @@ def _best_checkpoint(run: OpenedRun, saves: SavePolicy) -> BestCheckpoint:
         run.built.saver,
         run.directory.best,
         run.directory.best_record,
-        train.objective.removeprefix("validation/"),
+        metric_of(train.objective),
         train.direction,
         saves,
     )
@@ -293,7 +294,7 @@ def _evaluation(
         training.averages if config.train.evaluates_averages else None,
         EvaluationCutoff(run.interruption.received, run.directory.evaluation_due),
         watch,
-        objective=config.train.objective.removeprefix("validation/"),
+        objective=metric_of(config.train.objective),
         goal=config.train.direction,
     )
 
