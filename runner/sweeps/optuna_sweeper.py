@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from hydra.core.override_parser.types import Override
 
 from runner.config.choices import Resume
@@ -39,6 +38,7 @@ from runner.sweeps.study import (
 )
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
+from runner.system.locks import locked
 
 
 def _is_count(value: Any) -> bool:
@@ -197,7 +197,7 @@ class OptunaSweeper(RunnerSweeper):
         name: str | None = self._settings.get("study_name")
         if name:
             return name
-        with FileLock(directory.path / "study.lock"):
+        with locked(directory.path / "study.lock", "the study"):
             record = directory.read() or {}
             if "study" not in record:
                 # Elsewhere, a study of the same sweep may exist.
