@@ -22,9 +22,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from runner.cluster.local import LocalCluster, task_command
-from runner.cluster.trial_link import hand_over, linked_trial
 from runner.config.choices import Mode
-from runner.config.cluster import resolve
+from runner.config.cluster import resolve, resolve_trial
 from runner.config.cluster_spec import is_task, launches
 from runner.config.composition import (
     RAISED,
@@ -71,10 +70,13 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     from_run_dir = is_from_run_dir(config)
     if from_run_dir:
         config = recorded_config(config, overrides)
-    run_config = resolve(validate(config, experiment_names()), os.environ)
+    sweeps = HydraConfig.get().mode == RunMode.MULTIRUN
+    resolved = resolve_trial if sweeps else resolve
+    run_config = resolved(validate(config, experiment_names()), os.environ)
     hide(Mask(run_config.tracking.mask, asdict(run_config)))
     if launches(run_config):
-        return _launch(run_config, trial)
+        _launch(run_config)
+        return None
     # Of a cluster the chief records, for all tasks.
     alone = not is_task(run_config.cluster, PS, WORKER, EVALUATOR)
     if run_config.mode is Mode.train and alone:
@@ -88,22 +90,18 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     if run_config.mode is Mode.train and not alone:
         run_task(run_config)
         return None
-    # The chief of a local cluster may be a trial of the sweep that has started it.
-    swept = trial or linked_trial(os.environ)
-    by_itself = swept is None and HydraConfig.get().mode == RunMode.RUN
     context = RunContext(
         overrides=overrides,
         from_run_dir=from_run_dir,
-        ends_command=by_itself,
-        print_next_commands=by_itself and LIFELINE not in os.environ,
-        watch=swept or TrialWatch(),
+        ends_command=not sweeps,
+        print_next_commands=not sweeps and LIFELINE not in os.environ,
+        watch=trial or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )
     with Interruption(run_config.session.grace_seconds).handled() as interruption:
         objective = run_experiment(run_config, context)
-        if not by_itself and trial is None:
+        if sweeps and trial is None:
             interruption.check()  # Another sweeper would continue with the next trial.
-    hand_over(objective, os.environ)
     return objective
 
 
@@ -125,11 +123,10 @@ def _look_for_gpus() -> None:
     tf.config.list_physical_devices()
 
 
-def _launch(config: RunConfig, trial: Trial | None) -> float | None:
+def _launch(config: RunConfig) -> None:
     """Starts the tasks of a local cluster by this same command."""
     command = task_command(HydraConfig.get(), shipped("conf"))
-    seconds = config.session.grace_seconds
-    return LocalCluster(config.cluster, command, save_seconds=seconds, trial=trial).run()
+    LocalCluster(config.cluster, command, save_seconds=config.session.grace_seconds).run()
 
 
 def versions() -> str:

@@ -230,7 +230,7 @@ class Channel:
 
 
 # Keys of `cluster` that all tasks must have in common, besides the addresses.
-_COMMON = ("mode", "synchronous", "backup", "placement", "partition_bytes", "workers", "ps")
+_COMMON = ("mode", "placement", "workers", "ps")
 
 
 def shared_settings(config: RunConfig) -> str:

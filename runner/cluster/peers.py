@@ -31,7 +31,7 @@ from runner.cluster.sessions import (
     session_config,
     worker_graph,
 )
-from runner.config.cluster_spec import announced_name, needed_tasks, trainer_name
+from runner.config.cluster_spec import addresses_of, announced_name, needed_tasks, trainer_name
 from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import LostServerError, Problem
@@ -227,7 +227,7 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
     def _join(self) -> None:
         """Waits until the chief has its values and all tasks."""
         cluster, name = self._task.cluster, trainer_name(self._task.cluster)
-        (address,) = cluster.addresses.chief
+        (address,) = addresses_of(cluster).chief
         awaited = f"the chief at {address} and all other tasks"
         problem = Problem(
             f"training has not begun within {cluster.max_wait_secs:g} s",

@@ -38,7 +38,6 @@ from runner.config.keys import annotation
 from runner.config.reference import help_of_keys
 from runner.config.schema import RunConfig, to_compose
 from runner.errors import ConfigError, Problem, ranked, similar
-from runner.internals.omegaconf import bound_yaml
 
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 # A composition, like a run, can also raise these: OmegaConf fails itself at an override below a key
@@ -325,7 +324,6 @@ def default_optimizer() -> Any:
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
     register_resolvers()
-    bound_yaml()
     OmegaConf.register_new_resolver("runner_help", help_of_keys)
     store = ConfigStore.instance()
     store.store(name="runner_config", node=to_compose())

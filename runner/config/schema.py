@@ -47,30 +47,8 @@ class ClusterMode(Enum):
 
 
 @dataclass
-class AddressesConfig:
-    """The tasks of a cluster by type, each as `host:port`; an evaluator has no address."""
-
-    # The chief, which trains, saves and records; at most one.
-    chief: list[str] = field(default_factory=list)
-    # The other tasks that train.
-    worker: list[str] = field(default_factory=list)
-    # The parameter servers, which hold the variables.
-    ps: list[str] = field(default_factory=list)
-
-
-@dataclass
-class TaskConfig:
-    """The task of the cluster that this process is."""
-
-    # `chief`, `worker`, `ps` or `evaluator`; null if this process is not a task.
-    type: str | None = None
-    # Its position among the tasks of its type, from 0.
-    index: int = 0
-
-
-@dataclass
 class ClusterConfig:
-    """Training in several processes; `TF_CONFIG` can set the addresses and task instead."""
+    """Training in several processes. On several machines `TF_CONFIG` names the tasks."""
 
     # True starts all tasks as processes on this machine.
     local: bool = False
@@ -86,21 +64,10 @@ class ClusterConfig:
     ps: int = field(default=1, metadata=at_least(1))
     # True adds a task that evaluates every checkpoint.
     evaluator: bool = False
-    addresses: AddressesConfig = field(default_factory=AddressesConfig)
-    task: TaskConfig = field(default_factory=TaskConfig)
-    # True averages one gradient from each worker into one update; false lets each worker update
-    # independently.
-    synchronous: bool = False
-    # How many workers a synchronous update does not wait for.
-    backup: int = field(default=0, metadata=at_least(0))
     # How variables are spread over the parameter servers.
     placement: choices.Placement = choices.Placement.round_robin
-    # Partitions larger variables into parts of at most this many bytes; null partitions none.
-    # Applies to variables that a model creates with `tf.compat.v1.get_variable` when it is
-    # constructed, not to those of Keras.
-    partition_bytes: int | None = field(default=None, metadata=at_least(1, "null partitions none"))
     # How long a task waits for others, in seconds: for servers to respond, for the chief to prepare
-    # the model, and for a synchronous or collective update to complete.
+    # the model, and for a collective update to complete.
     max_wait_secs: float = field(default=1800.0, metadata=choices.WAIT)
     # How often a waiting task checks, in seconds.
     recovery_wait_secs: float = field(default=2.0, metadata=choices.WAIT)

@@ -348,8 +348,6 @@ def _unused_problems(
         remedies["evaluate.split=train"] = (
             "evaluate.split=test, with an input for mode test that reads the training data once"
         )
-    if resolved["cluster"]["synchronous"]:
-        remedies["cluster.synchronous"] = "train asynchronously"
     if resolved["cluster"]["mode"] is ClusterMode.collective:
         remedies["cluster.mode=collective"] = "set cluster.mode=parameter_servers"
     train, scaffold = asdict(TrainConfig()), ScaffoldConfig()

@@ -73,19 +73,17 @@ class KerasGraph(GraphMaker):
         config, devices = self.config, devices_of(self.config.devices) if train else Devices()
         with new_graph(config, replica) as graph, devices.scope(), dtype_policy(config):
             data = build_data(config)
-            with replica.partitioned():
-                model = build_model(config)
+            model = build_model(config)
             per_step = config.train.accumulate * devices.batches
             read = partial(training_input, config, data, replica, per_step=per_step)
             if overrides_steps(model):
                 source = read(labelled=False) if train else None
                 return self._with_model_steps(model, data, source, split=split, devices=devices)
-            with replica.partitioned():
-                objective, calls = Objective(config, model), Calls(config)
-                notes = list(objective.notes)
-                if not config.optimizer:
-                    config = replace(config, optimizer=compiled_optimizer(model))
-                    notes += optimizer_notes(config, model)
+            objective, calls = Objective(config, model), Calls(config)
+            notes = list(objective.notes)
+            if not config.optimizer:
+                config = replace(config, optimizer=compiled_optimizer(model))
+                notes += optimizer_notes(config, model)
             source = read(labelled=objective.needs_labels) if train else None
             parts = _Parts(config, model, data, source, calls)
             step = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -68,10 +68,6 @@ class Replica:
         """Places what is added to the default graph within."""
         return nullcontext()
 
-    def partitioned(self) -> AbstractContextManager[object]:
-        """Cuts large variables that are made within by `tf.compat.v1.get_variable`."""
-        return nullcontext()
-
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the batches that this copy reads."""
         return dataset
@@ -89,20 +85,6 @@ class Replica:
     ) -> tuple[dict[str, tf.Tensor], Gradients]:
         """Returns metrics and gradients of whole batches for those of this copy's parts."""
         return means, gradients
-
-    def shared_update(
-        self,
-        optimizer: tf.compat.v1.train.Optimizer,
-        gradients: Gradients,
-        change: Callable[[Gradients], Gradients],
-        *,
-        global_step: tf.Variable,
-    ) -> tf.Operation | None:
-        """Adds one update for the gradients of all copies; None when every copy makes its own.
-
-        `change`, such as clipping, is applied to the averages of the gradients.
-        """
-        return None
 
     def notes(self) -> list[str]:
         """Returns lines on how the copies share a step, once the training step is built."""

@@ -22,7 +22,6 @@ from runner.graph.keras_optimizer import KerasOptimizer
 from runner.graph.optimization import (
     AveragedWeights,
     Batch,
-    Gradients,
     Schedule,
     accumulate,
     apply_gradients,
@@ -175,9 +174,6 @@ class TrainingStep:
                 gradients = optimizer.compute_gradients(means["loss"], variables)
             return means, gradients, waited
 
-        def clipped(gradients: Gradients) -> Gradients:
-            return clip(gradients, config.train.clip)
-
         updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
         with tf.control_dependencies(updates):
             means, gradients, waited = (
@@ -187,10 +183,8 @@ class TrainingStep:
             )
             means, gradients = self._replica.combined(means, gradients)
             with calling("optimizer"):
-                step = self._global_step
-                train_op = self._replica.shared_update(
-                    optimizer, gradients, clipped, global_step=step
-                ) or apply_gradients(optimizers, clipped(gradients), schedules, global_step=step)
+                gradients, step = clip(gradients, config.train.clip), self._global_step
+                train_op = apply_gradients(optimizers, gradients, schedules, global_step=step)
         return (means, waited), train_op
 
     def _next_means(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:

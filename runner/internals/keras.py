@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from keras.src import backend
 from keras.src.backend import Variable as Variable
 from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib
+from keras.src.utils.naming import to_snake_case
 
 from runner.errors import RunnerError
 
@@ -82,6 +84,39 @@ def restored_names() -> Iterator[None]:
 def layers_of(model: Any) -> list[Any]:
     """Returns a Keras layer and all nested layers; `Model.layers` has only its direct children."""
     return list(model._flatten_layers())
+
+
+def automatic_names(model: Any) -> frozenset[str]:
+    """Returns the names of layers in a model that Keras gave, or could have given: `dense_3`.
+
+    Keras makes them of the layer's class and a number; nothing public says that it has.
+    """
+    names = {layer.name: to_snake_case(type(layer).__name__) for layer in layers_of(model)}
+    # `Bidirectional` names its two layers after the one that it is given.
+    counted = r"(?:forward_|backward_)?{}(?:_\d+)?"
+    return frozenset(
+        name for name, stem in names.items() if re.fullmatch(counted.format(stem), name)
+    )
+
+
+def trainable_by_layer(model: Any) -> list[list[Any]]:
+    """Returns the variables that train unless frozen, in the order of the model's variables.
+
+    Those of a layer that Keras defines are together, with those within it. Those of any other
+    layer, which may hold its layers in any order, are by themselves. A frozen layer has none in
+    `trainable_variables`, and nothing public says which it would have.
+    """
+    own = {id(v) for layer in layers_of(model) for v in layer._trainable_variables}
+    blocks: dict[int, list[Any]] = {}
+    owners: dict[int, int] = {}
+    for layer in layers_of(model):
+        is_keras = type(layer).__module__.startswith("keras.src.layers")
+        for variable in layer.variables if is_keras else layer._trainable_variables:
+            owners.setdefault(id(variable), id(layer))
+    for variable in model.variables:
+        if id(variable) in own and id(variable) in owners:
+            blocks.setdefault(owners[id(variable)], []).append(variable)
+    return list(blocks.values())
 
 
 def flattened_map(layer: Any) -> tuple[int, ...]:

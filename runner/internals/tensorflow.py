@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,26 +25,13 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
     TrackableObjectGraph as TrackableObjectGraph,
 )
 from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices as SavedTensorSlices
+from tensorflow.python.distribute import distribute_coordinator_context
 from tensorflow.python.eager import context
 
-# `tf.estimator.export` was these very classes and functions; no public module offers them any more.
+# Names the signatures of an export as `tf.estimator` did; no public module offers it any more.
 from tensorflow.python.saved_model.model_utils import (
     build_all_signature_defs as build_all_signature_defs,
 )
-from tensorflow.python.saved_model.model_utils import get_export_outputs as get_export_outputs
-from tensorflow.python.saved_model.model_utils import (
-    get_timestamped_export_dir as get_timestamped_export_dir,
-)
-from tensorflow.python.saved_model.model_utils.export_output import (
-    ClassificationOutput as ClassificationOutput,
-)
-from tensorflow.python.saved_model.model_utils.export_output import EvalOutput as EvalOutput
-from tensorflow.python.saved_model.model_utils.export_output import ExportOutput as ExportOutput
-from tensorflow.python.saved_model.model_utils.export_output import PredictOutput as PredictOutput
-from tensorflow.python.saved_model.model_utils.export_output import (
-    RegressionOutput as RegressionOutput,
-)
-from tensorflow.python.saved_model.model_utils.export_output import TrainOutput as TrainOutput
 
 # Leaves a graph for a block within it; no public module offers it.
 eager_mode = tf.__internal__.eager_context.eager_mode
@@ -51,6 +39,22 @@ eager_mode = tf.__internal__.eager_context.eager_mode
 _Session: TypeAlias = tf.compat.v1.Session
 # Takes an array for each fed tensor and returns the values of the fetched tensors.
 Step: TypeAlias = Callable[..., list[Any]]
+
+
+def worker_context() -> Any:
+    """Returns what TensorFlow's distribute coordinator decides for this thread; None without one.
+
+    `tf.compat.v1.train.MonitoredTrainingSession` asks the same; nothing public answers it.
+    """
+    return distribute_coordinator_context.get_current_worker_context()
+
+
+def servers_in_process() -> list[tf.distribute.Server]:
+    """Returns the servers that a program has started in this process.
+
+    Neither TensorFlow nor a session of a server tells which tasks belong to its cluster.
+    """
+    return [thing for thing in gc.get_objects() if isinstance(thing, tf.distribute.Server)]
 
 
 def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]:
@@ -167,14 +171,6 @@ def run_once(
         session.run(targets, fed)
     else:
         prepare_step(session, fed, [], targets, inline=False)(*fed.values())
-
-
-def add_listeners(
-    hook: tf.compat.v1.train.CheckpointSaverHook,
-    listeners: Iterable[tf.compat.v1.train.CheckpointSaverListener],
-) -> None:
-    """Adds listeners to a hook that a program made without them, as `tf.estimator` did."""
-    hook._listeners.extend(listeners)
 
 
 class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):

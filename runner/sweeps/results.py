@@ -35,7 +35,7 @@ def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[lis
             str(trial.trial),
             *(short_value(trial.values.get(key, "")) for key in swept),
             *(short_number(objective.of(trial)) for objective in objectives),
-            trial.status.value + (", infeasible" if trial.infeasible else ""),
+            trial.status.value,
             "" if trial.run_dir is None else "/".join(trial.run_dir.split("/")[-2:]),
         ]
         for trial in ranked_trials(trials, objectives)

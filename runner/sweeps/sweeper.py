@@ -184,9 +184,8 @@ class RunnerSweeper(Sweeper):
         """Prints how the trials get devices, and adapts the launcher's settings to it."""
         hydra = self.config.hydra
         with env_override(hydra.job.env_set):
-            devices = trial_devices(
-                [trial.config for trial in composed], hydra.launcher, os.environ
-            )
+            count = composed[0].config.sweep.devices_per_trial
+            devices = trial_devices(count, hydra.launcher, os.environ)
         self._device_sets = devices.sets
         with open_dict(hydra.launcher):
             for key, value in devices.launcher.items():

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints import contents
+from runner.config.cluster_spec import configured
 from runner.config.keys import flatten
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.spelling import on_run, program, resuming
@@ -117,7 +118,9 @@ def _described(error: BaseException) -> str:
 
 def _record_start(run: OpenedRun) -> None:
     directory, tracker, experiment = run.directory, run.tracker, run.experiment
-    plain = experiment.mask.settings(asdict(experiment.config))
+    config = experiment.config
+    plain = asdict(replace(config, cluster=configured(config.cluster)))
+    plain = experiment.mask.settings(plain)
     former = _plain(directory.config) if directory.config.is_file() else {}
     write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
     overrides = experiment.mask.overrides(experiment.context.overrides)

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-from omegaconf import OmegaConf
 
-from runner.config.choices import Mode
 from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
@@ -168,20 +166,7 @@ class Experiment:
           ConfigError: when a `_target_` cannot be built or does not keep its contract.
         """
         replica = self.context.coordinator.replica
-        self._freeze_as_before()
         return build_graph(self.config, "validation", train=True, replica=replica)
-
-    def _freeze_as_before(self) -> None:
-        """Lets statistics of frozen scaffolds change where the run to resume began with that.
-
-        Before the key `update_statistics`, they always did.
-        """
-        frozen = {n: s for n, s in self.config.scaffolds.items() if not s.trainable}
-        resumed = self.preview_resumed() if frozen and self.config.mode is Mode.train else None
-        if resumed is not None and resumed.config.exists():
-            recorded = OmegaConf.load(resumed.config).scaffolds
-            for name, scaffold in frozen.items():
-                scaffold.update_statistics = recorded[name].get("update_statistics", True)
 
     def preview_resumed(self) -> RunDirectory | None:
         """Returns the run that training would resume as things stand; None starts a new one.

@@ -20,15 +20,14 @@ from runner.cluster.collective import CollectiveReplica, InputPosition
 from runner.cluster.local import free_addresses
 from runner.cluster.peers import run_collective_worker
 from runner.cluster.sessions import session_config
+from runner.config import cluster_spec
+from runner.config.cluster_spec import Addresses, Cluster
 from runner.config.schema import (
-    AddressesConfig,
     ClipConfig,
-    ClusterConfig,
     ClusterMode,
     DevicesConfig,
     RunConfig,
     ScaffoldConfig,
-    TaskConfig,
     TrainConfig,
     VariablesConfig,
 )
@@ -50,7 +49,7 @@ class Task:
 
     def __init__(self, config: RunConfig, replica: Replica, target: str = "") -> None:
         self.shares = isinstance(replica, CollectiveReplica)
-        self.is_worker = config.cluster.task.type == "worker"
+        self.is_worker = cluster_spec.task_of(config.cluster).type == "worker"
         self.built: BuiltGraph = build_graph(config, "validation", train=True, replica=replica)
         assert self.built.training is not None
         self.training = self.built.training
@@ -258,16 +257,16 @@ def test_a_position_in_the_input_is_taken_over() -> None:
 class Worker:
     """A worker of a run whose chief is in this thread."""
 
-    def __init__(self, cluster: ClusterConfig, **changes: Any) -> None:
-        task = TaskConfig("worker", 0)
-        self._config = tiny(**{**changes, "cluster": replace(cluster, task=task)})
+    def __init__(self, cluster: Cluster, **changes: Any) -> None:
+        self.cluster = replace(cluster, task=cluster_spec.Task("worker", 0))
+        self._config = tiny(**{**changes, "cluster": self.cluster})
         self.lines = Lines()
         self.error: RunnerError | None = None
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
         # Keras's seed is the process's: the chief has built its graph by then.
-        runs.wait_for(lambda: answers(self._config.cluster.addresses.chief[0]))
+        runs.wait_for(lambda: answers(self.cluster.addresses.chief[0]))
         try:
             run_collective_worker(self._config, self.lines.screen)
         except RunnerError as error:
@@ -291,15 +290,15 @@ def test_a_run_whose_chief_fails_is_resumed_by_all_and_is_that_of_one_process(
     runs.run(tmp_path / "alone", **changes)
     changes["hooks"] = runs.disturbed("FailOnce", step=5, marker=str(tmp_path / "failed"))
 
-    def cluster() -> ClusterConfig:
+    def cluster() -> Cluster:
         # The servers of a process that has lost another are of no more use.
         chief, worker = free_addresses(2)
-        return ClusterConfig(
+        return Cluster(
             mode=ClusterMode.collective,
             workers=2,
             ps=0,
-            addresses=AddressesConfig([chief], [worker], []),
-            task=TaskConfig("chief", 0),
+            addresses=Addresses([chief], [worker], []),
+            task=cluster_spec.Task("chief", 0),
             recovery_wait_secs=0.1,
             max_wait_secs=60,
         )

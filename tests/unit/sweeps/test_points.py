@@ -130,6 +130,7 @@ COMPOSED: dict[tuple[str, ...], list[str]] = {
         "scaffolds.body.checkpoint: experiment 'tinny' is not known"
     ],
     ("cluster.workers=2",): ["cluster.workers is 2, and there is no cluster"],
+    ("cluster=none,local",): ["cluster.local is true, in a sweep"],
 }
 
 
