@@ -119,9 +119,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
     module = _MODULES.get(name, f"runner.{name}")
     if module.split(".")[1] in _ON_TENSORFLOW:
-        from runner.system.imports import import_tensorflow
-
-        import_tensorflow()
+        importlib.import_module("runner.system.imports").import_tensorflow()
     imported = importlib.import_module(module)
     return imported if name in _SUBMODULES else getattr(imported, name)
 

@@ -105,21 +105,21 @@ def test_a_long_wait_says_what_it_waits_for(
 ) -> None:
     monkeypatch.setattr(locks, "_QUIET_SECONDS", 0.05)
     lock_file = tmp_path / "lock"
-    said, released = threading.Event(), FileLock(lock_file, thread_local=False)
-    released.acquire()
+    taken, said = threading.Event(), threading.Event()
     real = print
 
     def tell(*words: object, **more: Any) -> None:
         real(*words, **more)
         said.set()
 
+    def hold() -> None:
+        with FileLock(lock_file):
+            taken.set()
+            said.wait(60)
+
     monkeypatch.setattr("builtins.print", tell)
-
-    def release() -> None:
-        said.wait(60)
-        released.release()
-
-    threading.Thread(target=release).start()
+    threading.Thread(target=hold).start()
+    assert taken.wait(60)
     with locks.locked(lock_file, "the folder of runs"):
         assert said.is_set()
     waiting = f"waiting for the folder of runs: another process holds {lock_file}\n"
