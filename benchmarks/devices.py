@@ -19,7 +19,8 @@ from hydra import compose, initialize_config_dir
 
 from benchmarks.harness import Result, options, report, shown
 from benchmarks.turns import Taken, now
-from runner.config.composition import register, shipped
+from runner.config.composition import register
+from runner.config.groups import shipped
 from runner.config.schema import DevicesConfig
 from runner.config.validation import validate
 from runner.graph.build import build_graph

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import FileLock
 from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler, GridSampler, QMCSampler
 from optuna.storages import RDBStorage
@@ -31,6 +30,7 @@ from runner.errors import ConfigError, SweepError
 from runner.sweeps.objectives import Objective, fail_if_nan
 from runner.sweeps.search_space import SearchSpace, as_shown
 from runner.sweeps.sweep_directory import Attempt
+from runner.system.locks import locked
 from runner.system.status import Status
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def open_storage(directory: Path, storage: Any) -> Any:
     """
     if storage is None:
         # Two processes that create the tables at once disturb each other.
-        with FileLock(directory / "study.lock"):
+        with locked(directory / "study.lock", "the study"):
             # Only its owner may read it: it holds the values drawn, secrets included.
             (directory / _DATABASE).touch(mode=0o600)
             return _database(f"sqlite:///{directory / _DATABASE}")

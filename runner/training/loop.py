@@ -103,9 +103,11 @@ def _report_early_end(run: OpenedRun, stopper: str | None) -> None:
 
 
 def _train(session: MonitoredSession, run: OpenedRun, configured: ConfiguredHooks) -> None:
+    is_first = run.plan is not None
     while not session.should_stop():
         try:
             run.training.run_step(session)
+            is_first = False
         except (tf.errors.OutOfRangeError, StopIteration) as error:
             # MonitoredSession would take either for an orderly end.
             place = configured.place_of(error)
@@ -113,6 +115,13 @@ def _train(session: MonitoredSession, run: OpenedRun, configured: ConfiguredHook
                 raise raised(place, error) from error
             if isinstance(error, StopIteration):
                 raise
+            if is_first:
+                raise ConfigError.of(
+                    "the training data are empty",
+                    f"{run.training.input_name} ended before its first batch",
+                    "look for a path without files, a filter or a split that leaves nothing, or"
+                    " fewer examples than a batch of drop_remainder=True needs",
+                ) from error
             raise ConfigError(run.training.input_ended(run.config.train.steps)) from error
 
 

@@ -99,8 +99,9 @@ class ConfiguredHooks:
 
     def stopper(self) -> str | None:
         """Returns the key of the hook or callback that stopped the training; None for none."""
-        every: Sequence[StoppingCallback | NamedHook] = [*self.named_callbacks, *self.named]
-        return next((hook.key for hook in every if hook.stopped), None)
+        stopped = [callback.key for callback in self.named_callbacks if callback.stopped]
+        stopped += [hook.key for hook in self.named if hook.stopped]
+        return stopped[0] if stopped else None
 
     def place_of(self, error: BaseException) -> str | None:
         """Returns the key of the hook that raised an error, e.g. `hooks.log`; None for no hook."""

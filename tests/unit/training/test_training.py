@@ -122,6 +122,7 @@ def test_stop_ends_a_run_in_good_order_and_saves_no_nan(cheap: Runs) -> None:
     ("data", "message"),
     [
         ("Once", r"data\.train\(\) ended before step 20"),
+        ("Nothing", r"the training data are empty\n.*data\.train\(\) ended before its first batch"),
         ("NoValidation", r"data\.validation\(\) gives no example"),
     ],
 )
