@@ -110,6 +110,8 @@ def read_tf_config(environ: Mapping[str, str]) -> Cluster | None:
         raise _malformed(f"{VARIABLE}: cluster is {hosts!r}", "it is not a JSON object")
     if not isinstance(task, Mapping) or task.get("type") is None:
         raise _malformed(f"{VARIABLE} names no task", "each process must know which task it is")
+    if CHIEF in hosts and MASTER in hosts:
+        raise _malformed(f"{VARIABLE} names a chief and a master", "they are one task")
     hosts = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in hosts.items()}
     # An evaluator takes no part in the cluster, and needs no address.
     evaluators = hosts.pop(EVALUATOR, None)
@@ -151,7 +153,13 @@ def _malformed_parts(hosts: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
             yield Problem(state, "it must be a list of addresses")
     # Platforms add keys of their own, such as `trial`, and write numbers as strings.
     index = task.get("index", 0)
-    if not re.fullmatch(r"-?\d{1,9}", str(index)):
+    if "index" not in task and task["type"] in (WORKER, PS):
+        yield Problem(
+            f"{VARIABLE}: task.index is missing",
+            f"it tells which {task['type']} this process is",
+            "set it to the position of the task's address, counted from 0",
+        )
+    elif not re.fullmatch(r"-?\d{1,9}", str(index)):
         yield Problem(f"{VARIABLE}: task.index is {index!r}", "it must be a whole number")
 
 

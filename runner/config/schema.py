@@ -115,8 +115,12 @@ class TrackingConfig:
     uri: str | None = "sqlite:///mlflow.db"
     # True also writes TensorBoard event files, to `tensorboard` in the run directory.
     tensorboard: bool = False
-    # True also records system metrics in MLflow, as `system/...`.
-    system_metrics: bool = False
+    # Whether to record the load of the machine in MLflow, as `system/...`. Null does where MLflow
+    # can, from version 3.7.
+    system_metrics: bool | None = None
+    # Whether to draw figures of a run at its end, for MLflow: learning curves, where the weights
+    # came from, proofs. The trials of a sweep have none.
+    figures: bool = True
     # How long a run waits at its end until everything is delivered, in seconds. A sweep waits this
     # long without progress.
     close_seconds: float = field(default=30.0, metadata=choices.GRACE)

@@ -16,6 +16,7 @@ decides which hooks a run has, and in which order.
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
 from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook
 from runner.hooks.metrics import (
+    Means,
     MemoryHook,
     MetricsHook,
     ProfileOnDemandHook,
@@ -35,6 +36,7 @@ __all__ = [
     "EvaluationHook",
     "FiniteCheck",
     "InputStateHook",
+    "Means",
     "MemoryHook",
     "MetricsHook",
     "NanLossHook",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -136,7 +137,8 @@ class SessionManager(SessionManagerWithLocalInit):
           RuntimeError: when the model is not ready afterwards.
         """
         if checkpoint_dir and saver is not None:
-            latest_checkpoint(checkpoint_dir)  # Raises an error if its newest files are gone.
+            # Raises an error if its newest files are gone.
+            latest_checkpoint(os.fsdecode(checkpoint_dir))
         if self._restorer:
             init_fn = partial(self._warm_start, init_op, init_feed_dict, init_fn)
             init_op = init_feed_dict = None

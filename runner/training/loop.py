@@ -81,15 +81,16 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
             reached = configured.best.best()
             resumes_later = run.interruption.received() or run.watch.pruned
             if not resumes_later:
-                _report_early_end(run)
+                _report_early_end(run, configured.stopper())
             run.directory.update(objective=reached, trained=not resumes_later)
     return _number(reached)
 
 
-def _report_early_end(run: OpenedRun) -> None:
+def _report_early_end(run: OpenedRun, stopper: str | None) -> None:
     last = max(contents.steps(str(run.directory.checkpoints)), default=0)
     if 0 < last < run.config.train.steps:
-        run.screen.line(f"ended at step {last} of {run.config.train.steps}: a hook requested it")
+        reason = f"{stopper} stopped it" if stopper else "a hook stopped it"
+        run.screen.line(f"ended at step {last} of {run.config.train.steps}: {reason}")
 
 
 def _train(session: MonitoredSession, run: OpenedRun, configured: ConfiguredHooks) -> None:

@@ -27,6 +27,7 @@ from runner.hooks import (
     EvaluationHook,
     FiniteCheck,
     InputStateHook,
+    Means,
     MetricsHook,
     NanLossHook,
     NanLossPolicy,
@@ -48,7 +49,7 @@ _ONE_KIND_UNTIL = 1000
 
 
 class _NamedHook(tf.compat.v1.train.SessionRunHook):
-    """A hook of the configuration, which remembers the error that it raised.
+    """A hook of the configuration, which remembers the error that it raised, and that it stopped.
 
     Errors pass through unchanged: a session recovers from some of them.
     """
@@ -56,6 +57,7 @@ class _NamedHook(tf.compat.v1.train.SessionRunHook):
     def __init__(self, key: str, hook: tf.compat.v1.train.SessionRunHook) -> None:
         self.key, self._hook = key, hook
         self.error: BaseException | None = None
+        self.stopped = False
 
     def begin(self) -> None:
         self._call(self._hook.begin)
@@ -63,13 +65,17 @@ class _NamedHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
+        before = coord.should_stop()
         self._call(self._hook.after_create_session, session, coord)
+        self.stopped |= coord.should_stop() and not before
 
     def before_run(self, run_context: Any) -> Any:
         return self._call(self._hook.before_run, run_context)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
+        before = run_context.stop_requested
         self._call(self._hook.after_run, run_context, run_values)
+        self.stopped |= run_context.stop_requested and not before
 
     def end(self, session: tf.compat.v1.Session) -> None:
         self._call(self._hook.end, session)
@@ -83,15 +89,31 @@ class _NamedHook(tf.compat.v1.train.SessionRunHook):
             raise
 
 
+class _StoppingCallback(NamedCallback):
+    """A callback of the configuration, which remembers that it stopped the training."""
+
+    stopped = False
+
+    def call(self, method: str, *arguments: Any) -> None:
+        before = self._stops()
+        super().call(method, *arguments)
+        self.stopped |= self._stops() and not before
+
+    def _stops(self) -> bool:
+        return bool(getattr(self.callback.model, "stop_training", False))
+
+
 @dataclass(frozen=True)
 class ConfiguredHooks:
     """The hooks of the configuration, and the objects that they may refer to.
 
     Attributes:
       named: the hooks, in the configuration's order.
+      named_callbacks: the callbacks, in theirs.
       evaluation: evaluates the validation split.
       best: keeps the best checkpoint.
       saves: which values are saved, and how to react when a save fails.
+      means: averages training metrics between evaluations.
       callbacks: calls Keras callbacks; None where there are none.
     """
 
@@ -99,7 +121,9 @@ class ConfiguredHooks:
     evaluation: EvaluationHook
     best: BestCheckpoint
     saves: SavePolicy
+    means: Means
     callbacks: CallbacksHook | None = None
+    named_callbacks: Sequence[_StoppingCallback] = ()
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -118,6 +142,11 @@ class ConfiguredHooks:
                 raise
             raise raised(place, error) from error
 
+    def stopper(self) -> str | None:
+        """Returns the key of the hook or callback that stopped the training; None for none."""
+        every = (*self.named_callbacks, *self.named)
+        return next((hook.key for hook in every if hook.stopped), None)
+
     def place_of(self, error: BaseException) -> str | None:
         """Returns the key of the hook that raised an error, e.g. `hooks.log`; None for no hook."""
         return next((hook.key for hook in self.named if hook.error is error), None)
@@ -133,17 +162,19 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
       ConfigError: when a hook does not fit, or refuses its arguments.
       UserCodeError: when its constructor raises another error.
     """
-    callbacks = _callbacks(run)  # Built outside of the graph.
+    called = _named_callbacks(run)  # Built outside of the graph.
+    callbacks = _callbacks(run, called)
     with run.built.graph.as_default():
         saves = _save_policy(run)
         best = _best_checkpoint(run, saves)
-        evaluation = _evaluation(run, best, callbacks)
+        means = Means(run.training.values)
+        evaluation = _evaluation(run, best, callbacks, means=means)
         references = _references(run, evaluation)
         named = [
             _NamedHook(f"hooks.{name}", HOOKS.build(name, node, references))
             for name, node in run.config.hooks.items()
         ]
-    return ConfiguredHooks(named, evaluation, best, saves, callbacks)
+    return ConfiguredHooks(named, evaluation, best, saves, means, callbacks, called)
 
 
 def loop_hooks(
@@ -169,7 +200,7 @@ def loop_hooks(
         *saved_input,
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind, training.step, run.experiment.recorder.reach),
-        _metrics(run, names["metrics"], progress),
+        _metrics(run, names["metrics"], progress, means=configured.means),
         # What an evaluation shows of an epoch is there when the epoch ends.
         *([callbacks] if callbacks else []),
         *([configured.evaluation] if run.built.evaluation.metrics else []),
@@ -242,7 +273,7 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
 
 
 def _metrics(
-    run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook
+    run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook, *, means: Means
 ) -> MetricsHook:
     training = run.training
 
@@ -259,17 +290,19 @@ def _metrics(
         run.config.train.log_every,
         record,
         one_kind_until=_ONE_KIND_UNTIL if training.values_are_cheap else 0,
+        means=means,
     )
 
 
 def _evaluation(
-    run: OpenedRun, best: BestCheckpoint, watch: EvaluationWatch | None
+    run: OpenedRun, best: BestCheckpoint, watch: EvaluationWatch | None, *, means: Means
 ) -> EvaluationHook:
     config, training = run.config, run.training
 
     def record(session: tf.compat.v1.Session, values: Mapping[str, float], step: int) -> None:
         logged = {f"validation/{name}": value for name, value in values.items()}
-        run.tracker.log_metrics(logged, step)
+        averaged = {f"train_mean/{name}": value for name, value in means.take().items()}
+        run.tracker.log_metrics(logged | averaged, step)
         mark = "  (best so far)" if best.offer(session, values, step) else ""
         shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         run.screen.line(f"step {step}  validation  {shown}{mark}")
@@ -288,16 +321,16 @@ def _evaluation(
     )
 
 
-def _callbacks(run: OpenedRun) -> CallbacksHook | None:
-    """Builds the callbacks of the configuration, and the model that they see."""
-    built, training, length = run.built, run.training, run.training.epoch_length
-    if not run.config.callbacks or built.eager is None or training.epoch is None or length is None:
-        return None
+def _named_callbacks(run: OpenedRun) -> list[_StoppingCallback]:
+    """Builds the callbacks of the configuration."""
+    built, training = run.built, run.training
+    if built.eager is None or training.epoch is None or training.epoch_length is None:
+        return []
     names = {key: value for key, value in _run_names(run).items() if key in CALLBACKS.run_names}
     references = graph_references(built.graph, built.variables, training).also("run", names)
     named = []
     for name, node in run.config.callbacks.items():
-        callback = NamedCallback(f"callbacks.{name}", CALLBACKS.build(name, node, references))
+        callback = _StoppingCallback(f"callbacks.{name}", CALLBACKS.build(name, node, references))
         if isinstance(callback.callback, keras.callbacks.BackupAndRestore):
             run.screen.line(
                 f"{callback.key}: not called, because a run saves and resumes by itself, exactly "
@@ -305,6 +338,14 @@ def _callbacks(run: OpenedRun) -> CallbacksHook | None:
             )
         else:
             named.append(callback)
+    return named
+
+
+def _callbacks(run: OpenedRun, named: Sequence[NamedCallback]) -> CallbacksHook | None:
+    """Returns what calls the callbacks, and builds the model that they see."""
+    built, training, length = run.built, run.training, run.training.epoch_length
+    if not run.config.callbacks or built.eager is None or training.epoch is None or length is None:
+        return None
     return CallbacksHook(
         named,
         built.eager(),

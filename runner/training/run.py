@@ -136,12 +136,7 @@ class Experiment:
     def __init__(self, config: RunConfig, context: RunContext) -> None:
         self.config, self.context, self.screen = config, context, context.screen
         self.mask = Mask(config.tracking.mask, asdict(config))
-        if self.mask.is_in(config.run_dir):
-            raise ConfigError.of(
-                f"run_dir is {self.mask.text(config.run_dir)}",
-                "it holds a secret, and the name of a folder cannot be masked",
-                "give run_dir another name",
-            )
+        _require_usable(config.run_dir, self.mask)
         self.recorder = CurrentRun(self.mask)
         self.store = open_store(config.tracking, asdict(config), self.mask)
         self.sources = Sources(config, self.store)
@@ -246,6 +241,19 @@ class Experiment:
             "train it first: the same command with mode=train; or take a run as it is: "
             f"mode={self.config.mode.value} run_dir=RUN without an experiment",
         )
+
+
+def _require_usable(run_dir: str, mask: Mask) -> None:
+    cause = ""
+    if mask.is_in(run_dir):
+        cause = "it holds a secret, and the name of a folder cannot be masked"
+    elif set(run_dir) & set("*?[\\"):
+        cause = (
+            "TensorFlow takes *, ?, [ and \\ in a path for a pattern, and finds no checkpoint there"
+        )
+    if cause:
+        remedy = "give it another name, for example run_dir=runs/my_experiment"
+        raise ConfigError.of(f"run_dir is {mask.text(run_dir)!r}", cause, remedy)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from runner.config.schema import (
 from runner.errors import (
     CheckpointError,
     ConfigError,
+    InterruptedRunError,
     PlanError,
     RunDirectoryError,
     SaveError,
@@ -319,3 +320,25 @@ def test_a_run_that_another_process_left_meanwhile_is_resumed(
     assert lines[0] == f"tiny: resumes in {failed.directory().path}"
     assert "reads no pretrained one" in lines[1]
     assert_same_result(undisturbed, failed)
+
+
+@pytest.mark.parametrize("name", ["[1]", "a*b", "what?", "a\\b"])
+def test_a_run_directory_that_tensorflow_takes_for_a_pattern_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="TensorFlow takes"):
+        Runs(tmp_path / name, **LINEAR).run()
+    assert not list(tmp_path.iterdir())
+
+
+# Between them, every other character that may be in a name.
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "name", ["a b%41#=", "it's {}()~,;&", "-lead:@", "größe-日本", 'a"b$HOME|<>!', "x" * 200]
+)
+def test_a_run_directory_may_have_any_other_name(name: str, tmp_path: Path) -> None:
+    runs = Runs(tmp_path / name, **LINEAR)
+    with pytest.raises(InterruptedRunError):
+        runs.run(hooks=disturbed("SignalOnce", step=2, number=15, marker=str(tmp_path / "sent")))
+    runs.run(hooks=disturbed("SignalOnce", step=2, number=15, marker=str(tmp_path / "sent")))
+    assert runs.record().status == "FINISHED"

@@ -103,6 +103,16 @@ def test_any_json_is_read_or_refused(content: Any) -> None:
             {"cluster": {"chief": ["a:1"], "evaluator": ["e:1", "f:1"]}, "task": {"type": "chief"}},
             ["TF_CONFIG: there are 2 evaluators"],
         ),
+        (
+            {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker"}},
+            ["TF_CONFIG: task.index is missing"],
+        ),
+        (
+            {"cluster": {"chief": ["a:1"], "master": ["b:1"]}, "task": {"type": "chief"}},
+            ["TF_CONFIG names a chief and a master"],
+        ),
+        ({"cluster": {"chief": ["a:1"]}}, ["TF_CONFIG names no task"]),
+        ({"cluster": {"chief": ["a:1"]}, "task": {"index": 0}}, ["TF_CONFIG names no task"]),
     ],
     ids=str,
 )

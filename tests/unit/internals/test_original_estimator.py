@@ -101,7 +101,9 @@ def test_a_strategy_on_several_machines_is_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match="several machines by a distribution strategy"):
         trained.train(no_features, steps=1)
     with pytest.raises(ConfigError, match="several machines by a distribution strategy"):
-        estimator.train_and_evaluate(trained, estimator.TrainSpec(no_features), estimator.EvalSpec(no_features))
+        estimator.train_and_evaluate(
+            trained, estimator.TrainSpec(no_features), estimator.EvalSpec(no_features)
+        )
 
 
 @pytest.mark.parametrize(

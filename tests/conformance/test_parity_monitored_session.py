@@ -1,4 +1,4 @@
-"""runner's sessions do what TensorFlow's do: each play is performed with both, and compared."""
+"""`runner.MonitoredSession` does what TensorFlow's does with the same arguments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,50 @@ import tensorflow.compat.v1 as tf
 
 import runner
 from runner.cluster.local import free_addresses
+from tests.tiny import session_cases as cases
 from tests.tiny.forked import Forks
+from tests.tiny.parity import assert_parity
+from tests.tiny.session_cases import given
 from tests.tiny.session_events import Events, Hook, Model, Plays, fails, raising
+
+KIND = "MonitoredSession"
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    **cases.HOOKS,
+    "no creator": {"session_creator": given(None)},
+    "a chief": {"session_creator": lambda api: api.ChiefSessionCreator()},
+    "TensorFlow's chief": {"session_creator": lambda api: tf.train.ChiefSessionCreator()},
+    "a creator that is a string": {"session_creator": given("creator")},
+    "a creator that is a session": {"session_creator": lambda api: tf.Session()},
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments(name: str, tmp_path: Path) -> None:
+    assert_parity(cases.constructed(KIND, ARGUMENTS[name]), tmp_path)
+
+
+@pytest.mark.parametrize("error", cases.ERRORS)
+@pytest.mark.parametrize("stage", cases.STAGES)
+def test_a_hook_that_fails(stage: str, error: str, tmp_path: Path) -> None:
+    assert_parity(cases.failing(KIND, stage, error), tmp_path)
+
+
+@pytest.mark.parametrize("name", cases.REQUESTS)
+def test_what_hooks_ask_for(name: str, tmp_path: Path) -> None:
+    assert_parity(cases.requesting(KIND, name), tmp_path)
+
+
+@pytest.mark.parametrize("name", cases.RUNS)
+def test_calls(name: str, tmp_path: Path) -> None:
+    assert_parity(cases.running(KIND, name), tmp_path)
+
+
+@pytest.mark.parametrize("error", cases.ERRORS)
+def test_errors_in_the_block(error: str, tmp_path: Path) -> None:
+    assert_parity(cases.ending(KIND, error), tmp_path)
+
+
+# Plays of several calls.
 
 Point = collections.namedtuple("Point", ["x", "y"])
 PLAYS = Plays()
@@ -57,37 +99,6 @@ def resumption(api: Any, events: Events, path: Path) -> None:
             ) as session:
                 session.run(model.train_op)
                 events.append(f"step {session.run(model.step)}")
-
-
-def _v1_checkpoints(api: Any, events: Events, path: Path, devices: int) -> None:
-    for _ in range(2):
-        with tf.Graph().as_default():
-            with tf.device("/cpu:0"):
-                train_op = tf.train.get_or_create_global_step().assign_add(1)
-            with tf.device(f"/cpu:{devices - 1}"):
-                tf.get_variable("weight", initializer=1.0)
-            saver = tf.train.Saver(sharded=True, write_version=tf.train.SaverDef.V1)
-            with api.MonitoredTrainingSession(
-                checkpoint_dir=str(path),
-                scaffold=api.Scaffold(saver=saver),
-                config=tf.ConfigProto(device_count={"CPU": devices}),
-                **QUIET,
-            ) as session:
-                events.append(f"step {session.run(train_op)}")
-    events += sorted(file.name for file in path.glob("model*"))
-    for file in path.glob("model.ckpt-2-*"):
-        file.unlink()
-    with tf.Graph().as_default():
-        tf.train.get_or_create_global_step()
-        with pytest.raises(ValueError, match=r"model\.ckpt-2-\?{5}-of-"):
-            api.MonitoredTrainingSession(checkpoint_dir=str(path))
-
-
-for devices in (1, 2):
-    last = f"model.ckpt-2-0000{devices - 1}-of-0000{devices}"
-    play("step 1", "step 2", last, name=f"V1 checkpoints of {devices} shards")(
-        partial(_v1_checkpoints, devices=devices)
-    )
 
 
 @play("x is 6", "x is 6", "x is 6")
@@ -154,32 +165,10 @@ def _preempted(api: Any, events: Events, path: Path, error: type[tf.errors.OpErr
         session.close()
 
 
-def _error_in_the_block(
-    api: Any, events: Events, path: Path, kind: str, error: BaseException
-) -> None:
-    model = Model(api, events)
-    try:
-        with getattr(api, kind)(hooks=[events.hook()]) as session:
-            session.run(model.train_op)
-            raise error
-    except ZeroDivisionError:
-        events.append("ZeroDivisionError")
-    events.append(f"closed {session.should_stop()}")
-
-
 for lost in LOST:
     play("init_op", "init_op", "failing: end, stopped False", "init_op", name=lost.__name__)(
         partial(_preempted, error=lost)
     )
-for kind in ("MonitoredSession", "SingularMonitoredSession"):
-    for error, noted in (
-        (ZeroDivisionError("mine"), "ZeroDivisionError"),
-        (StopIteration(), "hook: end, stopped False"),
-        (tf.errors.OutOfRangeError(None, None, "no more"), "hook: end, stopped False"),
-    ):
-        play(noted, "closed True", name=f"{type(error).__name__} in {kind}")(
-            partial(_error_in_the_block, kind=kind, error=error)
-        )
 
 
 @play("stopped True", "closed True", "finalized False")
@@ -194,46 +183,6 @@ def after_the_end(api: Any, events: Events, path: Path) -> None:
     events.append(f"closed {session.should_stop()}")
     fails(events, session.close)
     events.append(f"finalized {tf.get_default_graph().finalized}")
-
-
-@play("raw 1", "restored 1")
-def raw_session_and_named_checkpoint(api: Any, events: Events, path: Path) -> None:
-    model = Model(api, events)
-    saver = tf.train.Saver()
-    with api.SingularMonitoredSession(checkpoint_dir=str(path)) as session:
-        session.run(model.train_op)
-        raw = session.raw_session()
-        assert isinstance(raw, tf.Session)
-        events.append(f"raw {raw.run(model.step)}")
-        path.mkdir(exist_ok=True)
-        saved = saver.save(raw, str(path / "x"))
-    make = partial(api.SingularMonitoredSession, checkpoint_filename_with_path=saved)
-    with tf.Graph().as_default():
-        Model(api, Events())
-        fails(events, partial(make, checkpoint_dir=str(path)))
-    with tf.Graph().as_default():
-        model = Model(api, Events())
-        with make() as session:
-            events.append(f"restored {session.run(model.step)}")
-
-
-@play("chief 3.0", "worker 3.0", "worker 3.0", "worker 3.0")
-def workers_wait_for_their_chief(api: Any, events: Events, path: Path) -> None:
-    server = tf.train.Server.create_local_server()
-    join = partial(api.MonitoredTrainingSession, server.target, is_chief=False)
-    with tf.Graph().as_default():
-        tf.get_variable("weights", initializer=3.0)
-        with pytest.raises(tf.errors.DeadlineExceededError):
-            join(scaffold=api.Scaffold(), max_wait_secs=0)
-    with tf.Graph().as_default():
-        weights = tf.get_variable("weights", initializer=3.0)
-        with api.MonitoredTrainingSession(server.target) as chief:
-            events.append(f"chief {chief.run(weights)}")
-            noted = Events()
-            with join(hooks=[noted.hook()], chief_only_hooks=[noted.hook("chief's")]) as worker:
-                for _ in range(3):
-                    events.append(f"worker {worker.run(weights)}")
-            events += [" ".join(event.split(" ")[:2]) for event in noted]
 
 
 # Coordinators and queue runners.
