@@ -82,7 +82,7 @@ def test_the_layouts_of_tools_are_refused_by_name(
 
 @pytest.mark.parametrize("ends", [("_blocks", "_scales"), ("_packed", "_scale"), (".absmax",)])
 def test_codes_of_any_name_are_recognised(ends: tuple[str, ...]) -> None:
-    source = checkpoint(*(f"experts.gate_up_proj{end}" for end in ends))
+    source = checkpoint(*(f"experts.gate_up_proj{end}" for end in ends), dtype="uint8")
     config = scaffold(rename={"w": "experts.gate_up_proj"})
     assert "experts.gate_up_proj is quantized" in only(one([variable("w")], config, source)).state
     source = checkpoint("a.qweight", "a.qzeros", "a.scales")
