@@ -83,9 +83,9 @@ def quantization(name: str, tensors: Mapping[str, TensorSpec]) -> str | None:
     if stored is not None and not is_code(stored.dtype):
         return None
     module, leaf = _split(name)
-    if stored is None and leaf not in _WEIGHTS:
-        return None  # A bias that is not there is no code.
     patterns = {**_IN_PLACE, **(_BESIDE if stored else {})}
+    if stored is None and leaf not in _WEIGHTS:  # Codes of a module are not those of its bias.
+        patterns = {pattern: kind for pattern, kind in patterns.items() if "{name}" in pattern}
     for pattern, layout in patterns.items():
         if pattern.format(name=name, module=module) in tensors:
             return layout

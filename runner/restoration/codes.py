@@ -69,13 +69,45 @@ class Codes:
         Raises:
           PlanError: when one holds codes, or the checkpoint holds codes in its place.
         """
+        if self._has_unread:
+            self._require_read(variable, names)
+        if self._has_parts:
+            self._require_whole(variable, names)
+        if self._has_cells:
+            self._require_known_layout(variable, names)
+        if self._has_codes:
+            self._require_numbers(variable, names, {*_steps(expression)})
+
+    # Most checkpoints have none of these, and 50,000 variables need not look for them.
+
+    @functools.cached_property
+    def _has_unread(self) -> bool:
+        return not all(is_read(spec.dtype) for spec in self._source.tensors.values())
+
+    @functools.cached_property
+    def _has_parts(self) -> bool:
+        ends = tuple(end for end, _, _ in _PARTS)
+        return any(name.endswith(ends) for name in self._source.tensors)
+
+    @functools.cached_property
+    def _has_cells(self) -> bool:
+        names = (*self._source.tensors, *self._source.other_names)
+        return any(name.endswith(_CELL[0]) for name in names)
+
+    @functools.cached_property
+    def _has_codes(self) -> bool:
+        types = {spec.dtype for spec in self._source.tensors.values()}
+        return any(map(is_code, types)) or self.layout is not None
+
+    def _require_read(self, variable: VariableSpec, names: Sequence[str]) -> None:
         for name in names:
             tensor = self._source.find(name)
             if tensor is not None and not is_read(tensor.dtype):
                 raise self._unread(variable, tensor)
-        self._require_whole(variable, names)
-        self._require_known_layout(variable, names)
-        steps = {*_steps(expression)}
+
+    def _require_numbers(
+        self, variable: VariableSpec, names: Sequence[str], steps: Collection[str]
+    ) -> None:
         if not is_plain_float(variable.tensor.dtype) or _SCALE in steps:
             return
         for name in names:

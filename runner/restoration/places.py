@@ -145,13 +145,15 @@ class Places:
         """Returns the tensors that a variable may be, by the places of layers."""
         if tensor := self.within("", "").get(variable) if name == variable else None:
             return (tensor,)
-        group = self._groups.get(variable, "")
+        group, inherited = self._groups.get(variable, ""), _common_end(variable, name)
         parts = [part for part in _prefixes(group) if part in self.model.layers]
         found = {
             tensor
             for part in ("", *parts)
             for scope in (self.model.scope(part),)
             if (rest := variable.removeprefix(scope)) and name.endswith(rest)
+            # A counted name that both have beyond that says nothing of the layer.
+            if self.model.automatic.isdisjoint(inherited[rest.count("/") + 1 :])
             for place in self._scopes.get(name[: len(name) - len(rest)], ())
             if (part or place) and self._agree(part, place, variable)
             if (tensor := self.within(part, place).get(variable)) is not None
@@ -266,6 +268,8 @@ class Ordinals:
         ours = self._alike(variable.removesuffix(inherited), of_file=False).get(key, [])
         theirs = self._alike(name.removesuffix(inherited), of_file=True).get(key, [])
         paths = {self._spec.order[name][0] for name in theirs}
+        if not theirs:
+            return None
         if len(ours) != len(theirs) or len(paths) > 1:
             return ""
         tensor = self._spec.find(theirs[ours.index(variable)])

@@ -320,7 +320,7 @@ def keras_with_theano(folder: Path) -> tuple[object, str]:
 @case("w/kernel, which is in CuDNN's layout")
 def keras_of_cudnn(folder: Path) -> tuple[object, str]:
     tensors = {"kernel": VALUE, "recurrent_kernel": np.ones((1, 3), "f4"), "bias": np.ones(6, "f4")}
-    np.savez(folder / "w.npz", **{f"w/{name}": value for name, value in tensors.items()})
+    np.savez(folder / "w.npz", allow_pickle=False, **{f"w/{n}": tensors[n] for n in tensors})
     return folder / "w.npz", "w/kernel"
 
 

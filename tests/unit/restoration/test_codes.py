@@ -80,6 +80,16 @@ def test_the_layouts_of_tools_are_refused_by_name(
     np.testing.assert_array_equal(weight.numpy(), 0.5)
 
 
+@pytest.mark.parametrize("ends", [("_blocks", "_scales"), ("_packed", "_scale"), (".absmax",)])
+def test_codes_of_any_name_are_recognised(ends: tuple[str, ...]) -> None:
+    source = checkpoint(*(f"experts.gate_up_proj{end}" for end in ends), dtype="uint8")
+    config = scaffold(rename={"w": "experts.gate_up_proj"})
+    assert "experts.gate_up_proj is quantized" in only(one([variable("w")], config, source)).state
+    source = checkpoint("a.qweight", "a.qzeros", "a.scales")
+    problem = only(one([variable("w")], scaffold(rename={"w": "a.bias"}), source))
+    assert "some of its weights are quantized (GPTQ or AWQ)" in problem.cause
+
+
 CODES = ["int8", "uint8", "int4", "int16", "int32", "int64", "float8_e4m3fn", "float8_e5m2"]
 
 

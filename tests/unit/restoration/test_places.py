@@ -134,6 +134,38 @@ def test_a_rule_names_what_the_places_leave_open(tmp_path: Path) -> None:
 LEAVES = ("kernel", "bias")
 
 
+@pytest.mark.parametrize("made_before", [0, 1])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("form", "is_whole"),
+    [
+        *(("m.keras", is_whole) for is_whole in (True, False)),
+        *(("m.weights.h5", is_whole) for is_whole in (True, False)),
+        ("m.h5", True),
+    ],
+)
+def test_a_part_with_counted_layers_is_found_by_its_new_name(
+    form: str, is_whole: bool, order: tuple[int, ...], made_before: int, tmp_path: Path
+) -> None:
+    def nested(name: str, order: tuple[int, ...]) -> tuple[keras.Model, list[keras.layers.Dense]]:
+        made = dense(2, None)
+        used = [made[at] for at in order]
+        return keras.Sequential(used, name=name), used
+
+    keras.utils.clear_session()
+    part, layers = nested("encoder", (0, 1))
+    source = keras.Sequential([keras.Input((2,)), part, keras.layers.Dense(2, name="top")])
+    number(layers)
+    FORMATS[form](source if is_whole else part, tmp_path / form)
+    keras.utils.clear_session()
+    dense(made_before, None)
+    part, again = nested("cnn", order)
+    model = keras.Sequential([keras.Input((2,)), part, keras.layers.Dense(2, name="head")])
+    rename = {"cnn/": "encoder/" if is_whole else ""}
+    start(model, tmp_path / form, "cnn/*", rename=rename)
+    assert numbers(again) == [1, 2]
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 @pytest.mark.parametrize("has_config", [True, False])
 def test_frozen_layers_of_a_model_in_a_model_are_listed_last(
