@@ -272,7 +272,7 @@ def _assign(
         if tensor is None:
             name = restored.key.removesuffix(_OF_KERAS) or restored.key
             shape = tuple(restored.shape.as_list()) if restored.shape.is_fully_defined() else ()
-            misses.append(Miss(restored.name, name, shape, renameable=False))
+            misses.append(Miss(restored.name, name, shape))
             continue
         try:
             assignments.append(restored.assignment(scaffold, tensor))
@@ -287,7 +287,7 @@ def _assign(
                 )
             )
     taken = {name for a in assignments for piece in a.pieces for name in piece.names}
-    missing = missing_problems(key, spec, misses, taken=taken, not_renamed=())
+    missing = missing_problems(key, spec, misses, taken=taken)
     return assignments, [
         *(replace(problem, remedy=_NAME_THEM) for problem in missing),
         *combined(key, misfits),
