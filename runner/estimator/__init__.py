@@ -22,10 +22,7 @@ __all__ = ["Estimator", *(name for name in dir(_ORIGINAL) if not name.startswith
 
 
 def __getattr__(name: str) -> Any:
-    try:
-        return getattr(_ORIGINAL, name)
-    except AttributeError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(_ORIGINAL, name)
 
 
 def __dir__() -> list[str]:
