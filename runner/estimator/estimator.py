@@ -95,8 +95,7 @@ class Estimator(_ORIGINAL):
         variables = name_variables(tf.compat.v1.global_variables(), {})
         specs = variable_specs(variables, of_the_model(variables, read), policies={}, training=None)
         located, sources = open_sources(self._scaffolds, None)
-        rules: dict[str, Any] = {"collision": self._rules.collision, "expect": self._rules.expect}
-        plan = make_plan(specs, self._scaffolds, located, **rules)
+        rules, scaffolds = self._rules, self._scaffolds
+        plan = make_plan(specs, scaffolds, located, collision=rules.collision, expect=rules.expect)
         tf.compat.v1.logging.info("Warm-starting from %s\n%s", ", ".join(sources), text(plan))
-        readers = {name: source.reader for name, source in sources.items()}
-        return Restorer(plan, variables, readers.__getitem__, verify=self._rules.verify)
+        return Restorer(plan, variables, lambda name: sources[name].reader, verify=rules.verify)

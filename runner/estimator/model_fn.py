@@ -127,15 +127,14 @@ class ModelFnGraph(UserGraph):
         Raises:
           ConfigError: when a target does not fit.
         """
-        config = self.config
         self._model_fn()
 
         def graph(mode: str) -> GraphSpec:
             model = self._model_fn()
             if mode == "export":
-                return _serving_graph(config, model)
+                return _serving_graph(self.config, model)
             build = model.training if mode == "train" else model.evaluation
-            return build(_input_fn(config, mode))
+            return build(_input_fn(self.config, mode))
 
         return graph
 
