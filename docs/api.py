@@ -49,9 +49,7 @@ PAGE: dict[str, tuple[str, ...]] = {
         "runner.CachedSession",
     ),
     "Experiments": (
-        "runner.graph.experiment.Data .*",
-        "runner.graph.experiment.Model",
-        "runner.graph.experiment.PerExample",
+        "runner.graph.contracts.Data .*",
         "runner.GraphSpec",
         "runner.TrainingInput",
     ),

@@ -132,6 +132,19 @@ _DTYPES = {
 }
 
 
+# The libraries whose layouts of layers are known; others, such as mlx, order kernels otherwise.
+_FORMATS = ("pt", "np", "tf", "flax")
+
+
+def _require_known_format(metadata: Mapping[str, str]) -> None:
+    form = metadata.get("format", "pt")
+    if form not in _FORMATS:
+        raise ValueError(
+            f"its format is {form!r}, whose layouts are not known; save its arrays by "
+            "safetensors.numpy.save_file if you know them"
+        )
+
+
 class SafetensorsReader(FileReader):
     """Reads the file at `path`, whose header the library checks, one tensor at a time.
 
@@ -152,7 +165,7 @@ class SafetensorsReader(FileReader):
         with open(self.path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
+            _require_known_format(header.pop("__metadata__", {}))
             for entry in header.values():
                 entry["start"] = 8 + length + entry["data_offsets"][0]
             yield {name: (file, entry) for name, entry in header.items()}

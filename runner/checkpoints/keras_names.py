@@ -80,6 +80,21 @@ def layers_in_order(config: str | bytes) -> dict[str, bool]:
         return {}  # The weights are complete without it.
 
 
+def layer_names(config: Any) -> list[str]:
+    """Returns the names of the layers in a model's configuration, in order, if all differ."""
+    try:
+        names = list(_names_of(json.loads(config)))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return []  # The weights are complete without it.
+    return names if len({*names}) == len(names) else []
+
+
+def _names_of(node: Any) -> Iterator[str]:
+    for layer in node["config"].get("layers", ()):
+        yield str(layer["config"]["name"])
+        yield from _names_of(layer)
+
+
 def _layers_of(node: Any, group: str, *, trains: bool) -> Iterator[tuple[str, bool]]:
     counts: Counter[str] = Counter()
     for layer in node["config"].get("layers", ()):

@@ -14,7 +14,7 @@ from runner.checkpoints.reader import TensorSpec
 
 REMEDY = (
     "write plain weights with that tool, e.g. `model.dequantize()` and then `save_pretrained` in "
-    "transformers, and name their file"
+    "transformers, or save the model before it is quantized, and name that file"
 )
 _FLOAT8 = "float8 with a scale"
 _BITSANDBYTES8, _BITSANDBYTES4 = "bitsandbytes int8", "bitsandbytes 4-bit"

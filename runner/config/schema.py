@@ -80,15 +80,15 @@ class ClusterConfig:
 
 @dataclass
 class DevicesConfig:
-    """Training on several devices of this machine; `devices=2` is short for `devices.count=2`."""
+    """Training on several devices of a machine; `devices=2` is short for `devices.count=2`."""
 
     # A number, `all` GPUs, or a list such as `[0, 2]` or `["gpu:0", "gpu:2"]`. Without a GPU, a
     # number takes as many logical CPU devices, which share the cores.
     count: Any = field(default=1, metadata=choices.DEVICES)
     # What a batch of the data is.
     batch: choices.DeviceBatch = choices.DeviceBatch["global"]
-    # True gives batch-norm layers the statistics of the whole batch. By default each device uses
-    # its own, and those of the first one are saved.
+    # True gives batch-norm layers the statistics of the whole batch, over all devices and tasks. By
+    # default each device uses its own, and those of the first one are saved.
     sync_batch_norm: bool = False
 
 
@@ -115,8 +115,12 @@ class TrackingConfig:
     uri: str | None = "sqlite:///mlflow.db"
     # True also writes TensorBoard event files, to `tensorboard` in the run directory.
     tensorboard: bool = False
-    # True also records system metrics in MLflow, as `system/...`.
-    system_metrics: bool = False
+    # Whether to record the load of the machine in MLflow, as `system/...`. Null does where MLflow
+    # can, from version 3.7.
+    system_metrics: bool | None = None
+    # Whether to draw figures of a run at its end, for MLflow: learning curves, where the weights
+    # came from, proofs. The trials of a sweep have none.
+    figures: bool = True
     # How long a run waits at its end until everything is delivered, in seconds. A sweep waits this
     # long without progress.
     close_seconds: float = field(default=30.0, metadata=choices.GRACE)
@@ -171,7 +175,7 @@ class RunConfig:
     # checkpoints come from have their own directories beside it.
     run_dir: str = field(default="runs/${name}", metadata=choices.RUN_DIR)
     # `_target_` of an object with `train()`, `validation()` and `test()`, and its arguments. Each
-    # returns a `tf.data.Dataset` of batches (`runner.graph.experiment.Data`).
+    # returns a `tf.data.Dataset` of batches (`runner.graph.contracts.Data`).
     data: dict[str, Any] = MISSING
     # `_target_` of a Keras model, or another callable (features, training) -> outputs, and its
     # arguments. Two keys are for the runner: `jit_compile: true` compiles model, loss and gradient
@@ -191,7 +195,7 @@ class RunConfig:
     # Class -> weight of its examples in training; 1 by default.
     class_weight: dict[int, float] = field(default_factory=dict, metadata=_CLASS_WEIGHT)
     # `_target_` of a Keras or `tf.compat.v1.train` optimizer, and its arguments. The default is
-    # `optimizer=adam`; `optimizer=compiled` uses the optimizer of a compiled model. The
+    # Adam for a model that has none; a compiled model keeps its own unless one is named here. The
     # `learning_rate` may be a schedule: `_target_` of a `keras.optimizers.schedules` class or a
     # `tf.compat.v1.train.*_decay` function.
     optimizer: dict[str, Any] = MISSING

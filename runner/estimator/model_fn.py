@@ -16,7 +16,7 @@ from runner.errors import ConfigError
 from runner.graph.built_graph import Features, PredictionGraph
 from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.precision import new_graph
+from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import first_example, named
 from runner.graph.user_graph import UserCalls, UserGraph

@@ -7,7 +7,7 @@
 - `fit_data`: `FitData`, whatever `keras.Model.fit` takes.
 
 A configuration names the four classes as `runner.inputs.CLASS`. They fulfil the contract `Data` of
-`runner.graph.experiment`; this room knows nothing else of a run.
+`runner.graph.contracts`; this room knows nothing else of a run.
 """
 
 from runner.inputs.fit_data import FitData

@@ -1,11 +1,13 @@
-"""Keeps codes of quantized weights from variables that hold numbers."""
+"""Keeps from variables what is not a weight: codes of quantized weights, and parts of weights."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Collection, Iterator, Sequence
 
 from runner.checkpoints.quantization import (
     REMEDY,
+    any_quantization,
     is_code,
     is_narrow,
     is_plain_float,
@@ -14,7 +16,7 @@ from runner.checkpoints.quantization import (
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_read
 from runner.config.schema import ScaffoldConfig
 from runner.config.spelling import yaml
-from runner.errors import PlanError
+from runner.errors import PlanError, Problem
 from runner.restoration.expressions import Expression, Function, Step
 from runner.restoration.variables import VariableSpec
 
@@ -23,8 +25,26 @@ _SCALE = "scale"
 _COMPUTING = ("mean", "sum", "pad", "interpolate")
 
 
+# The end of a tensor's name, the end of the tensor that makes the weight with it, and how.
+_PARTS = (
+    ("_orig", "_mask", "pruned"),
+    ("_orig", "_u", "spectral norm"),
+    ("weight_v", "weight_g", "weight norm"),
+    ("weight_g", "weight_v", "weight norm"),
+    ("weight.original0", "weight.original1", "weight norm"),
+    ("weight.original1", "weight.original0", "weight norm"),
+    ("weight.original", "weight.original", "a parametrization"),
+)
+_MERGE = (
+    "say weight_norm(g, v) in a rule for weight norm; for others save the weight itself with "
+    "PyTorch: prune.remove, remove_spectral_norm or remove_parametrizations"
+)
+_CELL = ("recurrent_kernel", "bias")
+_BASE, _ADAPTER = ".base_layer.", ".lora_"
+
+
 class Codes:
-    """The tensors of a checkpoint that a float variable cannot take as they are.
+    """The tensors of a checkpoint that a variable cannot take as they are.
 
     Integers and floats of 8 bits or less are nearly always codes, whose scales are somewhere else.
     A rule has to say what they stand for: `w | scale(0.01)`. Of integers of more bits it is enough
@@ -33,6 +53,13 @@ class Codes:
 
     def __init__(self, key: str, config: ScaffoldConfig, source: CheckpointSpec) -> None:
         self._key, self._config, self._source = key, config, source
+
+    @functools.cached_property
+    def layout(self) -> str | None:
+        """The layout of quantized weights that the checkpoint has, for other variables too."""
+        tensors = self._source.tensors
+        is_keras = self._source.layers and any(is_narrow(spec.dtype) for spec in tensors.values())
+        return any_quantization(tensors) or ("Keras's `quantize`" if is_keras else None)
 
     def require_none(
         self, variable: VariableSpec, names: Sequence[str], expression: Expression
@@ -46,6 +73,8 @@ class Codes:
             tensor = self._source.find(name)
             if tensor is not None and not is_read(tensor.dtype):
                 raise self._unread(variable, tensor)
+        self._require_whole(variable, names)
+        self._require_known_layout(variable, names)
         steps = {*_steps(expression)}
         if not is_plain_float(variable.tensor.dtype) or _SCALE in steps:
             return
@@ -58,6 +87,52 @@ class Codes:
                 raise self._quantized(variable, stored, layout)
             if tensor is not None and not self._is_computed(tensor.dtype, steps):
                 raise self._unscaled(variable, stored, tensor.dtype)
+
+    def _require_whole(self, variable: VariableSpec, names: Sequence[str]) -> None:
+        """Checks that no tensor is one of several that PyTorch makes a weight of."""
+        for name in names:
+            for end, other, kind in _PARTS:
+                stem = name.removesuffix(end)
+                partner = stem + other
+                if stem == name or (partner in names and partner != name):
+                    continue
+                if self._source.find(name) and self._source.find(partner):
+                    raise PlanError.of(
+                        f"{self._key}: {variable.full_name} takes {name}, which is not the weight",
+                        f"{self._source.path} keeps the weight in parts ({kind})",
+                        _MERGE,
+                    )
+
+    def _require_known_layout(self, variable: VariableSpec, names: Sequence[str]) -> None:
+        """Checks that no tensor is of a layer of CuDNN, which has another order within kernels."""
+        for name in names:
+            module, slash, leaf = name.rpartition("/")
+            parts = (self._source.find(f"{module}{slash}{part}") for part in _CELL)
+            recurrent, bias = parts if leaf in (*_CELL, "kernel") else (None, None)
+            if recurrent is None or bias is None or len(recurrent.shape) != 2:
+                continue
+            if bias.shape == (2 * recurrent.shape[1],):  # Keras's GRU has two rows.
+                raise PlanError.of(
+                    f"{self._key}: {variable.full_name} takes {name}, which is in CuDNN's layout",
+                    f"{self._source.path} has a CuDNNLSTM or CuDNNGRU there: its bias is "
+                    f"{list(bias.shape)}",
+                    "load the weights into an LSTM or GRU with Keras 2, and save them again",
+                )
+
+    def unmerged(self, taken: Collection[str]) -> Iterator[Problem]:
+        """Yields a problem for layers whose weights are taken without the adapters beside them."""
+        layers = {name.partition(_BASE)[0] for name in taken if _BASE in name}
+        left = [
+            name
+            for name in self._source.tensors
+            if name not in taken and name.partition(_ADAPTER)[0] in layers
+        ]
+        if left and layers:
+            yield Problem(
+                f"{self._key}: adapters are left out, such as {left[0]}",
+                f"{self._source.path} keeps the weights of these layers in parts (peft)",
+                "merge them with peft (merge_and_unload), or map them to variables too",
+            )
 
     def _unread(self, variable: VariableSpec, tensor: TensorSpec) -> PlanError:
         new = variable.tensor.dtype

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
+from runner.checkpoints.quantization import REMEDY
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
@@ -78,6 +79,10 @@ def match(
 
 _COUNTED = "layers with names that Keras counts are identified by their places, and it has others"
 _UNTRAINED = "its optimizer has none of it: the variable did not train there"
+_NUMBERED = (
+    "averages are among the numbered variables of its optimizer, which an optimizer of the same "
+    "class with use_ema names if `state` has moving_averages; a rename to optimizer/vars/N does too"
+)
 _OF_OPTIMIZERS = (StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE)
 # Tensors that give a variable, or a part of one, its value if the checkpoint has them all; notes.
 _Candidate: TypeAlias = tuple[VariableSpec, tuple[str, ...], tuple[str, ...]]
@@ -227,6 +232,10 @@ class _Matcher:
         other = f" {wanted!r}" if wanted != variable.full_name else ""
         if not (reason or renamed) and variable.state in _OF_OPTIMIZERS:
             reason = self._source.unnamed_slots or (_UNTRAINED if self._source.layers else "")
+        if self._codes.layout and not renamed and not owner:
+            reason = f"some of its weights are quantized ({self._codes.layout}): {REMEDY}"
+        if averaged and self._source.layers:
+            reason = self._source.unnamed_slots or _NUMBERED
         if self._config.missing is Missing.init or (
             variable.shared_by and not renamed and not self._is_included_by_name(variable)
         ):
@@ -249,6 +258,7 @@ class _Matcher:
         if names:
             for part, rules in self._translator.unused().items():
                 problems += [unused_rule(f"{self._key}.{part}", rule, names) for rule in rules]
+        problems += self._codes.unmerged(self.taken)
         problems += missing_problems(
             self._key,
             self._source,

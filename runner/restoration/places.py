@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from runner.checkpoints.reader import CheckpointSpec
@@ -30,6 +30,7 @@ class WeightsLayout:
       trainable: for each layer that Keras defines, and each other layer's own, the variables that
         train unless it is frozen, in the model's order.
       order: all variables, in the model's order.
+      narrow: the variables, or tensors, of types of 8 bits, as quantized layers have them.
     """
 
     layers: Mapping[str, str]
@@ -37,11 +38,17 @@ class WeightsLayout:
     automatic: frozenset[str] = frozenset()
     trainable: tuple[tuple[str, ...], ...] = ()
     order: tuple[str, ...] = ()
+    narrow: frozenset[str] = frozenset()
     _children: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def path(self, group: str) -> tuple[str, ...]:
         """Returns the names of the layers around a group, outermost first."""
         return tuple(self.layers[prefix] for prefix in _prefixes(group) if prefix in self.layers)
+
+    def numbers(self, group: str) -> dict[str, bool]:
+        """Returns the numbers of a group's variables, and whether they are narrow."""
+        held = self.variables.get(group, {})
+        return {number: name in self.narrow for number, name in held.items()}
 
     def scope(self, group: str) -> str:
         """Returns how the names of a layer's variables begin."""
@@ -93,6 +100,7 @@ class Places:
         self.model, self.file = model, file
         self._stems = _stems(model)
         self._pairs: dict[tuple[str, str], dict[str, str]] = {}
+        self._whole: dict[tuple[str, str], bool] = {}
         self._groups = {
             name: group for group, held in model.variables.items() for name in held.values()
         }
@@ -159,7 +167,7 @@ class Places:
             pairs = self._pairs[part, place] = {
                 name: file[groups[group]][number]
                 for group in groups
-                if model.get(group, {}).keys() == file.get(groups[group], {}).keys()
+                if self.model.numbers(group) == self.file.numbers(groups[group])
                 for number, name in model.get(group, {}).items()
             }
         return pairs
@@ -171,9 +179,12 @@ class Places:
 
     def _are_whole(self, part: str, place: str) -> bool:
         """Whether all variables in a layer of the model and in one of the file are paired."""
-        pairs = self.within(part, place)
-        ours, theirs = {*self.model.names_in(part)}, {*self.file.names_in(place)}
-        return pairs.keys() == ours and {*pairs.values()} == theirs
+        if (part, place) not in self._whole:
+            pairs = self.within(part, place)
+            ours, theirs = {*self.model.names_in(part)}, {*self.file.names_in(place)}
+            is_whole = pairs.keys() == ours and {*pairs.values()} == theirs
+            self._whole[part, place] = is_whole
+        return self._whole[part, place]
 
     def _paired(self, part: str, place: str) -> Iterator[tuple[str, str]]:
         """Yields the groups in two layers that hold the same variables, and the layers' own."""
@@ -244,6 +255,7 @@ class Ordinals:
 
     def __init__(self, model: WeightsLayout, spec: CheckpointSpec) -> None:
         self._model, self._spec, self._stems = model, spec, _stems(model)
+        self._grouped: dict[tuple[bool, str], dict[str, list[str]]] = {}
 
     def place(self, variable: str, name: str) -> str | None:
         """See `Places.place`."""
@@ -251,21 +263,25 @@ class Ordinals:
         key = self._key(inherited)
         if self._model.automatic.isdisjoint(inherited.split("/")):
             return None
-        ours = self._alike(self._model.order, variable.removesuffix(inherited), key)
-        theirs = self._alike(self._spec.order, name.removesuffix(inherited), key)
+        ours = self._alike(variable.removesuffix(inherited), of_file=False).get(key, [])
+        theirs = self._alike(name.removesuffix(inherited), of_file=True).get(key, [])
         paths = {self._spec.order[name][0] for name in theirs}
-        if len(ours) != len(theirs) or len(paths) > 1 < len(theirs):
+        if len(ours) != len(theirs) or len(paths) > 1:
             return ""
-        theirs.sort(key=lambda name: self._spec.order[name][1])
         tensor = self._spec.find(theirs[ours.index(variable)])
         return tensor.name if tensor else ""
 
-    def _alike(self, names: Iterable[str], beginning: str, key: str) -> list[str]:
-        return [
-            name
-            for name in names
-            if name.startswith(beginning) and self._key(name.removeprefix(beginning)) == key
-        ]
+    def _alike(self, beginning: str, *, of_file: bool) -> dict[str, list[str]]:
+        """Returns names without numbers, after a beginning -> the names in their order."""
+        grouped = self._grouped.get((of_file, beginning))
+        if grouped is None:
+            grouped = self._grouped[of_file, beginning] = {}
+            order = self._spec.order
+            names = sorted(order, key=lambda name: order[name]) if of_file else self._model.order
+            for name in names:
+                if name.startswith(beginning):
+                    grouped.setdefault(self._key(name.removeprefix(beginning)), []).append(name)
+        return grouped
 
     def _key(self, name: str) -> str:
         """Returns a name in which parts that Keras may have counted have no number."""

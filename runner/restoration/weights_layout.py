@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.checkpoints.quantization import is_narrow
 from runner.checkpoints.reader import CheckpointSpec
 from runner.internals.keras import automatic_names, saved_groups, trainable_by_layer
 from runner.restoration.file_order import file_order
@@ -73,7 +74,12 @@ def weights_layout(model: Any, variables: Mapping[str, Any]) -> WeightsLayout:
             for held in trainable_by_layer(model)
         ),
         tuple(variables),
+        frozenset(name for name, held in variables.items() if is_narrow(_dtype(held))),
     )
+
+
+def _dtype(variable: Any) -> str:
+    return str(getattr(variable.dtype, "name", variable.dtype))
 
 
 def layers_around(model: Any) -> dict[int, tuple[str, ...]]:
@@ -111,4 +117,5 @@ def _of_file(spec: CheckpointSpec) -> WeightsLayout:
         for group, name in spec.layers.items()
         if group and f"{group}/".partition("/")[0] != OPTIMIZER
     }
-    return WeightsLayout(layers, variables)
+    narrow = frozenset(name for name, held in spec.tensors.items() if is_narrow(held.dtype))
+    return WeightsLayout(layers, variables, narrow=narrow)

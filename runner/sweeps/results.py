@@ -192,8 +192,9 @@ class Results:
     def _draw(self, tracker: Tracker, folder: Path) -> None:
         # Importing Matplotlib takes time that a sweep without figures need not wait for.
         from runner.sweeps import figures
+        from runner.training.figures import Plot, draw
 
-        plots: dict[str, figures.Plot] = {}
+        plots: dict[str, Plot] = {}
         try:
             study = self.study or figures.study_of(self.trials, self.objectives)
         except ImportError as error:
@@ -201,5 +202,5 @@ class Results:
         else:
             plots = figures.study_plots(study, self.objectives)
         plots |= figures.band_plots(self._bands, self.objectives[0], self.settings)
-        for file in figures.draw(plots, folder):
+        for file in draw(plots, folder):
             tracker.log_artifact(file, "figures")

@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from runner.errors import RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
-from runner.graph.epochs import RATE
+from runner.graph.keras_graph import CALLBACKS
+from runner.graph.traces import METRICS
 from runner.graph.variables import CheckpointSaver, saved_as
+from runner.restoration.model_variables import LEARNING_RATE
 from runner.runs.resumption import differences
 from runner.runs.run_directory import RunDirectory
 from runner.training.run import Experiment, OpenedRun
@@ -46,14 +48,12 @@ def require_variables(experiment: Experiment, directory: RunDirectory) -> None:
 
 def _of_callbacks(built: BuiltGraph) -> Mapping[str, tf.Variable]:
     """Returns name -> variable of what a graph has for callbacks alone."""
-    epoch = built.training.epoch if built.training else None
-    if epoch is None:
+    if built.training is None or built.training.callback_state is None:
         return {}
-    refs = {variable.ref() for variable in (epoch.saved, *epoch.variables)}
     return {
         name: variable
         for name, variable in built.variables.items()
-        if name == RATE or variable.ref() in refs
+        if name == CALLBACKS or name.startswith(METRICS) or name.endswith(f"/{LEARNING_RATE}")
     }
 
 
@@ -95,7 +95,7 @@ def saver_of_extension(run: OpenedRun, newest: str) -> tf.compat.v1.train.Saver 
     fresh = {
         name: variable
         for name, variable in added.items()
-        if name not in known or (name == RATE and changed)
+        if name not in known or (name.endswith(f"/{LEARNING_RATE}") and changed)
     }
     saver = run.built.saver
     if not fresh or not isinstance(saver, CheckpointSaver):

@@ -104,11 +104,11 @@ def _layer(node: Node) -> Any:
 
 def build(
     node: Node, rng: random.Random, frozen: frozenset[str] = frozenset()
-) -> tuple[keras.Model, dict[str, str]]:
+) -> tuple[keras.Model, dict[str, Any]]:
     """Builds a model, whose layers are made in a random order.
 
     Returns:
-      The model, and key of a node and number of a variable in its layer -> name of the variable.
+      The model, and key of a node and number of a variable in its layer -> the variable.
     """
     made = [layer for layer in node.layers() if layer.kind != "model"]
     rng.shuffle(made)
@@ -146,3 +146,39 @@ def fill(variables: dict[str, Any], seed: int) -> dict[str, NDArray[Any]]:
         values[key] = rng.uniform(0.5, 2, variables[key].shape).astype(np.float32)
         variables[key].assign(values[key])
     return values
+
+
+def named(node: Node) -> Node:
+    """The same model, in which every layer has a name."""
+    parts = tuple(named(part) for part in node.parts)
+    return replace(node, name=f"n{node.key.replace('.', '_')}", parts=parts)
+
+
+def as_torch(
+    node: Node, variables: dict[str, Any], values: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """The tensors that PyTorch would have for a model's values, by name."""
+    tensors: dict[str, NDArray[Any]] = {}
+    for layer in node.layers():
+        held = [values[key] for key in variables if key.rpartition("/")[0] == layer.key]
+        if layer.kind in ("dense", "einsum"):
+            parts = {"weight": held[0].T, "bias": held[1]}
+        elif layer.kind == "conv":
+            parts = {"weight": held[0].transpose(2, 1, 0), "bias": held[1]}
+        elif layer.kind in ("norm", "batch_norm"):
+            names = ("weight", "bias", "running_mean", "running_var")
+            parts = dict(zip(names, held, strict=False))
+        elif layer.kind == "rnn":
+            # Keras has the gates z, r, n, PyTorch r, z, n.
+            gates = [part.reshape(*part.shape[:-1], 3, WIDTH)[..., [1, 0, 2], :] for part in held]
+            kernel, recurrent, bias = (part.reshape(*part.shape[:-2], -1) for part in gates)
+            parts = {
+                "weight_ih_l0": kernel.T,
+                "weight_hh_l0": recurrent.T,
+                "bias_ih_l0": bias[0],
+                "bias_hh_l0": bias[1],
+            }
+        else:
+            continue
+        tensors |= {f"{layer.name}.{end}": np.ascontiguousarray(p) for end, p in parts.items()}
+    return tensors

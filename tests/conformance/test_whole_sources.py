@@ -143,6 +143,20 @@ def safetensors_with_a_scale(folder: Path) -> tuple[object, str]:
     return folder / "w.safetensors", "w"
 
 
+@case()
+def safetensors_of_pytorch(folder: Path) -> tuple[object, str]:
+    path = folder / "w.safetensors"
+    safetensors.numpy.save_file({"w": VALUE}, path, metadata={"format": "pt", "title": "a net"})
+    return path, "w"
+
+
+@case("its format is 'mlx', whose layouts are not known")
+def safetensors_of_another_library(folder: Path) -> tuple[object, str]:
+    path = folder / "w.safetensors"
+    safetensors.numpy.save_file({"w": VALUE}, path, metadata={"format": "mlx"})
+    return path, "w"
+
+
 @case("lacks 1 of its 1 shards")
 def shards_that_are_not_there(folder: Path) -> tuple[object, str]:
     index = {"weight_map": {"w": "model-00001-of-00001.safetensors"}}
@@ -278,6 +292,36 @@ def hdf5_of_scaled_floats(folder: Path) -> tuple[object, str]:
 @case("/w is packed: it has _FillValue")
 def hdf5_of_masked_floats(folder: Path) -> tuple[object, str]:
     return _hdf5(folder, VALUE, _FillValue=np.float32(0.5))
+
+
+def _keras(folder: Path, **attributes: str) -> tuple[object, str]:
+    with h5py.File(folder / "w.h5", "w") as file:
+        file.attrs.update(layer_names=["a"], **attributes)
+        file.create_group("a").attrs["weight_names"] = ["a/w:0"]
+        file["a/a/w:0"] = VALUE
+    return folder / "w.h5", "a/w"
+
+
+@case()
+def keras_2(folder: Path) -> tuple[object, str]:
+    return _keras(folder, keras_version="2.11.0", backend="tensorflow")
+
+
+@case("Keras 1.2.2 with tensorflow wrote it")
+def keras_1(folder: Path) -> tuple[object, str]:
+    return _keras(folder, keras_version="1.2.2", backend="tensorflow")
+
+
+@case("Keras 2.2.0 with theano wrote it")
+def keras_with_theano(folder: Path) -> tuple[object, str]:
+    return _keras(folder, keras_version="2.2.0", backend="theano")
+
+
+@case("w/kernel, which is in CuDNN's layout")
+def keras_of_cudnn(folder: Path) -> tuple[object, str]:
+    tensors = {"kernel": VALUE, "recurrent_kernel": np.ones((1, 3), "f4"), "bias": np.ones(6, "f4")}
+    np.savez(folder / "w.npz", **{f"w/{name}": value for name, value in tensors.items()})
+    return folder / "w.npz", "w/kernel"
 
 
 # Orbax

@@ -70,5 +70,5 @@ def test_a_run_directory_with_a_secret_in_its_name_is_refused(
 ) -> None:
     outcome = command("run_dir=runs/${data.key}")
     assert outcome.code == 2
-    assert outcome.err.startswith("runner: run_dir is runs/***\n  cause: it holds a secret")
+    assert outcome.err.startswith("runner: run_dir is 'runs/***'\n  cause: it holds a secret")
     assert not list(tmp_path.iterdir())

@@ -182,3 +182,43 @@ def test_models_of_llama_cpp_are_refused(magic: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(magic + bytes(64))
     with pytest.raises(CheckpointError, match=r"a model for llama\.cpp"):
         open_checkpoint(tmp_path / "m.gguf")
+
+
+PARTS: dict[str, tuple[list[str], list[str]]] = {
+    # The tensors, and the rules that take a part of the weight for the weight.
+    "weight norm": (["a.weight_g", "a.weight_v"], ["a.weight_v", "a.weight_g | reshape"]),
+    "weight norm of parametrizations": (
+        [f"a.parametrizations.weight.original{at}" for at in (0, 1)],
+        [f"a.parametrizations.weight.original{at}" for at in (0, 1)],
+    ),
+    "spectral norm": (["a.weight_orig", "a.weight_u", "a.weight_v"], ["a.weight_orig"]),
+    "a parametrization": (
+        ["a.parametrizations.weight.original", "a.parametrizations.weight.0._u"],
+        ["a.parametrizations.weight.original"],
+    ),
+    "pruned": (["a.weight_orig", "a.weight_mask"], ["a.weight_orig"]),
+    "pruned bias": (["a.bias_orig", "a.bias_mask"], ["a.bias_orig"]),
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_part_of_a_weight_is_not_the_weight(kind: str) -> None:
+    tensors, rules = PARTS[kind]
+    for rule in rules:
+        plan = one([variable("w")], scaffold(rules={"w": rule}), checkpoint(*tensors))
+        problem = only(plan)
+        assert "which is not the weight" in problem.state
+        assert "keeps the weight in parts" in problem.cause
+    whole = scaffold(rules={"w": f"weight_norm({tensors[0]}, {tensors[1]})"})
+    if "weight norm" in kind:
+        assert not one([variable("w")], whole, checkpoint(*tensors)).problems
+
+
+def test_a_layer_is_not_taken_without_its_adapter() -> None:
+    names = ("q.base_layer.weight", "q.lora_A.default.weight", "q.lora_B.default.weight")
+    rename = dict(zip(("w", "a", "b"), names, strict=True))
+    source = checkpoint(*names)
+    problem = only(one([variable("w")], scaffold(rename={"w": names[0]}), source))
+    assert problem.state == f"scaffolds.net: adapters are left out, such as {names[1]}"
+    everything = [variable(name) for name in rename]
+    assert not one(everything, scaffold(rename=rename), source).problems

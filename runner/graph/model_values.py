@@ -1,4 +1,4 @@
-"""The model of a run once more, eagerly, with the values of a session: for callbacks."""
+"""The values of a session in the model that its steps were traced from, and back."""
 
 from __future__ import annotations
 
@@ -10,64 +10,50 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.config.schema import RunConfig
-from runner.errors import ConfigError
-from runner.graph.eager_model import build_eager_model, variables_of_run
-from runner.graph.experiment import overrides_steps
-from runner.graph.input_pipeline import TrainingInput
+from runner.internals.tensorflow import free, give
 from runner.restoration.model_variables import LEARNING_RATE
-from runner.system.user_code import calling
+
+# Smaller variables are not worth the trouble.
+_LARGE = 1024
 
 
-def eager_twin(
-    config: RunConfig, source: TrainingInput, variables: Mapping[str, tf.Variable]
-) -> EagerTwin:
-    """Builds the eager twin of the model that trains with a training input."""
-    model: Any = build_eager_model(config, source.element_spec, compiled=True)
-    if not overrides_steps(model):
-        with calling("model", f"{config.model['_target_']} was evaluated eagerly, for callbacks"):
-            # Callbacks read the metrics, which are created when they are used.
-            tf.function(model.test_step, autograph=False).get_concrete_function(source.element_spec)
-    return EagerTwin(model, variables)
-
-
-class EagerTwin:
-    """A model's eager twin, whose variables take the values of a session, and give them back.
+class ModelValues:
+    """Exchanges values between a session and a model outside of it.
 
     Args:
-      model: built again, eagerly.
-      variables: name -> variable of the graph.
+      model: the model.
+      pairs: name -> variable of the session, and the model's, of its optimizers or its metrics.
 
     Attributes:
       model: the model.
-
-    Raises:
-      ConfigError: when a variable of the model is not in the graph.
     """
 
-    def __init__(self, model: keras.Model, variables: Mapping[str, tf.Variable]) -> None:
-        self.model = model
-        eager = variables_of_run(model, variables)
-        missing = sorted(eager.keys() - variables.keys())
-        if missing:
-            raise ConfigError.of(
-                f"callbacks: the model, built again, has {missing[0]}, which the run lacks",
-                "its `_target_` names layers in another way when it is called again",
-                "give the layers names",
-            )
-        self._pairs = {name: (variables[name], variable) for name, variable in eager.items()}
+    def __init__(
+        self, model: keras.Model, pairs: Mapping[str, tuple[tf.Variable, tf.Variable]]
+    ) -> None:
+        self.model, self._pairs = model, dict(pairs)
         # Counters and rates, see `pull`.
         self._light = [
             name
-            for name, (variable, _) in self._pairs.items()
+            for name, (_, variable) in self._pairs.items()
             if name.endswith((LEARNING_RATE, "/iterations")) and variable.shape.rank == 0
         ]
-        # Name -> the value of the session that the twin took.
+        # Name -> the value of the session that the model took.
         self._taken: dict[str, NDArray[Any]] = {}
 
     def forget(self) -> None:
         """Notes that the session has other values."""
         self._taken = {}
+
+    def free(self) -> None:
+        """Frees the values of the model, which the session has, until it takes the session's.
+
+        A session initialises itself with them: it must exist by now.
+        """
+        self.forget()
+        for _, variable in self._pairs.values():
+            if variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating:
+                free(variable)
 
     def pull(self, session: tf.compat.v1.Session, *, weights: bool) -> None:
         """Takes values of the session that it does not have yet: counters and rates, or all."""
@@ -75,7 +61,7 @@ class EagerTwin:
         wanted = [name for name in names if name not in self._taken]
         values = session.run([self._pairs[name][0] for name in wanted]) if wanted else []
         for name, value in zip(wanted, values, strict=True):
-            self._pairs[name][1].assign(value)
+            give(self._pairs[name][1], value)
             self._taken[name] = value
 
     def push(self, session: tf.compat.v1.Session) -> bool:
