@@ -162,20 +162,14 @@ class SeparateEvaluation(Evaluation):
         """Evaluates the weights in a second session."""
         evaluation = self if self.rebuild is None else self.rebuild()
         with temporary_checkpoint(session, self.transfer) as checkpoint:
-            return _floats(evaluation.evaluate_checkpoint(checkpoint, cut))
+            return _floats(evaluation._evaluate_checkpoint(checkpoint, cut))
 
-    def evaluate_checkpoint(
-        self,
-        checkpoint: str | None,
-        cut: Callable[[], bool] = never_cut,
-        config: tf.compat.v1.ConfigProto = PLACED_SOFTLY,
-    ) -> dict[str, Any]:
+    def _evaluate_checkpoint(self, checkpoint: str, cut: Callable[[], bool]) -> dict[str, Any]:
         """Returns the metrics of a checkpoint, evaluated in a new session.
 
         Args:
-          checkpoint: its path; None evaluates the initial values.
+          checkpoint: its path.
           cut: called after each batch; True ends the evaluation without a result.
-          config: of the session, by default with soft placement.
 
         Raises:
           EvaluationCutError: when `cut` returned True.
@@ -185,7 +179,7 @@ class SeparateEvaluation(Evaluation):
         batches = 0
         with self.graph.as_default():
             creator = ChiefSessionCreator(
-                self.scaffold, config=config, checkpoint_filename_with_path=checkpoint
+                self.scaffold, config=PLACED_SOFTLY, checkpoint_filename_with_path=checkpoint
             )
             with self.explaining(), MonitoredSession(creator, [*self.hooks, final]) as session:
                 if self.cardinality is not None:

@@ -78,7 +78,6 @@ def save_model(
     checkpoint: str,
     *,
     serving: ServingGraph,
-    as_text: bool = False,
 ) -> None:
     """Writes a SavedModel of a graph's signatures, with the values of a checkpoint.
 
@@ -87,7 +86,6 @@ def save_model(
       folder: where to write it.
       checkpoint: the prefix of the checkpoint.
       serving: the graph.
-      as_text: whether it is written in text format.
 
     Raises:
       ConfigError: when the checkpoint lacks a variable of the graph.
@@ -111,7 +109,7 @@ def save_model(
         saver=serving.saver,
         strip_default_attrs=True,
     )
-    builder.save(as_text)
+    builder.save()
 
 
 def predictions_of(graph: PredictionGraph, checkpoint: str) -> Iterator[Mapping[str, NDArray[Any]]]:
