@@ -6,6 +6,7 @@
   `splits`: the splits of the data as batches; `keras_steps`: calls a `train_step` or `test_step`
   that the model overrides; `keras_serving`: its forward pass alone; `eager_model`: the model
   outside any graph, with its initial values or a checkpoint's.
+- `given_model`: what tells a model that is handed over from others.
 - `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes.
 - `evaluation`: evaluates a split, in the training session or in another graph and session.
 - `serving`: the signature of an exported model, an example of its input, and its predictions.
