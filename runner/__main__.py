@@ -8,9 +8,10 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,10 +31,11 @@ from runner.config.composition import (
     is_of_composition,
     problem_of,
     register,
-    shipped,
     with_plus_plus,
 )
-from runner.config.masking import mask_of_command
+from runner.config.groups import shipped
+from runner.config.masked_output import hide, masked, masked_output
+from runner.config.masking import Mask
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_from_run_dir, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
@@ -49,7 +51,8 @@ from runner.tracking import start_delivery
 def _job(config: DictConfig) -> float | None:
     job = job_of(HydraConfig.get())
     if job is not None:
-        return run_attempt(job, lambda trial: _run(config, trial))
+        with masked_output():  # Of a process that a launcher has started.
+            return run_attempt(job, lambda trial: _run(config, trial))
     try:
         return _run(config)
     except RunnerError as error:
@@ -70,6 +73,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     sweeps = HydraConfig.get().mode == RunMode.MULTIRUN
     resolved = resolve_trial if sweeps else resolve
     run_config = resolved(validate(config, experiment_names()), os.environ)
+    hide(Mask(run_config.tracking.mask, asdict(run_config)))
     if launches(run_config):
         _launch(run_config)
         return None
@@ -142,6 +146,15 @@ def main() -> int:
     The code is 0 when all is done, 2 for a mistake in the command or configuration, 3 for a plan
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
+    with masked_output():
+        try:
+            return _main()
+        except Exception:  # noqa: BLE001 - printed as Python would, but for the secrets
+            traceback.print_exc()
+            return 1
+
+
+def _main() -> int:
     if "--version" in sys.argv[1:]:
         print(versions())
         return 0
@@ -149,10 +162,10 @@ def main() -> int:
         return _command(_COMMANDS[sys.argv[1]], sys.argv[2:])
     end_with_launcher(os.environ)
     register()
-    sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
         with ending_at_once():
             _job()
     except RunnerError as error:
@@ -211,8 +224,8 @@ def _fail(error: RunnerError) -> int:
         # The process that has started this task reports whether there is a run to continue.
         shown = RunnerError(*(replace(problem, remedy="") for problem in error.problems))
     details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
-    # A message may repeat an override.
-    print(mask_of_command(sys.argv).text(f"runner: {shown}{details}"), file=sys.stderr)
+    # A message may repeat an override, or a value of the configuration.
+    print(masked(f"runner: {shown}{details}"), file=sys.stderr)
     return error.exit_code
 
 

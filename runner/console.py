@@ -18,6 +18,8 @@ from rich.text import Text
 
 # Nothing is folded in plain text.
 WIDEST = 1_000_000
+# Of output that is read by another program, or in a log.
+PIPED = 80
 # Rows above which a table is plain lines.
 _MANY = 1_000
 
@@ -62,11 +64,13 @@ class Listing:
       columns: the headings.
       rows: a cell for each column; a `Text` may have a style.
       numbers: the columns of numbers.
+      width: the width that a table may have; None for that of the console.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Text]]
     numbers: Sequence[str] = ()
+    width: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Renders the table, or two lines a row."""
@@ -81,7 +85,7 @@ class Listing:
         for row in self.rows:
             table.add_row(*(_text(row[index]) for index in used))
         widest = console.measure(table, options=options.update_width(WIDEST)).maximum
-        if widest <= options.max_width:
+        if widest <= (self.width or options.max_width):
             yield table
             return
         yield Text()

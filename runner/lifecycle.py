@@ -12,6 +12,7 @@ from pathlib import Path
 
 from runner.config.choices import Mode, PlanFormat, Resume
 from runner.config.schema import RunConfig
+from runner.console import PIPED
 from runner.errors import PlanError, Problem, RunDirectoryError
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
@@ -148,7 +149,7 @@ def show_plan(experiment: Experiment) -> RestorationPlan:
         if resumed is not None and resumed.has_checkpoint():
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
             screen.line("this is the plan of a fresh start, resume=never:")
-        screen.show(table(plan, full=full), text(plan, full=full))
+        screen.show(table(plan, full=full), text(plan, full=full, width=PIPED))
         for line in placement.lines(plan, full=full) if placement else ():
             screen.line(line)
     if plan.problems:

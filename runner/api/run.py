@@ -19,9 +19,9 @@ from runner.config.composition import (
     command_scope,
     compose_command,
     experiment_names,
-    shipped,
     without_hydra,
 )
+from runner.config.groups import shipped
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import is_from_run_dir, validate

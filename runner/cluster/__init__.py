@@ -1,6 +1,6 @@
 """Trains one model in several processes, on TensorFlow's distributed runtime.
 
-Every process of a cluster is a task with a role, which the configuration names (`cluster.task`):
+Every process of a cluster is a task with a role, which `TF_CONFIG` names:
 
 - `chief`: runs the experiment and leads the others. `Chief` is a `Coordinator`, the seam between a
   run and its cluster. `serve` is a parameter server, which holds variables until it is released.
@@ -12,11 +12,12 @@ They have in common:
 - `channel`: finds out which tasks answer; announcements and metrics that pass through the
   parameter servers.
 - `sessions`: a task's server, and creators of sessions that wait for the tasks they need.
-- `replica`: a task's copy of the graph, the servers of its variables, and the batches it reads.
+- `replica`: a task's graph, the servers of its variables, and the batches it reads.
 
 In mode `collective` there are no parameter servers: every task holds the model.
 
-- `collective`: a task's copy of the graph, whose gradients are summed over all tasks.
+- `collective`: how the tasks follow the chief, which tells them before every step what comes, and
+  take over its values. The sums of a step are those of `runner.graph.step_sums`.
 - `peers`: sessions that begin and end together, and the worker of this mode.
 
 `local` starts the tasks of a cluster on this machine.

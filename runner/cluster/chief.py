@@ -20,6 +20,7 @@ from runner.cluster.local import report_begun
 from runner.cluster.peers import (
     CollectiveChiefSessionCreator,
     EndTogetherHook,
+    StepTogetherHook,
     run_collective_worker,
 )
 from runner.cluster.replica import ClusterReplica
@@ -32,7 +33,7 @@ from runner.cluster.sessions import (
     start_server,
 )
 from runner.cluster.worker import run_worker
-from runner.config.cluster_spec import is_cluster, is_collective, parameter_servers
+from runner.config.cluster_spec import is_cluster, is_collective, parameter_servers, task_of
 from runner.config.masking import Mask
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
@@ -149,8 +150,13 @@ class CollectiveChief(Coordinator):
 
     def hooks(self, run: OpenedRun) -> tuple[list[_Hook], list[_Hook]]:
         """Returns the hooks to run before all others, and those to run after them."""
-        ending = EndTogetherHook(self._creator, self.replica, run.interruption.received)
-        return [ending], [_TasksHook(self._creator.channel, run, self._cluster.grace_secs)]
+        ending = EndTogetherHook(self._creator, run.interruption.received)
+        tasks = _TasksHook(self._creator.channel, run, self._cluster.grace_secs)
+        return [ending], [tasks, StepTogetherHook(self._creator)]
+
+    def share_values(self, run: OpenedRun, session: _Session) -> None:
+        """Gives values of the session that no step has changed to all devices of all tasks."""
+        self._creator.share_values(session)
 
     @contextmanager
     def session_scope(self, run: OpenedRun) -> Iterator[None]:
@@ -235,7 +241,7 @@ def serve(config: RunConfig, screen: Screen) -> None:
     Raises:
       InterruptedRunError: after a signal.
     """
-    index = config.cluster.task.index
+    index = task_of(config.cluster).index
     with Interruption(config.session.grace_seconds).handled() as interruption:
         target = start_server(config)
         only_here = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:{index}"])
@@ -267,4 +273,4 @@ def run_task(config: RunConfig) -> None:
     roles = {PS: serve, WORKER: worker, EVALUATOR: follow_checkpoints}
     # What user code records in these tasks is dropped.
     with CurrentRun(Mask(config.tracking.mask, {})).active():
-        roles[config.cluster.task.type or ""](config, Screen())
+        roles[task_of(config.cluster).type](config, Screen())

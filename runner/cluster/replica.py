@@ -1,15 +1,15 @@
-"""A task's copy of the training graph: places its variables, and selects its batches."""
+"""A task's training graph beside parameter servers: places its variables, selects its batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import tensorflow as tf
 
 from runner.config.choices import Placement
-from runner.config.cluster_spec import replica_index
-from runner.config.schema import CHIEF, PS, ClusterConfig
+from runner.config.cluster_spec import replica_index, task_of
+from runner.config.schema import PS, ClusterConfig
 from runner.graph.replica import Replica, VariablePlacement
 
 # Operations that hold variables; by default lookup tables would be placed on the servers too.
@@ -17,13 +17,13 @@ _VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
 class ClusterReplica(Replica):
-    """The copy of the training graph in one task of a cluster.
+    """The training graph of one task of a cluster with parameter servers.
 
     Args:
       cluster: the resolved configuration. Before the tasks are known the graph is the chief's.
 
     Attributes:
-      count: how many copies there are; each reads separate batches.
+      count: how many tasks train; each reads separate batches.
     """
 
     def __init__(self, cluster: ClusterConfig) -> None:
@@ -33,17 +33,23 @@ class ClusterReplica(Replica):
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Places operations that are added to the default graph in it: variables on the servers."""
-        cluster = self._cluster
+        cluster, task = self._cluster, task_of(self._cluster)
         by_size = cluster.placement is Placement.by_size
         device_of = tf.compat.v1.train.replica_device_setter(
             ps_tasks=cluster.ps,
             ps_device=f"/job:{PS}",
-            worker_device=f"/job:{cluster.task.type or CHIEF}/task:{cluster.task.index}",
+            worker_device=f"/job:{task.type}/task:{task.index}",
             ps_ops=list(_VARIABLES),
             ps_strategy=BySize(cluster.ps) if by_size else None,
         )
         with tf.compat.v1.get_default_graph().device(device_of):
             yield
+
+    def local_scope(self) -> AbstractContextManager[object]:
+        """Places variables of this task alone within."""
+        task = task_of(self._cluster)
+        scope: AbstractContextManager[object] = tf.device(f"/job:{task.type}/task:{task.index}")
+        return scope
 
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement:
         """Returns the devices of the named variables."""
@@ -51,9 +57,9 @@ class ClusterReplica(Replica):
         return VariablePlacement(self._cluster.placement.value, devices)
 
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the batches of this replica, which are every `count`-th.
+        """Returns the batches of this task, which are every `count`-th.
 
-        All replicas must see the same order, so that it is deterministic.
+        All tasks must see the same order, so that it is deterministic.
         """
         if self.count == 1:
             return dataset

@@ -194,7 +194,7 @@ DeviceBatch = Enum(
     {
         # The batch of a step, which the devices divide.
         "global": "global",
-        # The batch of one device: a step takes as many as there are devices.
+        # The batch of one device: a step takes as many as there are devices in all tasks.
         "per_device": "per_device",
     },
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +15,12 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from runner.config.instantiation import CALL, GIVEN
+from runner.config.spelling import quoted
 
 _MAIN = "__main__"
 _PLAIN = (str, int, float, bool, type(None))
+_UNREADABLE = re.compile(r"[^\w.@]", re.ASCII)
+_WORDS = ("nan", "inf", "null", "true", "false")
 
 
 @dataclass
@@ -63,9 +68,9 @@ class FitExperiment:
         for callback in callbacks:
             name = type(callback).__name__
             name += f"_{len(nodes)}" * (name in nodes)
-            self.objects[name] = lambda callback=callback: callback
             self.bound[f"callbacks.{name}"] = "in memory; name its class, and its arguments"
-            nodes[name] = {"_target_": CALL, "function": f"${{python:{name}}}"}
+            reference = self._reference(name, lambda callback=callback: callback)
+            nodes[name] = {"_target_": CALL, "function": reference}
         return nodes
 
     def value(self, key: str, value: Any) -> Any:
@@ -94,6 +99,10 @@ class FitExperiment:
         return {"_target_": CALL, "function": self._reference(name, function), **arguments}
 
     def _reference(self, name: str, value: Any) -> str:
+        # OmegaConf reads no other characters in a reference, and some words as numbers.
+        name = _UNREADABLE.sub("_", name)
+        if name.lower() in _WORDS or not name[:1].isalpha():
+            name = f"_{name}"
         count = sum(known.partition("+")[0] == name for known in self.objects)
         name = f"{name}+{count}" if count else name
         self.objects[name] = value
@@ -105,7 +114,7 @@ class FitExperiment:
         lines = [
             "# @package _global_",
             f"# Written by runner.fit. As conf/experiment/{name}.yaml it runs by",
-            f"#   python -m runner --config-dir conf +experiment={name}",
+            f"#   python -m runner --config-dir conf {shlex.quote(f'+experiment={quoted(name)}')}",
         ]
         if self.bound:
             lines.append("# once another process has these:")

@@ -6,6 +6,7 @@ which `runner.config.reference` makes of them. `--help` shows the first sentence
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -46,30 +47,8 @@ class ClusterMode(Enum):
 
 
 @dataclass
-class AddressesConfig:
-    """The tasks of a cluster by type, each as `host:port`; an evaluator has no address."""
-
-    # The chief, which trains, saves and records; at most one.
-    chief: list[str] = field(default_factory=list)
-    # The other tasks that train.
-    worker: list[str] = field(default_factory=list)
-    # The parameter servers, which hold the variables.
-    ps: list[str] = field(default_factory=list)
-
-
-@dataclass
-class TaskConfig:
-    """The task of the cluster that this process is."""
-
-    # `chief`, `worker`, `ps` or `evaluator`; null if this process is not a task.
-    type: str | None = None
-    # Its position among the tasks of its type, from 0.
-    index: int = 0
-
-
-@dataclass
 class ClusterConfig:
-    """Training in several processes; `TF_CONFIG` can set the addresses and task instead."""
+    """Training in several processes. On several machines `TF_CONFIG` names the tasks."""
 
     # True starts all tasks as processes on this machine.
     local: bool = False
@@ -85,8 +64,6 @@ class ClusterConfig:
     ps: int = field(default=1, metadata=at_least(1))
     # True adds a task that evaluates every checkpoint.
     evaluator: bool = False
-    addresses: AddressesConfig = field(default_factory=AddressesConfig)
-    task: TaskConfig = field(default_factory=TaskConfig)
     # How variables are spread over the parameter servers.
     placement: choices.Placement = choices.Placement.round_robin
     # How long a task waits for others, in seconds: for servers to respond, for the chief to prepare
@@ -103,15 +80,15 @@ class ClusterConfig:
 
 @dataclass
 class DevicesConfig:
-    """Training on several devices of this machine; `devices=2` is short for `devices.count=2`."""
+    """Training on several devices of a machine; `devices=2` is short for `devices.count=2`."""
 
     # A number, `all` GPUs, or a list such as `[0, 2]` or `["gpu:0", "gpu:2"]`. Without a GPU, a
     # number takes as many logical CPU devices, which share the cores.
     count: Any = field(default=1, metadata=choices.DEVICES)
     # What a batch of the data is.
     batch: choices.DeviceBatch = choices.DeviceBatch["global"]
-    # True gives batch-norm layers the statistics of the whole batch. By default each device uses
-    # its own, and those of the first one are saved.
+    # True gives batch-norm layers the statistics of the whole batch, over all devices and tasks. By
+    # default each device uses its own, and those of the first one are saved.
     sync_batch_norm: bool = False
 
 
@@ -138,8 +115,12 @@ class TrackingConfig:
     uri: str | None = "sqlite:///mlflow.db"
     # True also writes TensorBoard event files, to `tensorboard` in the run directory.
     tensorboard: bool = False
-    # True also records system metrics in MLflow, as `system/...`.
-    system_metrics: bool = False
+    # Whether to record the load of the machine in MLflow, as `system/...`. Null does where MLflow
+    # can, from version 3.7.
+    system_metrics: bool | None = None
+    # Whether to draw figures of a run at its end, for MLflow: learning curves, where the weights
+    # came from, proofs. The trials of a sweep have none.
+    figures: bool = True
     # How long a run waits at its end until everything is delivered, in seconds. A sweep waits this
     # long without progress.
     close_seconds: float = field(default=30.0, metadata=choices.GRACE)
@@ -168,6 +149,14 @@ class SweepConfig:
     # A value of the objective; a table lists the steps that the trials took to reach it. Null
     # writes no table.
     threshold: float | None = None
+
+
+_METRICS = choices.rule(lambda metrics: "", "for example {key}={accuracy: accuracy}")
+_CLASS_WEIGHT = choices.rule(
+    lambda weights: "" if all(map(math.isfinite, weights.values())) else "a weight is not finite",
+    "for example {key}={0: 1.0, 1: 3.0}; for several outputs, let the data give (features, labels, "
+    "weights), with weights for every output",
+)
 
 
 @dataclass
@@ -200,11 +189,11 @@ class RunConfig:
     loss_weights: dict[str, float] = field(default_factory=dict)
     # Name -> `_target_` of a callable (labels, outputs) -> values per example or of a class of
     # `keras.metrics`, or a name; or output -> name -> one of these, recorded as `OUTPUT_NAME`.
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict, metadata=_METRICS)
     # Like `metrics`, but weighted by the data's sample weights.
     weighted_metrics: dict[str, Any] = field(default_factory=dict)
     # Class -> weight of its examples in training; 1 by default.
-    class_weight: dict[int, float] = field(default_factory=dict)
+    class_weight: dict[int, float] = field(default_factory=dict, metadata=_CLASS_WEIGHT)
     # `_target_` of a Keras or `tf.compat.v1.train` optimizer, and its arguments. The default is
     # Adam for a model that has none; a compiled model keeps its own unless one is named here. The
     # `learning_rate` may be a schedule: `_target_` of a `keras.optimizers.schedules` class or a

@@ -152,7 +152,7 @@ class EvaluateConfig:
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
 
 
-_SUFFIXES = (".npz", ".jsonl", ".tfrecord")
+_SUFFIXES = (".npz", ".csv")
 
 
 @dataclass
@@ -172,8 +172,8 @@ class PredictConfig:
     data: Any = None
     # Examples in a batch from `predict.file`.
     batch_size: int = field(default=32, metadata=at_least(1))
-    # The file to write: one array for each output (`.npz`), or one line or `tf.train.Example` for
-    # each example. Null writes `predictions-STEP-SPLIT.npz` in the run directory. Nothing is
+    # The file to write: one array for each output (`.npz`), or a table with one line for each
+    # example (`.csv`). Null writes `predictions-STEP-SPLIT.npz` in the run directory. Nothing is
     # overwritten.
     to: str | None = field(
         default=None,

@@ -14,16 +14,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.choices import (
-    SCAFFOLDS,
-    EvaluatedSplit,
-    ExportFormat,
-    Goal,
-    Mode,
-)
+from runner.config.choices import SCAFFOLDS, EvaluatedSplit, ExportFormat, Goal, Mode
 from runner.config.cluster_spec import is_cluster, is_collective
 from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.devices import device_problems, read_devices
+from runner.config.groups import group_of, misplaced
 from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import epoch_count_problems, rule_problems, unknown_key, unresolved
 from runner.config.keys import flatten, unknown_keys
@@ -176,7 +171,9 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     for group in ("hooks", "callbacks", "input_fns"):
         nodes |= {f"{group}.{key}": node for key, node in resolved[group].items()}
     for key, node in nodes.items():
-        if not isinstance(node, Mapping) or "_target_" not in node:
+        if isinstance(node, str) and group_of(key):
+            yield misplaced(key, node)
+        elif not isinstance(node, Mapping) or "_target_" not in node:
             yield _no_target(key)
     loss = resolved["loss"]
     if loss not in (None, "???") and (loss or not user_graph):
@@ -280,20 +277,19 @@ def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator
     """Yields the problems of epochs and of callbacks, which see them."""
     train = resolved["train"]
     kind = next((key for key in ("graph", "model_fn") if resolved[key] is not None), "")
-    clustered = is_cluster(config.cluster)
-    kind = "a cluster" if clustered else kind
+    if is_cluster(config.cluster) and not is_collective(config.cluster):
+        kind = "parameter servers"
     if kind and resolved["callbacks"]:
         yield Problem(
             f"callbacks are set beside {kind}",
-            "a callback works on a Keras model that one process trains",
-            "use hooks, which a cluster's chief runs" if kind == "a cluster" else "use hooks",
+            "a callback works on a Keras model whose steps follow each other",
+            "use hooks, or cluster=collective" if kind == "parameter servers" else "use hooks",
         )
     yield from epoch_count_problems(train, counted=bool(resolved["callbacks"]))
     if train["epochs"] is None or train["steps_per_epoch"] is not None:
         return
     remedy = "set train.steps_per_epoch"
-    # All tasks take each step together there, and with it a whole batch.
-    if kind and not (clustered and is_collective(config.cluster)):
+    if kind:
         cause = f"with {kind} the length of an epoch is not known"
         yield Problem(f"train.epochs is {train['epochs']}", cause, remedy)
     unresolved: Any = OmegaConf.to_container(config, resolve=False)

@@ -50,6 +50,8 @@ class Training:
       source: the training input; None where the graph is the user's.
       shared_state: name of a variable's operation -> names of the operations of the weights that
         share this variable of an optimizer.
+      to_devices: gives the other devices of this task the values of the first one; None where no
+        others have variables.
       values_are_cheap: whether any step may compute `values`, as Keras's `fit` does at every step.
     """
 
@@ -70,6 +72,7 @@ class Training:
     source: TrainingInput | None = None
     shared_state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     values_are_cheap: bool = False
+    to_devices: tf.Operation | None = None
 
     @property
     def loss(self) -> tf.Tensor:

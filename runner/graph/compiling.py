@@ -6,7 +6,7 @@ Where the configuration is silent, the model's own compilation stands.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,16 +14,21 @@ import keras
 import tensorflow as tf
 
 from runner.config.composition import default_optimizer
-from runner.config.instantiation import References, build_target, locate_target
+from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, ranked
+from runner.errors import ConfigError, Problem, UserCodeError, ranked
+from runner.graph.building_optimizers import build_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
-from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
+from runner.graph.step_errors import described
+from runner.graph.traces import operation_name
 from runner.internals.keras import compiled_with
 from runner.system.user_code import calling
 
-_RATE_KEY = "optimizer.learning_rate"
+# The session takes steps in place of these methods of `fit` and `evaluate`.
+_NOT_CALLED = ("make_train_function", "make_test_function")
+METRICS = ("metrics", "weighted_metrics")
+"""The keys that name metrics."""
 # Names that Keras resolves by the shapes of a batch, so that they stay names.
 _BY_SHAPE = {"loss": ("crossentropy", "ce"), "metric": ("accuracy", "acc")}
 
@@ -50,7 +55,9 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
         "optimizer": names_optimizer(config) or not has_optimizer,
         "model.jit_compile": "jit_compile" in config.model,
     }
+    _require_called(model)
     _require_loss(config, model)
+    _require_outputs(config, model)
     _require_weighted(config.loss_weights, config.loss)
     if not any(chosen.values()):
         return list(_notes(config, model))
@@ -68,7 +75,7 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
             "loss_weights": config.loss_weights or None,
         }
     if chosen["metrics"]:
-        for group in ("metrics", "weighted_metrics"):
+        for group in METRICS:
             arguments[group] = _metrics(config, group)
     replaced = [
         f"{name}: from the configuration, instead of the compiled model's own"
@@ -84,89 +91,15 @@ def names_optimizer(config: RunConfig) -> bool:
     return bool(config.optimizer) and config.optimizer != default_optimizer()
 
 
-def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Optimizer:
-    """Builds the configured optimizer; one of TensorFlow 1 becomes one of Keras.
-
-    Raises:
-      ConfigError: when it is no optimizer.
-    """
-    node = config.optimizer
-    if not node:
+def _require_called(model: keras.Model) -> None:
+    """Raises a ConfigError for a model that overrides methods that a run does not call."""
+    overridden = [method for method in _NOT_CALLED if overrides(model, method)]
+    if overridden:
         raise ConfigError.of(
-            "optimizer has no _target_",
-            "the model has none of its own: it is not compiled, or with optimizer=None",
-            "choose one, for example optimizer=adamw",
+            f"model: {type(model).__name__} has a {' and a '.join(overridden)} of its own",
+            "a run makes the function that takes its steps itself",
+            "move what differs to train_step, test_step or compute_loss, which are called",
         )
-    rate = _learning_rate(node, step)
-    target = locate_target("optimizer", node)
-    if isinstance(target, type) and issubclass(target, tf.compat.v1.train.Optimizer):
-        return _tensorflow1_optimizer(node, rate)
-    given = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
-    references = References({"graph": {"global_step": step, "learning_rate": rate}})
-    optimizer = build_target("optimizer", {**node, **given}, references)
-    if isinstance(optimizer, keras.optimizers.Optimizer):
-        return optimizer
-    raise ConfigError.of(
-        f"optimizer: {node['_target_']} is not an optimizer",
-        "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
-        "for example keras.optimizers.AdamW",
-    )
-
-
-def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
-    """Returns the configured learning rate as Keras takes one; None where there is none.
-
-    It is a number, a schedule of Keras, or a function without arguments, to which a function of the
-    global step is made.
-
-    Raises:
-      ConfigError: when it is none of these.
-    """
-    rate = node.get("learning_rate", _default_rate(node))
-    if isinstance(rate, Mapping) and "_target_" in rate:
-        references = References({"graph": {"global_step": step}})
-        rate = build_target(_RATE_KEY, rate, references)
-        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-            return rate
-        if callable(rate):
-            function = rate
-            takes_step = bool(inspect.signature(function).parameters)
-            return partial(_rate_of, function, [step] if takes_step else [])
-    if rate is None or (isinstance(rate, int | float) and not isinstance(rate, bool)):
-        return rate
-    if tf.is_tensor(rate):
-        return float(rate)
-    raise ConfigError.of(
-        f"{_RATE_KEY} is {node.get('learning_rate')!r}",
-        "it is neither a number nor a schedule",
-        "for example 1e-3, or schedule@optimizer.learning_rate=cosine",
-    )
-
-
-def _default_rate(node: Mapping[str, Any]) -> Any:
-    """Returns the default of the target's `learning_rate`; None when it has none."""
-    target = locate_target("optimizer", node)
-    parameter = inspect.signature(target).parameters.get("learning_rate")
-    if parameter is None or parameter.default is inspect.Parameter.empty:
-        return None
-    return parameter.default
-
-
-def _rate_of(function: Callable[..., Any], arguments: Sequence[tf.Variable]) -> tf.Tensor:
-    with calling(_RATE_KEY):
-        return tf.cast(function(*(variable.read_value() for variable in arguments)), tf.float32)
-
-
-def _tensorflow1_optimizer(node: Mapping[str, Any], rate: Any) -> TensorFlow1Optimizer:
-    """Builds an optimizer of TensorFlow 1, whose rate Keras computes."""
-    others = {name: value for name, value in node.items() if name != "learning_rate"}
-
-    def make(current: Any) -> Any:
-        rates = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
-        names = {"graph": {"learning_rate": current}}
-        return build_target("optimizer", {**others, **rates}, References(names))
-
-    return TensorFlow1Optimizer(make, 0.0 if rate is None else rate)
 
 
 def _require_loss(config: RunConfig, model: keras.Model) -> None:
@@ -180,9 +113,55 @@ def _require_loss(config: RunConfig, model: keras.Model) -> None:
         )
 
 
+def _require_outputs(config: RunConfig, model: keras.Model) -> None:
+    """Raises a ConfigError for losses and metrics of outputs that a functional model lacks.
+
+    The outputs of other models are known only in a step.
+    """
+    names, loss = list(getattr(model, "output_names", None) or []), config.loss
+    if not names:
+        return
+    if isinstance(loss, list) and len(loss) != len(names):
+        raise ConfigError.of(
+            f"loss lists {len(loss)} losses, and the model names {len(names)} outputs",
+            "each output has one, in order",
+            "write loss as a mapping from the names of outputs",
+            tuple(names),
+        )
+    by_output = {
+        "loss": loss if _is_by_name(loss) else {},
+        **{
+            group: {
+                name: node for name, node in getattr(config, group).items() if _is_by_name(node)
+            }
+            for group in METRICS
+        },
+    }
+    for key, outputs in by_output.items():
+        for output in outputs:
+            if output not in names:
+                raise ConfigError.of(
+                    f"{key}.{output}: the model has no output {output!r}",
+                    choices=ranked(output, names),
+                )
+    for group in METRICS:
+        if len(names) > 1 and len(by_output[group]) != len(getattr(config, group)):
+            raise ConfigError.of(
+                f"{group} names metrics of no output, and the model has {len(names)} outputs",
+                "as in Keras, each metric belongs to one of several outputs",
+                f"write all as {group}.OUTPUT.NAME",
+                tuple(names),
+            )
+
+
+def _is_by_name(node: Any) -> bool:
+    """Whether a part of the configuration has entries by name, and is no object to build."""
+    return isinstance(node, Mapping) and "_target_" not in node
+
+
 def _require_weighted(weights: Mapping[str, float], losses: Any) -> None:
     """Raises a ConfigError for `loss_weights` of outputs without a loss."""
-    named = losses if isinstance(losses, Mapping) and "_target_" not in losses else {}
+    named = losses if _is_by_name(losses) else {}
     wrong = [name for name in weights if name not in named]
     if wrong:
         raise ConfigError.of(
@@ -199,7 +178,7 @@ def _metrics(config: RunConfig, group: str) -> Any:
     flat = []
     for name, node in getattr(config, group).items():
         key = f"{group}.{name}"
-        if isinstance(node, Mapping) and "_target_" not in node:
+        if _is_by_name(node):
             by_output[name] = [
                 _metric(metric_name, f"{key}.{metric_name}", metric_node)
                 for metric_name, metric_node in node.items()
@@ -217,20 +196,29 @@ def _metrics(config: RunConfig, group: str) -> Any:
 
 def _metric(name: str, key: str, node: Any) -> Any:
     """Returns a metric that reports itself by its name in the configuration."""
+    if name == "loss":
+        raise ConfigError.of(
+            "two metrics are named loss",
+            f"{key} would take the place of the loss, which is recorded by that name",
+            "give the metric another name",
+        )
     metric = resolved("metric", key, node)
     if isinstance(metric, keras.metrics.Metric):
         metric.name = name
         return metric
-    if callable(metric):
-        return keras.metrics.MeanMetricWrapper(metric, name)
-    if metric != name:
-        raise ConfigError.of(
-            f"{key} is {metric}",
-            "Keras chooses the class by the shapes of a batch, and reports it by that name",
-            f"call it {metric}, or name a class such as keras.metrics.SparseCategoricalAccuracy by "
-            "`_target_`",
-        )
-    return metric
+    if metric == name:
+        return metric
+    function = _accuracy if isinstance(metric, str) else named_call(key, metric)
+    return keras.metrics.MeanMetricWrapper(function, name)
+
+
+def _accuracy(labels: Any, outputs: Any) -> Any:
+    """Returns what Keras chooses by the shapes of a batch for `accuracy`, if it is called so."""
+    if outputs.shape[-1] == 1:
+        return keras.metrics.binary_accuracy(labels, outputs)
+    if len(labels.shape) < len(outputs.shape) or labels.shape[-1] == 1:
+        return keras.metrics.sparse_categorical_accuracy(labels, outputs)
+    return keras.metrics.categorical_accuracy(labels, outputs)
 
 
 def resolved(kind: str, key: str, node: Any) -> Any:
@@ -249,12 +237,47 @@ def resolved(kind: str, key: str, node: Any) -> Any:
                 "it would be constructed again for every batch",
                 "delete `_partial_`",
             )
-        return built
+        if kind != "loss":
+            return built
+        _require_mean(key, built)
+        return built if isinstance(built, keras.losses.Loss) else named_call(key, built)
     if isinstance(node, Mapping):
         return {name: resolved(kind, f"{key}.{name}", value) for name, value in node.items()}
     if isinstance(node, list):
         return [resolved(kind, f"{key}.{index}", value) for index, value in enumerate(node)]
     return node
+
+
+def named_call(key: str, function: Any) -> Callable[[Any, Any], tf.Tensor]:
+    """Returns a loss or a metric whose errors, and operations, are named by its key."""
+
+    def called(labels: Any, outputs: Any) -> tf.Tensor:
+        call = f"it was called with labels {described(labels)}, outputs {described(outputs)}"
+        with tf.name_scope(operation_name(key)), calling(key, call):
+            value = function(labels, outputs)
+            if value is None:
+                remedy = "end it with `return`"
+                raise UserCodeError(Problem(f"{key} returned None", "", remedy), "")
+            return value
+
+    called.__name__ = str(getattr(function, "__name__", key))
+    return called
+
+
+def _require_mean(key: str, loss: Any) -> None:
+    """Raises a ConfigError for an object that is no loss of a whole batch."""
+    if isinstance(loss, keras.metrics.Metric):
+        raise ConfigError.of(
+            f"{key}: {type(loss).__name__} is a metric",
+            "its values are of all batches since its reset",
+            "name a class or function of keras.losses",
+        )
+    if isinstance(loss, keras.losses.Loss) and loss.reduction in (None, "none"):
+        raise ConfigError.of(
+            f"{key}: its reduction leaves a value for each example",
+            "a class of keras.losses returns their mean, by default",
+            "delete `reduction` from its arguments",
+        )
 
 
 def _named(kind: str, key: str, name: str) -> Any:

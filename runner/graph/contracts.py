@@ -1,7 +1,4 @@
-"""The contracts of what a configuration's `_target_`s build: data, models, losses and metrics.
-
-Losses and metrics may also be Keras's.
-"""
+"""The contract of the data that a configuration's `_target_` builds, and what models override."""
 
 from __future__ import annotations
 
@@ -11,18 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 import keras
 import tensorflow as tf
 
-# Methods of a Keras model that take the place of the runner's steps if the model overrides them.
-STEPS = ("train_step", "test_step")
-
 
 def overrides(model: keras.Model, method: str) -> bool:
     """Returns whether a model overrides a method of `keras.Model`."""
     return getattr(type(model), method) is not getattr(keras.Model, method)
-
-
-def overrides_steps(model: Any) -> bool:
-    """Returns whether a model overrides `train_step` or `test_step`."""
-    return isinstance(model, keras.Model) and any(overrides(model, step) for step in STEPS)
 
 
 def features_of(batch: Any) -> Any:
@@ -63,32 +52,3 @@ class Sized(Protocol):
 
     def sizes(self) -> Mapping[str, int]:
         """Returns split -> number of examples."""
-
-
-class Model(Protocol):
-    """The model of an experiment, normally a `keras.Model`.
-
-    The runner calls it through `tf.function` inside the graph, so that batch-norm statistics and
-    random state are updated; a plain call in a graph drops those updates.
-
-    `add_loss` and regularisers of a Keras model always count. Where the configuration names no loss
-    or no metrics, the model's own are used: from `compile`, from an overridden `compute_loss` or
-    `compute_metrics`, and metrics that it tracks. An overridden `train_step` or `test_step` is
-    called in place of all of these, see `runner.graph.keras_steps`. Pretrained values come through
-    scaffolds, not from the model's constructor.
-    """
-
-    def __call__(self, features: Any, training: bool) -> Any:
-        """Returns the outputs for a batch of features."""
-
-
-class PerExample(Protocol):
-    """A loss or a metric, for example a function of `keras.losses`, with `_partial_: true`.
-
-    Classes of `keras.losses` and `keras.metrics` are used as `keras.Model.fit` and `evaluate` use
-    them: every pass resets a metric's state, and a training step reports the metric of its own
-    batch. `metrics` leave sample weights out, `weighted_metrics` use them.
-    """
-
-    def __call__(self, labels: Any, outputs: Any) -> tf.Tensor:
-        """Returns values whose first dimension is the batch; the runner averages over all."""

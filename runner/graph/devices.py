@@ -1,4 +1,4 @@
-"""The devices of this machine that a run trains on, and how a step is divided among them."""
+"""The devices of this machine that a run trains on."""
 
 from __future__ import annotations
 
@@ -21,26 +21,21 @@ class Devices:
     """The devices that train a model.
 
     Attributes:
-      names: such as `/gpu:0`; variables, loss and metrics are on the first. Empty, the default,
-        leaves the placement to TensorFlow.
-      synchronized: whether batch-norm layers use the statistics of the whole batch.
-      batches: how many batches of the data make the batch of a step.
+      names: such as `/gpu:0`; the first has the variables that checkpoints hold, and evaluates.
+        Empty, the default, leaves the placement to TensorFlow.
+      takes_batches: whether each takes a batch of the data; otherwise they divide one.
     """
 
     names: tuple[str, ...] = ()
-    synchronized: bool = False
-    batches: int = 1
+    takes_batches: bool = False
 
-    @property
-    def several(self) -> bool:
-        """Whether a batch is divided."""
-        return len(self.names) > 1
-
-    @property
-    def logical_cpus(self) -> int:
-        """The number of CPU devices that a session needs; 0 for TensorFlow's own number."""
+    def prepare(self, config: tf.compat.v1.ConfigProto) -> None:
+        """Adds what a session or a server needs to train on them to its configuration."""
         numbers = [int(name.rpartition(":")[2]) for name in self.names if name.startswith("/cpu")]
-        return max(numbers) + 1 if numbers else 0
+        if numbers:
+            config.device_count["CPU"] = max(numbers) + 1
+        # Sums between GPUs; those between CPUs are TensorFlow's own.
+        config.experimental.collective_nccl = bool(_physical("GPU"))
 
     def scope(self) -> AbstractContextManager[object]:
         """Places new operations on the first device, unless TensorFlow does so by default."""
@@ -54,9 +49,7 @@ def devices_of(config: DevicesConfig) -> Devices:
     Raises:
       ConfigError: when the machine has no such devices.
     """
-    names = _names(config.count)
-    batches = len(names) or 1 if config.batch.value == "per_device" else 1
-    return Devices(names, config.sync_batch_norm, batches)
+    return Devices(_names(config.count), config.batch.value == "per_device")
 
 
 def _names(count: Any) -> tuple[str, ...]:
@@ -77,6 +70,12 @@ def _names(count: Any) -> tuple[str, ...]:
     if twice := [name for name in names if names.count(name) > 1]:
         state = f"devices names {twice[0]} more than once"
         raise ConfigError.of(state, "every device takes a part of a batch", "name it once")
+    if len({name.partition(":")[0] for name in names}) > 1:
+        raise ConfigError.of(
+            f"devices names {' and '.join(names)}",
+            "TensorFlow sums gradients over devices of one kind",
+            "name GPUs alone",
+        )
     return tuple(names)
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -15,28 +14,32 @@ from runner.config.training_schema import OBJECTIVE
 from runner.config.validation import require_objective
 from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
+from runner.graph.batch_norm import replicated_norms
 from runner.graph.built_graph import BuiltGraph, Features, GraphMaker, Training
 from runner.graph.class_weights import weighted_by_class
 from runner.graph.contracts import Sized
+from runner.graph.devices import devices_of
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
 from runner.graph.model_values import ModelValues
 from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
 from runner.graph.program import Program, as_in_fit, load_program
-from runner.graph.replica import Replica
+from runner.graph.replica import Replica, Replicas
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
-from runner.graph.traces import SessionCopy, Trace, tables_of
+from runner.graph.step_sums import StepSums
+from runner.graph.traces import Imported, SessionCopy, Trace, tables_of
 from runner.graph.variables import (
     ROLLBACKS,
     checkpoint_saver,
+    initializer_of,
     keras_slots,
     rollback_count,
     saved_as,
     variable_specs,
 )
-from runner.internals.tensorflow import dataset_in_graph
+from runner.internals.tensorflow import dataset_in_graph, free
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
 from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
@@ -51,27 +54,40 @@ class KerasGraph(GraphMaker):
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
         """Traces the model's steps eagerly, and imports them into a new graph."""
         config = self.config
+        replicas = Replicas(devices_of(config.devices), replica)
         with as_in_fit(config):
             program = load_program(config)
             labelled = needs_labels(program.model)
             batches, length = None, None
             if train:
-                batches, length = training_batches(config, program.data, labelled=labelled)
-                batches = weighted_by_class(batches, config.class_weight)
+                batches, length = training_batches(
+                    config, program.data, labelled=labelled, per_step=replicas.batches
+                )
+                batches = replica.shard(weighted_by_class(batches, config.class_weight))
             evaluated, cardinality = one_pass(split, program.data, labelled=labelled)
             program.build((batches or evaluated).element_spec)
-            steps = KerasSteps(program, length)
+            sums = StepSums(replicas.count) if train and replicas.count > 1 else None
+            # A worker beside parameter servers has metrics of its own, and sees no epoch begin.
+            apart = replica.count > 1
+            steps = KerasSteps(program, None if apart else length, sums)
             # First, because it makes the metrics, which a training step begins by resetting.
             test_trace = steps.test(evaluated.element_spec)
-            train_trace = steps.train(batches.element_spec) if batches is not None else None
-            session = _InSession(program, steps, length, [train_trace, test_trace])
-            with tf.Graph().as_default() as graph, replica.scope():
+            train_trace = None
+            if batches is not None:
+                train_trace = steps.train(replicas.spec(batches.element_spec))
+            if batches is not None and sums is not None:
+                steps.notes += replicas.notes(batches.element_spec, sums.bytes)
+                steps.notes += replicated_norms(program.model, config.devices)
+            session = _InSession(
+                program, steps, replicas, [train_trace, test_trace], saves_metrics=bool(length)
+            )
+            with tf.Graph().as_default() as graph, replica.scope(), replicas.first_scope():
                 tf.compat.v1.set_random_seed(config.seed)
                 training = None
                 session.begin()
                 if batches is not None and train_trace is not None:
                     source = TrainingInput(
-                        dataset_in_graph(replica.shard(batches)),
+                        dataset_in_graph(batches),
                         prefetch=getattr(program.data, "prefetch", True),
                         replicas=replica.count,
                         epoch_length=length,
@@ -79,7 +95,6 @@ class KerasGraph(GraphMaker):
                     training = session.training(source, train_trace)
                 evaluation = session.evaluation(split, evaluated, cardinality, trace=test_trace)
                 return session.built(graph, training, evaluation)
-
 
     def save(self, checkpoint: str, folder: Path) -> None:
         """Writes the forward pass."""
@@ -102,18 +117,22 @@ class _InSession:
     Args:
       program: the program.
       steps: traces its steps.
-      epoch_length: the global steps of an epoch; None without epochs.
+      replicas: the replicas of the training step.
       traces: the traces that the graph will hold; None for those that it lacks.
+      saves_metrics: whether checkpoints hold the metrics, which add up over several steps.
     """
 
     def __init__(
         self,
         program: Program,
         steps: KerasSteps,
-        epoch_length: int | None,
+        replicas: Replicas,
         traces: Collection[Trace | None],
+        *,
+        saves_metrics: bool,
     ) -> None:
         self._program, self._steps, self._config = program, steps, program.config
+        self._replicas = replicas
         self._metrics = program.metric_variables()
         self._reset = steps.reset()
         self._weights = program.weights()
@@ -124,14 +143,28 @@ class _InSession:
             for variable in trace.variables if trace else ():
                 if id(variable) not in known:
                     named[f"program/{variable.name.partition(':')[0]}"] = variable
-        local = set() if epoch_length else set(self._metrics)
+        local = set() if saves_metrics else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
-        self._copy = SessionCopy(
-            named, tables_of(program.model), zeros=self._zeros(), local=local
+        zeros = self._zeros()
+        self._new_copy = partial(
+            SessionCopy,
+            named,
+            tables_of(program.model),
+            zeros=zeros,
+            local=local,
+            local_scope=replicas.replica.local_scope,
         )
-        self._brought = program.brought_along()
-        self._first_values = {name: _initializer_of(variable) for name, variable in named.items()}
+        self._copy = self._new_copy(replica=replicas.here.start)
+        self._shared = program.shared_state()
+        self._initializers = {
+            **{name: initializer_of(variable) for name, variable in named.items()},
+            **initializers(program.model),
+            **{name: f"{OF_MODEL} {digest}" for name, digest in program.brought_along().items()},
+        }
+        program.forget_first_values()
+        for name in zeros:  # The session needs no values of these.
+            free(named[name])
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
@@ -143,18 +176,20 @@ class _InSession:
 
     def training(self, source: TrainingInput, trace: Trace) -> Training:
         """Adds the training step."""
-        config, batches, waited = self._config, [], []
-        for _ in range(config.train.accumulate):
-            with tf.control_dependencies(waited[-1:]):
-                batch, seconds = source.next()
-            batches.append(batch)
-            waited.append(seconds)
-        imported = self._copy.add(trace, batches, name="train")
-        self._errors.add(imported, trace)
-        values, rate, of_epoch = imported.outputs
+        config = self._config
+        imported, waited = self._step(source, trace)
+        copies = [copy for copy, _ in imported]
+        done = tf.group(*[step.done for _, step in imported])
+        values, rate, of_epoch = imported[0][1].outputs
+        if len(imported) > 1:
+            # A step without one of its replicas would wait for it.
+            with tf.control_dependencies([done]):
+                values = {name: tf.identity(value) for name, value in values.items()}
         step = tf.compat.v1.train.get_global_step()
-        with tf.control_dependencies([imported.done]):
-            train_op = step.assign_add(1, read_value=False)
+        with tf.control_dependencies([done]):
+            counted = [step.assign_add(1, read_value=False)]
+            counted += [copy.step.assign_add(1, read_value=False) for copy in copies[1:]]
+            train_op = tf.group(*counted)
         with tf.control_dependencies([train_op]):
             after = tf.identity(step.read_value())
         averages = self._averages()
@@ -173,10 +208,48 @@ class _InSession:
             averages=averages,
             epoch_length=source.epoch_length,
             callback_state=_callback_state() if config.callbacks else None,
-            shared_state=dict(self._shared_state()),
+            shared_state=self._shared_state(),
             values_are_cheap=True,
             source=source,
+            to_devices=tf.group(
+                *[initializer for copy in copies[1:] for initializer in copy.initializers()]
+            ),
         )
+
+    def _step(
+        self, source: TrainingInput, trace: Trace
+    ) -> tuple[list[tuple[SessionCopy, Imported]], list[tf.Tensor]]:
+        """Adds the step of every replica of this task.
+
+        Returns the copies and their steps, and how long the step waits for each batch.
+        """
+        replicas, waited = self._replicas, list[tf.Tensor]()
+        parts: list[list[tuple[Any, tf.Tensor]]] = []
+        for _ in range(self._config.train.accumulate):
+            batches = []
+            for _ in range(replicas.batches):
+                with tf.control_dependencies(waited[-1:]):
+                    batch, seconds = source.next()
+                batches.append(batch)
+                waited.append(seconds)
+            parts.append(
+                [(batches[0], None)] if replicas.count == 1 else [*replicas.parts(batches)]
+            )
+        imported: list[tuple[SessionCopy, Imported]] = []
+        for index, own in zip(replicas.here, zip(*parts, strict=True), strict=True):
+            arguments: list[Any] = [[part for part, _ in own]]
+            if replicas.count > 1:
+                arguments += [[share for _, share in own], tf.constant(index, tf.int32)]
+            copy, name = self._copy, "train"
+            with replicas.scope(index):
+                if imported:
+                    copy = self._new_copy(replica=index, first=self._copy)
+                    copy.count_steps(self._program.step, tf.compat.v1.train.get_global_step())
+                    name = f"train/replica_{index}"
+                step = copy.add(trace, arguments, name=name)
+            self._errors.add(step, trace)
+            imported.append((copy, step))
+        return imported, waited
 
     def evaluation(
         self, split: str, batches: tf.data.Dataset, cardinality: int | None, *, trace: Trace | None
@@ -193,15 +266,11 @@ class _InSession:
             leaves = tf.nest.flatten(batch, expand_composites=True)
             imported = self._copy.add(trace, batch, name=split, apart=copies, after=leaves)
             self._errors.add(imported, trace)
-            values = imported.outputs
+            with tf.control_dependencies([imported.done]):
+                values = tf.nest.map_structure(tf.identity, imported.outputs)
             begin.append(self._copy.add(self._reset, name=f"{split}/reset", apart=copies).done)
         evaluation = InGraphEvaluation(
-            split,
-            tf.group(*begin),
-            sums={},
-            counts={},
-            cardinality=None if cardinality is None else tf.constant(cardinality, tf.int64),
-            logs=values,
+            split, tf.group(*begin), logs=values, cardinality=cardinality
         )
         if evaluation.metrics:
             objective = self._config.train.objective
@@ -238,7 +307,7 @@ class _InSession:
                 {name: self._steps.trainable[name] for name in model_variables},
                 policies=self._steps.scaffolds,
                 training=training,
-                initializers=self._initializers(),
+                initializers=self._initializers,
                 facts=layer_facts(model),
             ),
             training=training,
@@ -296,14 +365,6 @@ class _InSession:
         held = self._copy.variables
         return {id(variable): held[name] for name, variable in eager.items() if name in held}
 
-    def _initializers(self) -> dict[str, str]:
-        """Returns name -> how a variable gets its first value."""
-        return {
-            **self._first_values,
-            **initializers(self._program.model),
-            **{name: f"{OF_MODEL} {digest}" for name, digest in self._brought.items()},
-        }
-
     def _zeros(self) -> set[str]:
         """Returns the names of slots that are zero, which the session need not be given."""
         return {
@@ -320,28 +381,14 @@ class _InSession:
         }
         return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
-    def _shared_state(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields the operation of an optimizer's counter, and those of the variables it trains."""
-        trained = {
-            name: variable
-            for name, variable in self._copy.variables.items()
-            if name in self._weights and self._steps.trainable[name]
-            and name not in self._steps.frozen
+    def _shared_state(self) -> dict[str, tuple[str, ...]]:
+        """Returns operation of an optimizer's counter -> those of the weights that it trains."""
+        held = self._copy.variables
+        return {
+            held[name].op.name: tuple(held[weight].op.name for weight in weights)
+            for name, weights in self._shared.items()
+            if name in held and not self._copy.is_local(name)
         }
-        for name, variable in self._copy.variables.items():
-            if name in self._optimizer and not self._copy.is_local(name):
-                owner = any(name.startswith(f"{weight}/") for weight in self._weights)
-                if not owner:
-                    yield variable.op.name, tuple(each.op.name for each in trained.values())
-
-
-def _initializer_of(variable: tf.Variable) -> str:
-    """Returns the name of an initializer that gives a variable its value; of a random one "Random"."""
-    value = np.ravel(variable.numpy())
-    if value.dtype.kind not in "biuf" or not value.size or (value != value[0]).any():
-        return "Random"
-    number = float(value[0])
-    return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")
 
 
 def _callback_state() -> tf.Variable:

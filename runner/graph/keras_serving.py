@@ -13,9 +13,9 @@ from runner.config.schema import RunConfig
 from runner.graph.built_graph import Features
 from runner.graph.contracts import features_of
 from runner.graph.evaluation import require_end
-from runner.graph.program import described
 from runner.graph.serving import ENDPOINT, SIGNATURE, named
 from runner.graph.splits import build_data, data_to_predict, one_pass
+from runner.graph.step_errors import described
 from runner.graph.trained_model import trained_model
 from runner.internals.keras import layers_of
 from runner.restoration.model_variables import keras_variables
@@ -92,7 +92,6 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
                 setattr(holder, parent, tf.Module())
             holder = getattr(holder, parent)
         setattr(holder, last, variable.value)
-    root.metrics = list(model.metrics_variables)
     root.tables = [
         item
         for layer in layers_of(model)
@@ -104,4 +103,7 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
         names[id(leaf)]: tf.TensorSpec(leaf.shape, leaf.dtype, names[id(leaf)]) for leaf in leaves
     }
     signature = tf.function(by_name, autograph=False).get_concrete_function(**arguments)
+    held = {id(variable) for variable in root.variables}
+    # Of layers that count or measure when they are called.
+    root.others = [each for each in signature.variables if id(each) not in held]
     tf.saved_model.save(root, str(folder), signatures={SIGNATURE: signature, ENDPOINT: signature})

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
 from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
-from runner.graph.batch_norm import frozen_norms, statistics_notes
-from runner.graph.compiling import names_optimizer
+from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
+from runner.graph.compiling import METRICS, names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
-from runner.graph.program import Program, described
-from runner.graph.run_optimizer import Combine, RunOptimizer, TrainingPolicy, accumulated
-from runner.graph.traces import Trace, values_are_unknown
-from runner.internals.keras import compiled_parts
+from runner.graph.program import Program
+from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
+from runner.graph.step_errors import described, naming_calls, values_are_unknown
+from runner.graph.step_sums import StepSums
+from runner.graph.traces import Trace
+from runner.internals.keras import compiled_parts, compiled_with
 from runner.restoration.model_variables import addresses, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
@@ -34,7 +37,7 @@ class KerasSteps:
       program: the program, built.
       epoch_length: the global steps of an epoch, at whose begin metrics are reset; None resets them
         before every step.
-      combine: combines the gradients of replicas; None where there is one.
+      sums: the sums over replicas; None where there is one.
 
     Attributes:
       scaffolds: name of a variable -> the scaffold that owns it, whose settings decide how it
@@ -45,10 +48,10 @@ class KerasSteps:
     """
 
     def __init__(
-        self, program: Program, epoch_length: int | None, combine: Combine | None = None
+        self, program: Program, epoch_length: int | None, sums: StepSums | None = None
     ) -> None:
         self._program, self._config, self._model = program, program.config, program.model
-        self._epoch_length = epoch_length
+        self._epoch_length, self._sums = epoch_length, sums
         self.scaffolds = _owners(program)
         self.trainable = which_train(self._model, program.weights())
         self.notes = [*program.notes, *self._freeze()]
@@ -61,7 +64,7 @@ class KerasSteps:
                 program.step,
                 self._policies(),
                 rate_scale=self.scale,
-                combine=combine,
+                sums=sums,
             )
             for _, optimizer in optimizers_of(self._model)
         ]
@@ -69,9 +72,10 @@ class KerasSteps:
     def train(self, spec: Any) -> Trace:
         """Traces the training step of batches of `spec`.
 
-        Its outputs are the metrics by name, float32 scalars; the learning rate, which is None for a
-        model with several optimizers; and the metrics of the epoch so far, None if they are the
-        same.
+        Its arguments are the batches that it accumulates; for replicas also this replica's shares
+        of their examples, float64, and its index, int32. Its outputs are the metrics by name,
+        float32 scalars; the learning rate, which is None for a model with several optimizers; and
+        the metrics of the epoch so far, None if they are the same.
 
         Raises:
           ConfigError: when nothing is left to train, or the step returns no metrics.
@@ -82,27 +86,40 @@ class KerasSteps:
         self._set_up_optimizers()
         named = self._named("train_step")
 
-        def step(*batches: Any) -> Any:
+        def step(batches: Any, shares: Any = (), index: Any = None) -> Any:
+            if sums is not None:
+                sums.begin(shares[0], index)
             self._begin_metrics()
             rate = self._learning_rate()
             with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
-                if config.train.accumulate > 1:
-                    logs = accumulated(model.train_step, batches, self._optimizers)
+                if count > 1:
+                    logs = accumulated(
+                        model.train_step, batches, self._optimizers, sums=sums, shares=shares
+                    )
                 else:
                     logs = model.train_step(batches[0])
-            return dict(_scalars(logs, named)), rate, self._of_epoch(logs, named)
+            values = self._scalars(logs, named)
+            if sums is not None:
+                sums.share = shares[-1]
+                values = sums.of_values(values)
+                sums.finish_metrics()
+                return values, rate, None
+            return values, rate, self._of_epoch(logs, named)
 
-        arguments = described(spec)
-        with ExitStack() as stack:
+        arguments, count, sums = described(spec), config.train.accumulate, self._sums
+        self._require_means()
+        specs = [[spec] * count]
+        if sums is not None:
+            specs += [[tf.TensorSpec([], tf.float64)] * count, tf.TensorSpec([], tf.int32)]
+        with ExitStack() as stack, naming_calls(model):
             for optimizer in self._optimizers:
                 stack.enter_context(optimizer.installed())
             known = -1
             # Metrics that are made only in the step were not there yet to be reset at its begin.
             while known != len(self._program.metric_variables()):
                 known = len(self._program.metric_variables())
-                trace = Trace(
-                    step, *[spec] * config.train.accumulate, jit_compile=bool(model.jit_compile)
-                )
+                with self._summing():
+                    trace = Trace(step, *specs, jit_compile=self._is_compiled())
         model.reset_metrics()
         self._require_effect(named)
         if not trace.outputs[0]:
@@ -131,10 +148,11 @@ class KerasSteps:
         def step(batch: Any) -> Any:
             with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
                 logs = model.test_step(batch)
-            return self._of_epoch(logs, named) or dict(_scalars(logs, named))
+            return self._of_epoch(logs, named) or self._scalars(logs, named)
 
         arguments = described(spec)
-        trace = Trace(step, spec, jit_compile=bool(model.jit_compile))
+        with naming_calls(model):
+            trace = Trace(step, spec, jit_compile=bool(model.jit_compile))
         model.reset_metrics()
         return trace
 
@@ -162,7 +180,7 @@ class KerasSteps:
             return None  # What `compile` was given, and the step has not used.
         results = self._model.get_metrics_result()
         is_same = isinstance(logs, Mapping) and set(logs) == set(results)
-        return dict(_scalars(results, step)) if is_same else None
+        return self._scalars(results, step) if is_same else None
 
     def _set_up_optimizers(self) -> None:
         if self._config.train.ema_decay is not None:
@@ -172,8 +190,39 @@ class KerasSteps:
         if not self._program.takes_steps and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
 
+    @contextmanager
+    def _summing(self) -> Iterator[None]:
+        """Sums metrics over the replicas within, and the statistics of a batch where asked for."""
+        if self._sums is None:
+            yield
+            return
+        always = self._config.devices.sync_batch_norm
+        with (
+            self._sums.of_metrics(self._program.metrics()),
+            synchronized_norms(self._sums, always=always),
+        ):
+            yield
+
+    def _require_means(self) -> None:
+        """Raises a ConfigError for a loss that is a sum over examples, where there are replicas."""
+        losses = keras.tree.flatten(compiled_with(self._model).get("loss"))
+        if self._sums is not None and any(
+            getattr(each, "reduction", "") == "sum" for each in losses
+        ):
+            raise ConfigError.of(
+                "a loss has the reduction 'sum', and several devices or tasks train",
+                "each adds the gradient of the mean over its examples, weighted by their number",
+                "reduction=sum_over_batch_size, with a learning rate times the size of a batch",
+            )
+
+    def _is_compiled(self) -> bool:
+        """Whether XLA compiles a training step, which it does for one device."""
+        if self._model.jit_compile and self._sums is not None:
+            self.notes.append("jit_compile: no effect, because XLA compiles for one device")
+        return bool(self._model.jit_compile) and self._sums is None
+
     def _require_effect(self, step: str) -> None:
-        """Raises a ConfigError for keys that the step of the model's own has left without effect."""
+        """Raises a ConfigError for keys that a step of the model's own leaves without effect."""
         config, model = self._config, self._model
         losses, metrics = compiled_parts(model)
         applied = [each for each in self._optimizers if each.applied]
@@ -214,8 +263,32 @@ class KerasSteps:
     def _learning_rate(self) -> tf.Tensor | None:
         if len(self._optimizers) != 1:
             return None
+        if not getattr(self._optimizers[0].optimizer, "has_rate", True):
+            return None
         rate = tf.cast(self._optimizers[0].optimizer.learning_rate, tf.float32)
         return rate if self.scale is None else rate * self.scale
+
+    def _scalars(self, logs: Any, step: str) -> dict[str, tf.Tensor]:
+        """Returns the scalars among what a step returns, by name.
+
+        Raises:
+          ConfigError: when a value is no number, or a metric of the configuration no scalar.
+        """
+        scalars = {}
+        for name, tensor in _tensors(logs, step):
+            keys = [f"{group}.{name}" for group in METRICS if name in getattr(self._config, group)]
+            if tensor.shape.rank and keys:
+                raise ConfigError.of(
+                    f"{keys[0]}: {name} has the shape {tensor.shape}",
+                    "only a scalar is recorded and compared",
+                    "reduce it: keras.metrics.F1Score takes `average: macro`, for example",
+                )
+            if tensor.shape.num_elements() == 1:  # As in the logs of `fit`.
+                scalars[name] = tf.cast(tf.reshape(tensor, []), tf.float32)
+            else:
+                note = f"{name}: not recorded, because it has the shape {tensor.shape}"
+                self.notes += [note] if note not in self.notes else []
+        return scalars
 
     def _named(self, method: str) -> str:
         return f"{self._config.model['_target_']}.{method}"
@@ -276,11 +349,11 @@ def _owners(program: Program) -> dict[str, ScaffoldConfig]:
     return {name: config.scaffolds[claims[name][0]] for name in claims}
 
 
-def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
+def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
     """Yields what a step returns, as Keras logs it: `{"loss": 0.5}`, or a mapping of mappings."""
     for name, value in logs.items() if isinstance(logs, Mapping) else ():
         if isinstance(value, Mapping):
-            yield from _scalars(value, step)
+            yield from _tensors(value, step)
             continue
         try:
             tensor = tf.convert_to_tensor(value)
@@ -292,5 +365,4 @@ def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
                 f"it is of type {type(value).__name__}",
                 "return numbers and tensors, and of a metric its result()",
             )
-        if tensor.shape.rank == 0:
-            yield name, tf.cast(tensor, tf.float32)
+        yield name, tensor

@@ -10,7 +10,11 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.internals.tensorflow import free, give
 from runner.restoration.model_variables import LEARNING_RATE
+
+# Smaller variables are not worth the trouble.
+_LARGE = 1024
 
 
 class ModelValues:
@@ -41,13 +45,23 @@ class ModelValues:
         """Notes that the session has other values."""
         self._taken = {}
 
+    def free(self) -> None:
+        """Frees the values of the model, which the session has, until it takes the session's.
+
+        A session initialises itself with them: it must exist by now.
+        """
+        self.forget()
+        for _, variable in self._pairs.values():
+            if variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating:
+                free(variable)
+
     def pull(self, session: tf.compat.v1.Session, *, weights: bool) -> None:
         """Takes values of the session that it does not have yet: counters and rates, or all."""
         names = self._pairs if weights else self._light
         wanted = [name for name in names if name not in self._taken]
         values = session.run([self._pairs[name][0] for name in wanted]) if wanted else []
         for name, value in zip(wanted, values, strict=True):
-            self._pairs[name][1].assign(value)
+            give(self._pairs[name][1], value)
             self._taken[name] = value
 
     def push(self, session: tf.compat.v1.Session) -> bool:

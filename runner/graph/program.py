@@ -19,15 +19,16 @@ from runner.graph.compiling import compile_model
 from runner.graph.contracts import Data, features_of, overrides
 from runner.graph.optimizer_state import kind_of, named_state, optimizers_of
 from runner.graph.splits import build_data
-from runner.graph.traces import array_of_tensor, values_are_unknown
-from runner.internals.keras import layers_of, metrics_of, restored_names
+from runner.graph.step_errors import described, values_are_unknown
+from runner.graph.traces import METRICS, array_of_tensor
+from runner.internals.keras import layers_of, metrics_of, restored_names, trained_by
 from runner.internals.tensorflow import restored_seed
-from runner.restoration.reading import checksum
 from runner.restoration.model_variables import keras_variables, tensorflow_variable
+from runner.restoration.reading import checksum
 from runner.system.user_code import calling, unchanged_random_states
 
-METRICS = "metrics/"
-"""The begin of the names of the variables of metrics."""
+# In place of the name of a slot's variable.
+_OWNED = "?"
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def as_in_fit(config: RunConfig) -> Iterator[None]:
     with unchanged_random_states(), restored_names(), restored_seed(), ExitStack() as stack:
         keras.utils.clear_session()
         keras.utils.set_random_seed(config.seed)
-        keras.config.set_dtype_policy(config.model.get("dtype_policy", policy))
+        keras.config.set_dtype_policy(config.model.get("dtype_policy", "float32"))
         stack.callback(keras.config.set_dtype_policy, policy)
         yield
 
@@ -168,17 +169,41 @@ class Program:
             state.update((name, each) for each, name in named_state(optimizer, prefix, owner))
         return state
 
+    def forget_first_values(self) -> None:
+        """Lets go of the values that variables were created with, which use their memory."""
+        self._created.clear()
+
+    def shared_state(self) -> dict[str, tuple[str, ...]]:
+        """Returns name of what an optimizer keeps once -> names of the weights that it trains."""
+        names = {id(variable): name for name, variable in self.weights().items()}
+        shared: dict[str, tuple[str, ...]] = {}
+        for attribute, optimizer in optimizers_of(self.model):
+            trained = [
+                names[id(tensorflow_variable(variable))]
+                for variable in (trained_by(optimizer) if optimizer.built else ())
+                if id(tensorflow_variable(variable)) in names
+            ]
+            prefix = attribute if self.takes_steps else kind_of(optimizer)
+            for _, name in named_state(optimizer, prefix, lambda variable: _OWNED):
+                if not name.startswith(_OWNED):
+                    shared[name] = tuple(trained)
+        return shared
+
     def metric_variables(self) -> dict[str, tf.Variable]:
         """Returns name -> variable of the metrics of the model and of its parts."""
         named: dict[str, tf.Variable] = {}
-        for part in layers_of(self.model):
-            for metric in metrics_of(part) if isinstance(part, keras.Model) else ():
-                for variable in metric.variables:
-                    if not any(variable.value is known for known in named.values()):
-                        named[_unused(f"{METRICS}{metric.name}/{variable.name}", named)] = (
-                            variable.value
-                        )
+        for metric in self.metrics():
+            for variable in metric.variables:
+                if not any(variable.value is known for known in named.values()):
+                    named[_unused(f"{METRICS}{metric.name}/{variable.name}", named)] = (
+                        variable.value
+                    )
         return named
+
+    def metrics(self) -> list[keras.Metric]:
+        """Returns the metrics of the model and of its parts."""
+        parts = [part for part in layers_of(self.model) if isinstance(part, keras.Model)]
+        return [metric for part in parts for metric in metrics_of(part)]
 
     def brought_along(self) -> dict[str, str]:
         """Returns name -> digest of weights whose values are not those of their initializers.
@@ -222,16 +247,3 @@ def _unchanged(variable: tf.Variable, first: tf.Tensor | None) -> bool:
     now, then = array_of_tensor(variable.read_value()), array_of_tensor(first)
     same_memory = now.ctypes.data == then.ctypes.data
     return same_memory or now.tobytes() == then.tobytes()
-
-
-def described(value: Any) -> str:
-    """Describes the types and shapes of nested specs or tensors, e.g. `float32 [None, 8]`."""
-
-    def describe(tensor: Any) -> str:
-        if not hasattr(tensor, "dtype"):
-            return str(tensor)
-        shape = tensor.shape
-        return f"{tensor.dtype.name} {shape if shape.rank is None else shape.as_list()}"
-
-    text: Any = tf.nest.map_structure(describe, value)
-    return str(text).replace("'", "")

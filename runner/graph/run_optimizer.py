@@ -1,7 +1,7 @@
 """What a run adds to a Keras optimizer, before Keras traces a step that uses it.
 
 The methods `apply` and `update_step`, which every step of Keras or of one's own ends in, are
-wrapped on the instance: gradients are accumulated, combined over replicas and clipped, and each
+wrapped on the instance: gradients are accumulated, summed over replicas and clipped, and each
 variable has a learning rate of its own. The optimizer computes everything else, as in `fit`.
 """
 
@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from runner.config.schema import ClipConfig, RunConfig
 from runner.errors import ConfigError
+from runner.graph.step_sums import StepSums
 from runner.internals.keras import WEIGHT_DECAY, trained_by
 from runner.restoration.model_variables import tensorflow_variable
-
-# Takes the gradients of a step, in the order of the optimizer's variables, and returns others.
-Combine: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+from runner.system.user_code import calling
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class RunOptimizer:
       step: the global step.
       policies: `id` of a TensorFlow variable -> its policy; others have the default.
       rate_scale: multiplies every learning rate; None does not.
-      combine: combines the gradients of replicas; None where there is one.
+      sums: sums the gradients of replicas; None where there is one.
 
     Attributes:
       applied: whether a traced step has applied gradients with it.
@@ -60,7 +59,7 @@ class RunOptimizer:
     step: tf.Variable
     policies: Mapping[int, TrainingPolicy]
     rate_scale: tf.Variable | None = None
-    combine: Combine | None = None
+    sums: StepSums | None = None
     applied: bool = field(default=False, init=False)
     _collected: list[Sequence[Any]] | None = field(default=None, init=False)
     _applied_to: Sequence[Any] = field(default=(), init=False)
@@ -75,10 +74,10 @@ class RunOptimizer:
         optimizer = self.optimizer
         # The one within a LossScaleOptimizer gets gradients of the loss itself.
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        wrapped = []
+        wrapped: list[tuple[Any, str, Callable[..., None]]] = []
         if any(vars(self.config.train.clip).values()):
             wrapped.append((inner, "apply", self._apply_clipped))
-        wrapped.append((optimizer, "apply", self._apply_combined))
+        wrapped.append((optimizer, "apply", self._apply_summed))
         if self.rate_scale is not None or any(
             policy != TrainingPolicy() for policy in self.policies.values()
         ):
@@ -120,6 +119,13 @@ class RunOptimizer:
         inner.use_ema, inner.ema_momentum, inner.ema_overwrite_frequency = True, decay, None
 
     def _require_rate(self, inner: Any) -> None:
+        if not getattr(inner, "has_rate", True):
+            raise ConfigError.of(
+                "learning_rate_multiplier, freeze_until_step or a rollback is set, and there is no "
+                "optimizer.learning_rate",
+                "they multiply the learning rate",
+                "name an optimizer that has it, or delete them",
+            )
         freezes = any(policy.freeze_until_step for policy in self.policies.values())
         if freezes and isinstance(inner, keras.optimizers.Ftrl):
             raise ConfigError.of(
@@ -128,22 +134,23 @@ class RunOptimizer:
                 "use another optimizer, or trainable=false and a second run that starts from this",
             )
 
-    def _apply_combined(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
+    def _apply_summed(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
         self.applied = True
         if self._collected is not None:
             self._applied_to = trainable_variables or trained_by(self.optimizer)
-            self._collected.append(list(grads))
+            gradients = list(grads)
+            self._collected.append(self.sums.weighted(gradients) if self.sums else gradients)
             return
-        if self.combine is not None:
-            grads = self.combine(list(grads))
-        original(grads, trainable_variables)
+        if self.sums is not None:
+            variables = trainable_variables or trained_by(self.optimizer)
+            grads = self.sums.of_gradients(list(grads), variables)
+        with calling("optimizer"):
+            original(grads, trainable_variables)
 
     def _apply_clipped(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
         original(clip(list(grads), self.config.train.clip), trainable_variables)
 
-    def _update_step(
-        self, original: Any, gradient: Any, variable: Any, learning_rate: Any
-    ) -> None:
+    def _update_step(self, original: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
         factor = self._factor(variable)
         if factor is not None:
             learning_rate = learning_rate * tf.cast(factor, learning_rate.dtype)
@@ -193,7 +200,12 @@ def clip(gradients: Sequence[Any], bounds: ClipConfig) -> list[Any]:
 
 
 def accumulated(
-    step: Callable[[Any], Any], batches: Sequence[Any], optimizers: Sequence[RunOptimizer]
+    step: Callable[[Any], Any],
+    batches: Sequence[Any],
+    optimizers: Sequence[RunOptimizer],
+    *,
+    sums: StepSums | None = None,
+    shares: Sequence[tf.Tensor] = (),
 ) -> Any:
     """Takes one step of several batches; each optimizer applies the mean of their gradients.
 
@@ -201,12 +213,14 @@ def accumulated(
       step: takes a training step of a batch.
       batches: the batches; one is computed after the other, so that memory holds one.
       optimizers: the optimizers that the step applies gradients with.
+      sums: the sums over replicas; None where there is one.
+      shares: this replica's share of the examples of each batch.
 
     Returns:
       What the last call of `step` returns.
     """
 
-    def gradients_of(batch: Any) -> tuple[Any, list[list[Any]]]:
+    def gradients_of(batch: Any) -> tuple[Any, list[Sequence[Any]]]:
         with _all_collecting(optimizers) as collected:
             logs = step(batch)
         if any(len(parts) > 1 for parts in collected):
@@ -217,17 +231,22 @@ def accumulated(
             )
         return logs, [parts[0] if parts else [] for parts in collected]
 
-    # Traced once, and called for each batch.
+    # Traced once, and called for each batch, unless there are replicas.
     one_batch = tf.function(gradients_of, autograph=False)
     logs: Any = None
     totals: list[Sequence[Any]] = []
     before: list[tf.Tensor] = []
-    for batch in batches:
+    for number, batch in enumerate(batches):
+        if sums is not None:  # Collectives of two batches have different keys.
+            sums.share = shares[number]
+            one_batch = tf.function(gradients_of, autograph=False)
         with tf.control_dependencies(before):
             later = tf.nest.map_structure(tf.identity, batch, expand_composites=True)
         logs, gradients = one_batch(later)
         totals.append(gradients)
         before = [tensor for tensor in tf.nest.flatten(gradients) if tensor is not None]
+    if sums is not None:
+        sums.share = None  # The gradients are weighted.
     for index, optimizer in enumerate(optimizers):
         summed = _sum([gradients[index] for gradients in totals])
         if summed:

@@ -114,9 +114,7 @@ def save_model(
     builder.save(as_text)
 
 
-def predictions_of(
-    graph: PredictionGraph, checkpoint: str
-) -> Iterator[Mapping[str, NDArray[Any]]]:
+def predictions_of(graph: PredictionGraph, checkpoint: str) -> Iterator[Mapping[str, NDArray[Any]]]:
     """Yields what a graph predicts, batch by batch, in a session of its own."""
     with (
         graph.graph.as_default(),

@@ -10,8 +10,8 @@ import tensorflow as tf
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.graph.epochs import in_epochs
 from runner.graph.contracts import Data, Sized, overrides
+from runner.graph.epochs import in_epochs
 from runner.internals.keras import compiled_with
 from runner.system.user_code import calling
 
@@ -73,11 +73,14 @@ def one_pass(split: str, data: Data, *, labelled: bool) -> tuple[tf.data.Dataset
 
 
 def training_batches(
-    config: RunConfig, data: Data, *, labelled: bool
+    config: RunConfig, data: Data, *, labelled: bool, per_step: int
 ) -> tuple[tf.data.Dataset, int | None]:
-    """Returns the training batches without end, and the length of an epoch, see `in_epochs`."""
+    """Returns the training batches without end, and the length of an epoch, see `in_epochs`.
+
+    A step takes `per_step` batches, besides those that it accumulates.
+    """
     batches = batches_of("train", data, labelled=labelled)
-    return in_epochs(config, data, batches, per_step=config.train.accumulate)
+    return in_epochs(config, data, batches, per_step=config.train.accumulate * per_step)
 
 
 def needs_labels(model: keras.Model) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.internals import tensorflow as internals
+from runner.internals import tensorflow1_optimizers as internals
 
 
 class TensorFlow1Optimizer(keras.optimizers.Optimizer):
@@ -22,8 +22,10 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
         variable that is being updated.
       learning_rate: a number, a Keras schedule, or a function without arguments, as the decays of
         `tf.compat.v1.train` return it eagerly.
+      has_rate: whether the optimizer uses the learning rate.
 
     Attributes:
+      has_rate: likewise.
       optimizer: the optimizer of TensorFlow 1.
     """
 
@@ -31,8 +33,11 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
         self,
         make: Callable[[Any], tf.compat.v1.train.Optimizer],
         learning_rate: Any = 0.0,
+        *,
+        has_rate: bool = True,
     ) -> None:
         super().__init__(learning_rate=learning_rate)
+        self.has_rate = has_rate
         self._trained: list[tf.Variable] = []
         self._rate = _CurrentRate()
         self.optimizer = make(self._rate)

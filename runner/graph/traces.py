@@ -7,10 +7,11 @@ eager ones. So a step computes what `fit` computes, operation for operation.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,13 +19,17 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.errors import ConfigError, UserCodeError
+from runner.errors import ConfigError
 from runner.internals.keras import layers_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
+from runner.restoration.variables import StateClass, classify, owner_of
 
-# In the messages of `tensor.numpy()`, `float(tensor)`, `if tensor:`, and the same of variables.
-_READS_A_VALUE = ("symbolic", "SymbolicTensor", "ResourceVariable", "eager execution is enabled")
+METRICS = "metrics/"
+"""The begin of the names of the variables of metrics, which replicas add up."""
+# Far apart, because the seeds of layers are small numbers.
+SEED_STRIDE = 0x9E3779B9
+
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 _TABLES = (tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable)
 
@@ -78,7 +83,7 @@ class Imported:
     """A trace in the default graph.
 
     Attributes:
-      outputs: what its function returns.
+      outputs: what its function returns; fetched alone, they run only what they need.
       done: runs after everything that it does.
       prefix: the name of its operations up to their name in the trace.
     """
@@ -98,10 +103,17 @@ class SessionCopy:
       tables: the eager lookup tables that traces may capture.
       zeros: the names of variables whose eager values are zeros.
       local: the names of variables that checkpoints do not hold; every session initialises them.
+      local_scope: places the latter.
+      replica: which replica of the training step this is the copy of, among those of all tasks.
+      first: the copy of the first replica of this task, which this one takes its values over from
+        at the start of every session; None for the first.
 
     Attributes:
       variables: name -> variable of the session, those that traces have captured.
+      step: a further replica's copy of the global step.
     """
+
+    step: tf.Variable
 
     def __init__(
         self,
@@ -110,7 +122,12 @@ class SessionCopy:
         *,
         zeros: Collection[str] = (),
         local: Collection[str] = (),
+        local_scope: Callable[[], AbstractContextManager[object]] = nullcontext,
+        replica: int = 0,
+        first: SessionCopy | None = None,
     ) -> None:
+        self._local_scope = local_scope
+        self._replica, self._first = replica, first
         self._eager = {id(variable.handle): (name, variable) for name, variable in named.items()}
         self._zeros, self._local = zeros, local
         self._tables = {id(table.resource_handle): table for table in tables}
@@ -160,17 +177,16 @@ class SessionCopy:
         last = [operation.name for operation in trace.graph.control_outputs]
         definition = trace.graph.as_graph_def()
         clear_local_devices(definition)
+        draw_others(definition, self._replica)
         with tf.name_scope(name) as scope:
             elements = tf.import_graph_def(
                 definition,
                 input_map=inputs,
                 return_elements=[*outputs, *last],
-                name="",
+                name=scope,
             )
             done = tf.group(*elements[len(outputs) :], name="done")
-            with tf.control_dependencies([done]):
-                results = [tf.identity(tensor) for tensor in elements[: len(outputs)]]
-        tensors = iter(results)
+        tensors = iter(elements)
         packed = tf.nest.pack_sequence_as(
             trace.outputs,
             [
@@ -183,12 +199,30 @@ class SessionCopy:
 
     def copies(self, names: Iterable[str]) -> dict[str, tf.Variable]:
         """Adds further session variables for eager ones, which every session initialises."""
-        by_name = {name: variable for name, variable in self._eager.values()}
+        by_name = dict(self._eager.values())
         return {name: self._added(name, by_name[name], local=True) for name in names}
 
     def bind(self, eager: tf.Variable, variable: tf.Variable) -> None:
         """Lets a variable of the session that exists already take the place of an eager one."""
         self._tensors[id(eager.handle)] = variable.handle
+
+    def count_steps(self, eager: tf.Variable, global_step: tf.Variable) -> None:
+        """Adds a copy of the global step, `step`, in place of an eager one."""
+        with tf.control_dependencies(None):
+            self.step = tf.compat.v1.Variable(
+                global_step.read_value,
+                trainable=False,
+                collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+                name=self._in_scope("global_step"),
+                dtype=global_step.dtype,
+                use_resource=True,
+            )
+        self.bind(eager, self.step)
+
+    def initializers(self) -> list[tf.Operation]:
+        """Returns what takes the first replica's values over."""
+        taken = [value for name, value in self.variables.items() if name not in self._local]
+        return [variable.initializer for variable in (self.step, *taken)]
 
     def is_local(self, name: str) -> bool:
         """Whether checkpoints do not hold a variable."""
@@ -222,22 +256,48 @@ class SessionCopy:
     def _bind(self, handle: int) -> None:
         if handle not in self._tensors:
             name, eager = self._eager[handle]
-            variable = self._added(name, eager, local=name in self._local)
+            local = name in self._local or self._first is not None
+            variable = self._added(name, eager, local=local)
             self.variables[name], self._tensors[handle] = variable, variable.handle
 
     def _added(self, name: str, eager: tf.Variable, *, local: bool) -> tf.Variable:
         """Adds a variable to the graph."""
         keys = tf.compat.v1.GraphKeys
-        with tf.control_dependencies(None):
+        initial_value = partial(_initial_value, eager, zeros=name in self._zeros)
+        if self._first is not None and name not in self._local:
+            initial_value = partial(self._taken_over, name)
+        with tf.control_dependencies(None), self._scope(name, local=local):
             return tf.compat.v1.Variable(
-                partial(_initial_value, eager, zeros=name in self._zeros),
+                initial_value,
                 trainable=eager.trainable and not local,
                 collections=[keys.LOCAL_VARIABLES if local else keys.GLOBAL_VARIABLES],
-                name=operation_name(name),
+                name=operation_name(name if self._first is None else self._in_scope(name)),
                 dtype=eager.dtype,
                 use_resource=True,
                 shape=eager.shape,
             )
+
+    def _in_scope(self, name: str) -> str:
+        return f"replica_{self._replica}/{name}"
+
+    def _scope(self, name: str, *, local: bool) -> AbstractContextManager[object]:
+        """Places a variable: a slot with its weight, as one operation may update both."""
+        weight = owner_of(name.rpartition("/")[0], self.variables)
+        if local or weight is None or not self.variables[weight].device:
+            return self._local_scope() if local else nullcontext()
+        beside: AbstractContextManager[object] = tf.device(self.variables[weight].device)
+        return beside
+
+    def _taken_over(self, name: str) -> tf.Tensor:
+        """Returns the first replica's value, and of a seed another one."""
+        assert self._first is not None
+        variable = self._first.variable(name)
+        value = variable.read_value()
+        if name.startswith(METRICS):  # The first replica holds the sum.
+            return tf.zeros_like(value)
+        if classify(name, model=True) is StateClass.RANDOM_STATE:
+            return seed_of(self._replica, seed_of(self._first._replica, value))
+        return value
 
     def _table(self, key: int) -> tf.Tensor:
         table, (keys, values) = self._tables[key], self._contents[key]
@@ -248,11 +308,26 @@ class SessionCopy:
                 fill = tf.raw_ops.InitializeTableV2(table_handle=handle, keys=keys, values=values)
             else:
                 handle = tf.raw_ops.MutableHashTableV2(**types)
-                fill = tf.raw_ops.LookupTableImportV2(
-                    table_handle=handle, keys=keys, values=values
-                )
+                fill = tf.raw_ops.LookupTableImportV2(table_handle=handle, keys=keys, values=values)
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, fill)
         return handle
+
+
+def seed_of(replica: int, state: tf.Tensor) -> tf.Tensor:
+    """Returns a Keras seed and its counter [2], with another seed for each replica but 0.
+
+    Calling it again for the same replica gives the first seed back.
+    """
+    stride = np.array([replica * SEED_STRIDE % 2**32, 0], np.uint32)
+    return tf.bitwise.bitwise_xor(state, tf.cast(stride, state.dtype))
+
+
+def draw_others(definition: tf.compat.v1.GraphDef, replica: int) -> None:
+    """Gives operations that draw random numbers from a seed another one for each replica but 0."""
+    functions = (function.node_def for function in definition.library.function)
+    for node in itertools.chain(definition.node, *functions) if replica else ():
+        if "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):
+            node.attr["seed2"].i += replica * SEED_STRIDE
 
 
 def operation_name(name: str) -> str:
@@ -304,20 +379,3 @@ def _not_importable(captured: tf.Tensor) -> ConfigError:
         "hold a tf.lookup.StaticHashTable or MutableHashTable in an attribute; read data through "
         "the batch that the step gets",
     )
-
-
-@contextmanager
-def values_are_unknown() -> Iterator[None]:
-    """Adds cause and remedy to the error of a step that reads a value while it is traced."""
-    try:
-        yield
-    except UserCodeError as error:
-        if not any(sign in str(error) for sign in _READS_A_VALUE):
-            raise
-        problem = replace(
-            error.problems[0],
-            cause="the step is traced once into a graph, which has no values yet to read in Python",
-            remedy="compute it with operations of keras.ops or TensorFlow; or, for a loop of your "
-            "own that runs eagerly, start the model by runner.warm_start(model, scaffolds)",
-        )
-        raise UserCodeError(problem, error.details) from error.__cause__

@@ -50,8 +50,8 @@ def trained_model(config: RunConfig, prefix: str) -> Any:
     if lacking:
         cause = f"it lacks {', '.join(lacking[:3])}"
         raise ConfigError.of(f"{prefix} is not a checkpoint of this model", cause)
-    variables |= {name: variable for name, variable in state.items() if name in saved}
-    for name, variable in variables.items():
+    kept = [(name, variable) for name, variable in state.items() if name in saved]
+    for name, variable in (*variables.items(), *kept):
         variable.assign(reader.get_tensor(name))
     return program.model
 

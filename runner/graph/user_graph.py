@@ -122,7 +122,7 @@ class UserGraph(GraphMaker):
                 graph=graph,
                 variables=variables,
                 specs=variable_specs(
-                    variables, _of_the_model(variables, spec.loss), policies={}, training=training
+                    variables, of_the_model(variables, spec.loss), policies={}, training=training
                 ),
                 training=training,
                 evaluation=replace(evaluation, transfer=transfer),
@@ -373,7 +373,9 @@ def _may_write(train_op: tf.Operation | tf.Tensor, variable: tf.Variable) -> boo
     return any(operation in runs for operation in consumers if operation.type not in reads)
 
 
-def _of_the_model(variables: Mapping[str, tf.Variable], loss: tf.Tensor | None) -> dict[str, bool]:
+def of_the_model(
+    variables: Mapping[str, tf.Variable], loss: tf.Tensor | tf.Operation | None
+) -> dict[str, bool]:
     """Returns the variables that train or that the loss depends on, and whether they train.
 
     Others are an optimizer's.

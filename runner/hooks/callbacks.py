@@ -116,6 +116,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
       epochs: the epochs of the run.
       interrupted: whether the run ends to be resumed later, without the end of its training.
       report: takes a line about a callback.
+      changed: called after callbacks have changed values of a session.
     """
 
     def __init__(
@@ -130,7 +131,9 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         epochs: EpochCount,
         interrupted: Callable[[], bool],
         report: Callable[[str], None],
+        changed: Callable[[Session], None],
     ) -> None:
+        self._changed = changed
         self._callbacks, self._values, self._metrics = callbacks, values, metrics
         self._of_epoch, self._saved = of_epoch, saved
         self._step_after, self._epochs = step, epochs
@@ -199,7 +202,10 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
             for callback in called:
                 self._values.pull(session, weights=callback.needs_weights(method))
                 callback.call(method, *arguments)
-            return push and bool(called) and self._values.push(session)
+            has_changed = push and bool(called) and self._values.push(session)
+        if has_changed:
+            self._changed(session)
+        return has_changed
 
     def end_epoch_if_due(self, run_context: SessionRunContext) -> None:
         """Ends the epoch after its last step, or at once where a callback stops the training."""

@@ -272,9 +272,16 @@ class InputStateHook(tf.compat.v1.train.SessionRunHook):
             return
         if not isinstance(incomplete, tf.errors.FailedPreconditionError):
             raise incomplete
+        reason = _reason(incomplete)
+        remedy = ""
+        if "stateful" in reason:
+            remedy = (
+                " To see the same, draw by tf.random.stateless_uniform and its relatives, with"
+                " seeds that tf.data.Dataset.random(seed=1) gives, zipped to the data"
+            )
         self._warn(
-            f"input: its position is saved, but not all its state ({_reason(incomplete)}); a "
-            "resumed run may see other batches"
+            f"input: a resumed run continues at the same place of the data, but sees other batches"
+            f" than one that was not interrupted: {reason}{remedy}"
         )
 
 

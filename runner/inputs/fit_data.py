@@ -91,8 +91,10 @@ class FitData:
             if isinstance(self._training, tf.data.Dataset):
                 return max(int(self._training.cardinality()), 0) or None
             if isinstance(self._training, keras.utils.PyDataset):
-                return self._training.num_batches
-            return self._training.length
+                batches: int | None = self._training.num_batches
+                return batches
+            length: int | None = self._training.length
+            return length
         return -(-_count(self._training) // (self.batch_size or _BATCH_SIZE))
 
     @cached_property

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,26 +28,13 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
     TrackableObjectGraph as TrackableObjectGraph,
 )
 from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices as SavedTensorSlices
+from tensorflow.python.distribute import distribute_coordinator_context
 from tensorflow.python.eager import context
 
-# `tf.estimator.export` was these very classes and functions; no public module offers them any more.
+# Names the signatures of an export as `tf.estimator` did; no public module offers it any more.
 from tensorflow.python.saved_model.model_utils import (
     build_all_signature_defs as build_all_signature_defs,
 )
-from tensorflow.python.saved_model.model_utils import get_export_outputs as get_export_outputs
-from tensorflow.python.saved_model.model_utils import (
-    get_timestamped_export_dir as get_timestamped_export_dir,
-)
-from tensorflow.python.saved_model.model_utils.export_output import (
-    ClassificationOutput as ClassificationOutput,
-)
-from tensorflow.python.saved_model.model_utils.export_output import EvalOutput as EvalOutput
-from tensorflow.python.saved_model.model_utils.export_output import ExportOutput as ExportOutput
-from tensorflow.python.saved_model.model_utils.export_output import PredictOutput as PredictOutput
-from tensorflow.python.saved_model.model_utils.export_output import (
-    RegressionOutput as RegressionOutput,
-)
-from tensorflow.python.saved_model.model_utils.export_output import TrainOutput as TrainOutput
 
 from runner.errors import ConfigError
 
@@ -58,6 +46,22 @@ _Session: TypeAlias = tf.compat.v1.Session
 Step: TypeAlias = Callable[..., list[Any]]
 
 
+def worker_context() -> Any:
+    """Returns what TensorFlow's distribute coordinator decides for this thread; None without one.
+
+    `tf.compat.v1.train.MonitoredTrainingSession` asks the same; nothing public answers it.
+    """
+    return distribute_coordinator_context.get_current_worker_context()
+
+
+def servers_in_process() -> list[tf.distribute.Server]:
+    """Returns the servers that a program has started in this process.
+
+    Neither TensorFlow nor a session of a server tells which tasks belong to its cluster.
+    """
+    return [thing for thing in gc.get_objects() if isinstance(thing, tf.distribute.Server)]
+
+
 def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]:
     """Returns the nodes of a function that a graph calls; empty for a function it does not hold.
 
@@ -65,6 +69,27 @@ def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]
     """
     function = graph._get_function(name)
     return function.cached_definition.node_def if function is not None else ()
+
+
+def free(variable: tf.Variable) -> None:
+    """Frees the memory of an eager variable, which has no value until `give` gives it one.
+
+    A handle keeps the value as long as anything uses it, so nothing public frees it.
+    """
+    with context.eager_mode():
+        give(variable, tf.zeros([0], variable.dtype))
+
+
+def give(variable: tf.Variable, value: Any) -> None:
+    """Assigns an eager variable a value, also where it has none.
+
+    `Variable.assign` compares the shape of the value with that of the former one.
+    """
+    tf.raw_ops.AssignVariableOp(
+        resource=variable.handle,
+        value=tf.convert_to_tensor(value, variable.dtype),
+        validate_shape=False,
+    )
 
 
 def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
@@ -75,14 +100,6 @@ def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     functions = getattr(graph, "_functions", {}).values()
     inner = [each.graph for each in functions if getattr(each, "graph", None) is not None]
     return [*inner, *(deeper for each in inner for deeper in inner_graphs(each))]
-
-
-def set_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
-    """Gives an operation another input, of the same type and shape, before anything has run.
-
-    An operation is public only with its inputs made before it.
-    """
-    operation._update_input(index, tensor)
 
 
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
@@ -274,14 +291,6 @@ def run_once(
         prepare_step(session, fed, [], targets, inline=False)(*fed.values())
 
 
-def add_listeners(
-    hook: tf.compat.v1.train.CheckpointSaverHook,
-    listeners: Iterable[tf.compat.v1.train.CheckpointSaverListener],
-) -> None:
-    """Adds listeners to a hook that a program made without them, as `tf.estimator` did."""
-    hook._listeners.extend(listeners)
-
-
 class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):
     """A session manager with a method that is called between the local init and the ready check.
 
@@ -341,58 +350,3 @@ def init_singular_session(
     super(tf.compat.v1.train.SingularMonitoredSession, session).__init__(
         creator, hooks, should_recover=False, stop_grace_period_secs=stop_grace_period_secs
     )
-
-
-# How `tf.compat.v1.train.Optimizer` updates variables: its subclasses implement these methods, and
-# only `apply_gradients` calls them, which updates all variables with one learning rate.
-
-
-def create_tensorflow1_slots(
-    optimizer: tf.compat.v1.train.Optimizer, variables: Sequence[tf.Variable]
-) -> None:
-    """Creates the slots of variables, and what the optimizer keeps once."""
-    with tf.init_scope():
-        optimizer._create_slots(list(variables))
-
-
-def apply_tensorflow1(
-    optimizer: tf.compat.v1.train.Optimizer, gradient: Any, variable: tf.Variable
-) -> None:
-    """Updates one variable and its slots."""
-    optimizer._prepare()
-    if isinstance(gradient, tf.IndexedSlices):
-        optimizer._resource_apply_sparse_duplicate_indices(
-            gradient.values, variable, gradient.indices
-        )
-    else:
-        optimizer._resource_apply_dense(gradient, variable)
-
-
-def finish_tensorflow1(optimizer: tf.compat.v1.train.Optimizer) -> None:
-    """Updates what an optimizer keeps once, after all variables."""
-    optimizer._finish([], f"{optimizer.get_name()}_finish")
-
-
-def state_of_tensorflow1(
-    optimizer: tf.compat.v1.train.Optimizer, trained: Mapping[str, tf.Variable]
-) -> Iterator[tuple[tf.Variable, str]]:
-    """Yields the variables of an optimizer with the names that a graph of TensorFlow 1 gives them.
-
-    Args:
-      optimizer: the optimizer.
-      trained: name -> variable, of those that it trains.
-    """
-    for variable in optimizer._non_slot_variables():  # `variables()` has the slots too.
-        yield variable, _numbered(variable)[0]
-    for name, variable in trained.items():
-        slots = [optimizer.get_slot(variable, slot) for slot in optimizer.get_slot_names()]
-        # A process numbers all slots of variables that share a name; these are in their order.
-        made = sorted((slot for slot in slots if slot is not None), key=_numbered)
-        for number, slot in enumerate(made):
-            yield slot, f"{name}/{_numbered(slot)[0]}" + (f"_{number}" if number else "")
-
-
-def _numbered(variable: tf.Variable) -> tuple[str, int]:
-    """Returns the last part of a variable's name without its number, and the number."""
-    name, _, number = variable.name.rpartition("/")[2].partition(":")[0].rpartition("_")
-    return (name, int(number)) if number.isdigit() else (f"{name}_{number}".lstrip("_"), 0)

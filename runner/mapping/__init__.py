@@ -1,17 +1,33 @@
 """Finds which tensors of a checkpoint are which variables of a model, and writes it as rules.
 
-names and shapes -> modules -> assignment -> certain pairs and ambiguous sets -> rules
+names and shapes -> modules -> assignment -> pairs and ambiguous sets   (names propose)
+pairs, a reference -> candidates -> calls of layers -> decisions        (values decide)
+pairs or decisions -> rules
+
+Names:
 
 - `names`: the words and numbers of a name, with the synonyms of the field.
 - `layouts`: how a tensor fits a variable by its shape, and which layout a whole file has.
 - `modules`: variables and tensors in modules; `fitting`: which modules fit each other, and how.
 - `assignment`: the assignment of modules that words and order together support most.
 - `evidence`: what speaks for a pair, and what for its exchange; `orders`: the order of definition.
-- `certainty`: which pairs are certain, because every exchange costs evidence.
+- `certainty`: which pairs names propose, because every exchange costs evidence.
 - `correspondence`: `correspond`, the pairs and ambiguous sets of two lists of names.
+
+Values:
+
+- `source`: a checkpoint's tensors as values, and what its modules computed.
+- `candidates`: layouts, cuts, sums and constants that fit the variables of one call, by shapes.
+- `dataflow`: the calls of a model, and which variables each depends on.
+- `decisions`: what each call takes so far; `trials`: calls layers with candidates; `ways`: other
+  ways for layers side by side; `walk`: one call of the model, in which all of them work.
+- `values`: `decide`, a correspondence that a reference decides.
+
+Both:
+
 - `rules`: the shortest rules for the pairs; `generalisation`: numbers become parts.
 - `proposal`: `propose`, the door from Python; `text`: its YAML; `command`: `runner map`.
 
-Nothing is guessed: what evidence does not decide is listed and is no rule. Only names and shapes
-are read. The room rests on `restoration`, and no other room knows it.
+Without a reference, only names and shapes are read, and what names say is a proposal. The room
+rests on `restoration`, and no other room knows it.
 """

@@ -56,11 +56,13 @@ def main(arguments: Sequence[str]) -> None:
         if checkpoint.startswith(EXPERIMENT):
             state, remedy = f"{checkpoint} names an experiment", "name a run of it"
             raise ConfigError.of(state, "runner map trains nothing", remedy)
-    proposal = propose(model, checkpoints, hints=hints)
+    proposal = propose(model, checkpoints, hints=hints, reference=parsed.reference)
     print(proposal, end="")
     print("\n".join(f"# {line}".rstrip() for line in report.summary(proposal.plan)))
-    if proposal.plan.problems:
-        raise PlanError(*proposal.plan.problems)
+    if proposal.proof is not None:
+        print("\n".join(f"# {line}".rstrip() for line in proposal.proof.lines()))
+    if problems := [*proposal.plan.problems, *proposal.doubts()]:
+        raise PlanError(*problems)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="THEIRS=OURS",
         help="a word in names of tensors and the model's word for it; may be repeated",
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="REFERENCE.npz",
+        help="what the source computes, which decides: docs/how-to/prove.md",
     )
     return parser
 

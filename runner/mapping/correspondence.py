@@ -6,11 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.mapping.assignment import Assignment, assign
-from runner.mapping.certainty import Judgement, judge
-from runner.mapping.fitting import Fitter, Fitting, Taken
+from runner.mapping.certainty import ONLY, Judgement, judge
+from runner.mapping.fitting import Fitter, Fitting, Taken, is_only
 from runner.mapping.layouts import Shape
 from runner.mapping.modules import WEIGHT, Module, group, thirds
 from runner.mapping.names import hinted, tokens
+
+
+@dataclass(frozen=True)
+class Computed:
+    """How values decide on the tensors of one call of a layer.
+
+    Attributes:
+      record: the module of the source that the layer's output was compared with; may be empty.
+      relative: how far they are from each other, relative to the record's largest value.
+      next: how far the closest other candidate is, infinite where there is none.
+      reader: the layer that needs this choice, where the layer's output is not enough.
+    """
+
+    record: str
+    relative: float
+    next: float
+    reader: str = ""
 
 
 @dataclass(frozen=True)
@@ -23,6 +40,8 @@ class Pair:
       reasons: the evidence.
       candidates: what it could take as well as `taken`, with that; empty for a certain pair.
       against: the kinds of evidence that speak for another one.
+      is_decided: whether values or shapes decide; otherwise names propose it.
+      computed: how values decide; None where they do not.
     """
 
     variable: str
@@ -30,10 +49,12 @@ class Pair:
     reasons: tuple[str, ...]
     candidates: tuple[Taken, ...] = ()
     against: tuple[str, ...] = ()
+    is_decided: bool = False
+    computed: Computed | None = None
 
     @property
     def is_certain(self) -> bool:
-        """Whether every exchange costs evidence."""
+        """Whether it is the only proposal, so that there is a rule."""
         return not self.candidates
 
 
@@ -47,6 +68,7 @@ class Correspondence:
       left: variables without a tensor.
       unused: tensors that no variable takes.
       layout: the decision on the layout of kernels, with its reason.
+      unread: variables on which no output depends, where a reference tells.
     """
 
     pairs: Mapping[str, Pair]
@@ -54,6 +76,7 @@ class Correspondence:
     left: tuple[str, ...]
     unused: tuple[str, ...]
     layout: str
+    unread: tuple[str, ...] = ()
 
 
 def correspond(
@@ -136,7 +159,7 @@ def _positions(
         fit = [name for name in free if tensors[name] == rows]
         words = {*tokens(variable)}
         fit.sort(key=lambda name: -len(words & {*tokens(name)}))
-        options = tuple(Taken((name,), step="[2:]") for name in fit)
+        options = tuple(Taken((name,), cut="[2:]") for name in fit)
         shared = [len(words & {*tokens(name)}) for name in fit[:2]]
         if options:
             sure = len(options) == 1 or shared[0] > shared[1]
@@ -160,7 +183,11 @@ def _pair(assignment: Assignment, judgement: Judgement, row: int, variable: str)
         if option is not None:
             for name in option.others or option.tensors:
                 names = (name,) if option.others else option.tensors
-                candidates[names, option.part] = replace(option, tensors=names, others=())
+                candidates[names, option.cut] = replace(option, tensors=names, others=())
     sure = len(candidates) < 2 and not judgement.candidates
     options = () if sure else tuple(candidates.values())
-    return Pair(variable, taken, judgement.reasons, options, judgement.contradiction)
+    module, tensors = assignment.variables[row], assignment.tensors[assignment.pairs[row]]
+    only = sure and judgement.reasons == (ONLY,) and is_only(module, tensors, variable)
+    return Pair(
+        variable, taken, judgement.reasons, options, judgement.contradiction, is_decided=only
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,23 +17,35 @@ from runner.mapping.modules import BIAS, BIAS_2, RECURRENT, ROLES, WEIGHT, Leaf,
 Matrix: TypeAlias = NDArray[Any]
 
 
+# Characters with a meaning in a rule's expression.
+_QUOTED = re.compile(r"[|,()\[\]= ]")
+
+
 @dataclass(frozen=True)
 class Taken:
     """The tensors that a variable takes, combined if there are several, and the steps.
 
     Attributes:
-      tensors: the names.
-      part: which third of the tensor; None for all of it.
-      axis: the axis that is split.
-      step: the steps of a rule's expression behind the part; may be empty.
+      tensors: the names; none for a constant.
+      cut: the steps that take a part of the first tensor, such as a third of it; may be empty.
+      step: the steps behind the cut; may be empty. Of a constant, the constant.
       others: tensors that fit as well, where the words of a module do not say which is which.
     """
 
     tensors: tuple[str, ...]
-    part: int | None = None
-    axis: int = 0
+    cut: str = ""
     step: str = ""
     others: tuple[str, ...] = ()
+
+    def expression(self) -> str:
+        """Returns the expression of a rule."""
+        names = [f"'{name}'" if _QUOTED.search(name) else name for name in self.tensors]
+        if not names:
+            return self.step
+        source = " | ".join(filter(None, (names[0], self.cut)))
+        if len(names) > 1 and not self.step.startswith("torch_"):
+            source = f"sum({source}, {names[1]})"
+        return " | ".join(filter(None, (source, self.step)))
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ class Fitter:
     def fit(self, variables: Module, tensors: Module) -> Fitting | None:
         """Returns how a module of tensors fits a module of variables, None if it does not."""
         if RECURRENT in variables.leaves or RECURRENT in tensors.leaves:
-            return _fit_recurrent(variables, tensors)
+            return fit_recurrent(variables, tensors)
         free = dict(tensors.leaves)
         taken: dict[str, Taken] = {}
         lacking, unnamed = [], []
@@ -96,7 +109,7 @@ class Fitter:
                 return None
             else:
                 del free[role]
-                taken[leaf.name] = Taken((tensor.name,), tensor.part, tensor.axis, step)
+                taken[leaf.name] = Taken((tensor.name,), tensor.cut, step)
         if len(unnamed) == len(free) and all(leaf.word.isdigit() for leaf in free.values()):
             # Files of Keras number the variables of a layer in order.
             numbered = sorted(free, key=int)
@@ -108,7 +121,7 @@ class Fitter:
             return Fitting(taken)
         for role, leaf in unnamed:
             options = {
-                tensor.name: Taken((tensor.name,), tensor.part, tensor.axis, step)
+                tensor.name: Taken((tensor.name,), tensor.cut, step)
                 for other, tensor in free.items()
                 if other not in ROLES.values() and (step := self.step(leaf, tensor)) is not None
             }
@@ -153,6 +166,14 @@ class Fitter:
         return self._fitting_layouts[shape]
 
 
+def is_only(variables: Module, tensors: Module, name: str) -> bool:
+    """Whether shapes leave one way to give a variable one of a module's tensors."""
+    leaf = next(leaf for leaf in variables.leaves.values() if leaf.name == name)
+    if is_embedding(leaf):
+        return True
+    return sum(len(fits(leaf.shape, tensor.shape)) for tensor in tensors.leaves.values()) == 1
+
+
 def is_embedding(leaf: Leaf) -> bool:
     """Returns whether a variable is a table of rows, which no framework transposes."""
     return "embedding" in leaf.word or leaf.layer.endswith("Embedding")
@@ -186,7 +207,7 @@ def _orientation(module: Module) -> int:
 _GATES = {4: "torch_lstm", 3: "torch_gru"}
 
 
-def _fit_recurrent(variables: Module, tensors: Module) -> Fitting | None:
+def fit_recurrent(variables: Module, tensors: Module) -> Fitting | None:
     """Fits an LSTM or a GRU of PyTorch by its gates."""
     mine, theirs = variables.leaves, tensors.leaves
     if not {WEIGHT, RECURRENT} <= mine.keys() & theirs.keys():

@@ -38,16 +38,14 @@ class Leaf:
       name: its whole name.
       shape: its dimensions; of a part of a fused tensor, the part's.
       word: the end of its name, behind the module's.
-      part: which third of a fused tensor it is; None for a whole one.
-      axis: the axis along which the tensor is split.
+      cut: the step that takes a part of a fused tensor; empty for a whole one.
       layer: the class of the Keras layer that holds a variable, if known.
     """
 
     name: str
     shape: Shape
     word: str
-    part: int | None = None
-    axis: int = 0
+    cut: str = ""
     layer: str = ""
 
 
@@ -201,9 +199,11 @@ def thirds(tensors: Sequence[Module], variables: Sequence[Module]) -> list[Modul
         axis = axes.index(longest)
         axes[axis] //= 3
         for number, projection in enumerate(_PROJECTIONS):
-            leaves = {WEIGHT: replace(weight, shape=tuple(axes), part=number, axis=axis)}
+            cut = f"split(3, {number}, axis={axis})"
+            leaves = {WEIGHT: replace(weight, shape=tuple(axes), cut=cut)}
             if bias:
-                leaves[BIAS] = replace(bias, shape=(bias.shape[0] // 3,), part=number)
+                cut = f"split(3, {number}, axis=0)"
+                leaves[BIAS] = replace(bias, shape=(bias.shape[0] // 3,), cut=cut)
             cells = (*module.tokens, projection)
             result.append(Module(module.name, cells, leaves, module.position))
     return result

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointSpec, parse_dtype
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, parse_dtype
+from runner.console import plural
+from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond
 from runner.mapping.layouts import Shape
 from runner.mapping.names import tokens
 from runner.mapping.rules import Written, write
 from runner.mapping.text import document
+from runner.mapping.values import decide, unchanged
 from runner.restoration import eager
 from runner.restoration.eager_plan import WarmStartPlan
-from runner.restoration.model_variables import eager_variables, layer_facts, tensorflow_variable
+from runner.restoration.model_variables import (
+    eager_variables,
+    keras_variables,
+    layer_facts,
+    tensorflow_variable,
+)
+from runner.restoration.proof import Proof
+from runner.restoration.proving import prove
+from runner.restoration.reference import Reference, read_reference
 from runner.restoration.variables import WARM_STARTED, classify
 
 # The formats that keep the order in which a model defines its layers.
@@ -32,22 +43,47 @@ class Proposal:
 
     Attributes:
       scaffolds: name -> keys of the scaffold, as `runner.plan` and `runner.warm_start` take them.
-      correspondences: scaffold -> which tensor is which variable, certain or not.
-      plan: the plan with these scaffolds; variables that are not decided are among its problems.
+      correspondences: scaffold -> which tensor is which variable, decided or not.
+      plan: the plan with these scaffolds; variables that have no rule are among its problems.
+      proof: the model with these values, compared with the reference; None without one, or where
+        the plan has problems.
     """
 
     scaffolds: Mapping[str, Mapping[str, Any]]
     correspondences: Mapping[str, Correspondence]
     plan: WarmStartPlan
+    proof: Proof | None = None
 
     @property
     def is_certain(self) -> bool:
-        """Whether every variable for which there is a tensor is decided."""
-        return all(
-            pair.is_certain
-            for correspondence in self.correspondences.values()
-            for pair in correspondence.pairs.values()
-        )
+        """Whether every variable is decided, and what is left over has a reason.
+
+        Shapes that leave one choice decide, and a reference; names alone do not. Tensors that no
+        variable takes have a reason where a proof agrees without them, and so have variables
+        without a tensor that no output reads.
+        """
+        return not self.plan.problems and not [*self.doubts()]
+
+    def doubts(self) -> Iterator[Problem]:
+        """Yields what keeps the proposal from being certain, beside the problems of its plan."""
+        some = [*self.correspondences.values()]
+        named = [pair for one in some for pair in one.pairs.values() if not pair.is_decided]
+        record = "record what the source computes, and give it by --reference: docs/how-to/prove.md"
+        if named:
+            state = f"{plural(len(named), 'variable')} of {len(self.plan.assignments)}"
+            if self.proof is None:
+                cause = "names can be wrong: it is a proposal"
+                yield Problem(f"{state} have a tensor by their names alone", cause, record)
+            else:
+                cause = "no recorded value tells one way from another"
+                yield Problem(f"{state} are not decided by the reference", cause)
+        if left := [name for name in some[-1].left if name not in some[-1].unread]:
+            yield Problem(f"no tensor fits {_some(left)}", "", "they keep their initial values")
+        unused = [name for one in some for name in one.unused]
+        if unused and self.proof is None:
+            yield Problem(f"no variable takes {_some(unused)}", "", record)
+        if self.proof is not None and not self.proof.agrees:
+            yield self.proof.problem()
 
     def __str__(self) -> str:
         return document(self.scaffolds, self.correspondences)
@@ -58,20 +94,24 @@ def propose(
     checkpoint: str | Path | Sequence[str | Path],
     *,
     hints: Mapping[str, str] | None = None,
+    reference: str | Path | Reference | None = None,
 ) -> Proposal:
     """Finds which tensors of checkpoints are which variables of a model, and writes it as rules.
 
-    It reads names and shapes alone and changes nothing. What evidence does not decide is no rule.
+    Names propose; a reference decides, by what the modules of the source computed. The model has
+    its own values afterwards.
 
     Args:
       model: a built Keras model or layer, a `tf.Module`, or a mapping name -> variable.
       checkpoint: the path of a checkpoint of any format, or several; of these, each gives values to
         variables for which those before it have none.
       hints: words in names of tensors -> words in names of variables, such as `{"q": "query"}`.
+      reference: an `.npz` file of what the source computes, as `prove` takes it. It needs a Keras
+        model, and one checkpoint.
 
     Raises:
-      ConfigError: when the model has no variables.
-      CheckpointError: when a checkpoint cannot be read.
+      ConfigError: when the model has no variables, or a reference cannot be compared with it.
+      CheckpointError: when a checkpoint or the reference cannot be read.
     """
     variables = {
         name: tuple(tensorflow_variable(variable).shape.as_list())
@@ -80,29 +120,59 @@ def propose(
     }
     facts = {name: known for name, known in layer_facts(model).items() if name in variables}
     layers = {name: known["layer"] for name, known in facts.items()}
-    # PyTorch flattens the channels first, Keras last.
     maps = {name: known["flattened"] for name, known in facts.items() if known["flattened"]}
+    # PyTorch flattens the channels first, Keras last.
     flattened = {name: (axes[-1], *axes[:-1]) for name, axes in maps.items()}
     paths = [checkpoint] if isinstance(checkpoint, str | Path) else [*checkpoint]
+    if reference is not None:
+        if len(paths) > 1:
+            state, cause = f"there are {len(paths)} checkpoints", "a reference is of one source"
+            raise ConfigError.of(state, cause, "map them one after another")
+        if not isinstance(reference, Reference):
+            reference = read_reference(str(reference))
     scaffolds: dict[str, dict[str, Any]] = {}
     correspondences: dict[str, Correspondence] = {}
-    free = dict(variables)
+    free, written = dict(variables), dict[str, Written]()
     for path in [os.fspath(path) for path in paths]:
         ((resolved,), name) = resolve(path, "latest"), _free_name(path, scaffolds)
-        spec = open_checkpoint(resolved).spec()
+        reader = open_checkpoint(resolved)
+        spec = reader.spec()
+        tensors = _floating(spec)
         correspondence = correspond(
             free,
-            _floating(spec),
+            tensors,
             layers=layers,
             ordered=spec.format in _ORDERED,
             flattened=flattened,
             hints=hints,
         )
-        correspondences[name] = correspondence = with_types(correspondence, spec)
-        written = write(correspondence, variables, layers)
+        correspondence = with_types(correspondence, spec)
+        if reference is not None:
+            correspondence = decide(
+                model, reference, correspondence, reader=reader, tensors=tensors, facts=facts
+            )
+        correspondences[name] = correspondence
         free = {variable: free[variable] for variable in correspondence.left}
-        scaffolds[name] = _scaffold(path, written, correspondence, variables)
-    return Proposal(scaffolds, correspondences, eager.plan(model, scaffolds))
+        written[name] = write(correspondence, variables, layers)
+        scaffolds[name] = _scaffold(path, written[name], correspondence, variables)
+    plan = eager.plan(model, scaffolds)
+    proof = None
+    if reference is not None and not plan.problems:
+        proof = _proven(model, plan, reference, readers={name: reader})
+    return Proposal(scaffolds, correspondences, plan, proof)
+
+
+def _proven(
+    model: Any,
+    plan: WarmStartPlan,
+    reference: Reference,
+    *,
+    readers: Mapping[str, CheckpointReader],
+) -> Proof:
+    """Proves a model with the values of a plan; it has its own values afterwards."""
+    with unchanged(keras_variables(model).values()):
+        eager.restore_model(model, plan, readers)
+        return prove(model, reference, plan=plan)
 
 
 def _floating(spec: CheckpointSpec) -> dict[str, Shape]:
@@ -133,6 +203,10 @@ def _is_floating(dtype: str) -> bool:
         return parse_dtype(dtype).kind not in "biu"
     except ValueError:
         return False
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _free_name(path: str, taken: Mapping[str, object]) -> str:

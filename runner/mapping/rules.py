@@ -11,8 +11,6 @@ from runner.mapping.correspondence import Correspondence, Pair
 from runner.mapping.generalisation import generalise
 from runner.restoration.torch_layouts import TORCH_LEAVES, is_projection, recurrent_names
 
-_QUOTED = re.compile(r"[|,()\[\]= ]")
-
 
 @dataclass(frozen=True)
 class Written:
@@ -82,20 +80,10 @@ def _constants(constants: Mapping[str, str], variables: Iterable[str]) -> dict[s
 
 
 def _expression(pair: Pair, is_torch: bool) -> str:
-    taken = pair.taken
-    names = [f"'{name}'" if _QUOTED.search(name) else name for name in taken.tensors]
-    if len(names) > 1 and taken.step.startswith("torch_"):
-        return f"{names[0]} | {taken.step}"
-    if len(names) > 1:
-        rows = f" | {taken.step}" if taken.step else ""
-        return f"sum({names[0]}{rows}, {names[1]})"
-    steps = [names[0]]
-    if taken.part is not None:
-        steps.append(f"split(3, {taken.part}, axis={taken.axis})")
-    if taken.step:
-        steps.append(taken.step)
+    expression = pair.taken.expression()
     # A name without steps would be converted by `convert`.
-    return " | ".join(steps) if len(steps) > 1 or not is_torch else f"{names[0]} | reshape"
+    is_plain = is_torch and len(pair.taken.tensors) == 1 and " | " not in expression
+    return f"{expression} | reshape" if is_plain else expression
 
 
 def _torch_beginnings(pairs: Sequence[Pair], layers: Mapping[str, str]) -> dict[str, str]:
@@ -112,7 +100,7 @@ def _torch_beginnings(pairs: Sequence[Pair], layers: Mapping[str, str]) -> dict[
             tensor = taken.tensors[0]
             beginning = tensor.removesuffix(end) if tensor.endswith(f".{end}") else ""
             conversion = _conversion(pair, layers.get(pair.variable, ""))
-        if beginning and conversion is not None and taken.part is None:
+        if beginning and conversion is not None and not taken.cut:
             values[pair.variable] = beginning
             if conversion:
                 conversions[beginning] = conversion
@@ -152,7 +140,7 @@ def _plain_beginnings(pairs: Sequence[Pair]) -> dict[str, str]:
     values = {}
     for pair in pairs:
         leaf, tensor = pair.variable.rpartition("/")[2], pair.taken.tensors[0]
-        if not pair.taken.step and pair.taken.part is None and tensor.endswith(f"/{leaf}"):
+        if not pair.taken.step and not pair.taken.cut and tensor.endswith(f"/{leaf}"):
             values[pair.variable] = tensor.removesuffix(leaf)
     return values if len(values) == len(pairs) else {}
 

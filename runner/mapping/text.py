@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import yaml
 
 from runner.console import plural
-from runner.mapping.correspondence import Correspondence, Pair
+from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.restoration.rules import Rules
 
 _MOST_SHOWN = 12
@@ -54,8 +55,31 @@ def _rules(rules: Mapping[str, str], correspondence: Correspondence) -> Iterator
     for key, line in zip(rules, lines, strict=True):
         pairs = [correspondence.pairs[name] for name in used[key] if name in correspondence.pairs]
         reasons = Counter(reason for pair in pairs for reason in pair.reasons)
-        shown = ", ".join(reason for reason, _ in reasons.most_common()) or "the file has none"
+        computed = [pair.computed for pair in pairs if pair.computed]
+        parts = [_computed(computed), *(reason for reason, _ in reasons.most_common())]
+        shown = ", ".join(filter(None, parts)) or "the file has none"
         yield f"      {line:{width}}  # {plural(len(used[key]), 'variable')}: {shown}"
+
+
+def _computed(computed: Sequence[Computed]) -> str:
+    """Returns how values decide on the variables of one rule."""
+    if not computed:
+        return ""
+    records = [*dict.fromkeys(one.record for one in computed if one.record)]
+    readers = [*dict.fromkeys(one.reader for one in computed if one.reader)]
+    parts = []
+    if records:
+        largest = max(one.relative for one in computed if one.record)
+        parts.append(f"within {largest:.0e} of {_first_of(records)}")
+    if readers:
+        parts.append(f"needed by {_first_of(readers)}")
+    closest = min(one.next for one in computed)
+    rival = f"the next candidate {closest:.1g} away" if math.isfinite(closest) else "no other fits"
+    return f"computed: {', '.join([*parts, rival])}"
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _open_questions(correspondence: Correspondence) -> Iterator[str]:
@@ -82,6 +106,7 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
     for title, names in (
         ("No tensor fits", correspondence.left),
         ("No variable takes", correspondence.unused),
+        ("No output reads", correspondence.unread),
     ):
         if names:
             yield f"{title}: {_listed(names)}"
@@ -89,7 +114,7 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
 
 def _options(pair: Pair) -> list[str]:
     return [
-        " and ".join(option.tensors) + (f" (part {option.part})" if option.part is not None else "")
+        " and ".join(option.tensors) + (f" | {option.cut}" if option.cut else "")
         for option in pair.candidates
     ]
 

@@ -158,18 +158,18 @@ def compare(
       tolerance: the largest relative difference that agrees.
       activation: what the layer computes last and the source may compute after the module.
     """
-    arranged = _arrangements(expected, value.shape)
+    arranged = arrangements(expected, value.shape)
     if not arranged:
         note = f"shapes differ, {[*value.shape]} from {[*expected.shape]} in the source"
         return Comparison(module, layer, math.inf, math.inf, agrees=False, note=note)
     arranged += [activation(array) for array in arranged] if activation else []
-    differences = [_difference(value, array) for array in arranged]
+    differences = [difference(value, array) for array in arranged]
     relative, absolute = min(differences)
     note = "" if math.isfinite(relative) else "the model computes NaN or infinity"
     return Comparison(module, layer, absolute, relative, relative <= tolerance, note)
 
 
-def _arrangements(array: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[Any]]:
+def arrangements(array: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[Any]]:
     """Returns an array in the orders of its axes, or else the ways, that give it a shape."""
     rank, axes = array.ndim, tuple(range(array.ndim))
     orders = [axes]
@@ -190,7 +190,7 @@ def _arrangements(array: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[A
     return []
 
 
-def _difference(value: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
+def difference(value: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
     """Returns the largest difference, relative to the reference's largest value and absolute."""
     exact = expected.astype(np.float64)
     absolute = float(np.abs(value.astype(np.float64) - exact).max(initial=0.0))

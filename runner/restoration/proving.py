@@ -84,7 +84,7 @@ class _Proving:
     def proof(self) -> Proof:
         reference = self._reference
         inputs = model_inputs(self._part, reference)
-        with recorded_calls() as calls, _full_precision():
+        with recorded_calls() as calls, full_precision():
             outputs = self._part(inputs, training=False)
         layers = tuple(self._compared_layers(calls))
         proof = Proof(
@@ -236,7 +236,7 @@ def _least_precise(layers: Iterable[Any], reference: Reference) -> str:
 
 
 @contextmanager
-def _full_precision() -> Iterator[None]:
+def full_precision() -> Iterator[None]:
     """Turns TF32 off, in which GPUs multiply float32 with 10 bits."""
     enabled = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(False)

@@ -50,7 +50,7 @@ def counterparts(
         path: frozenset(variable for variable in variables if variable in tensors)
         for path, variables in layers.items()
     }
-    named = _named_as_tensors([*modules], below)
+    named = named_as_tensors([*modules], below)
     layers_of_module = {}
     for module, name in named.items():
         variables = below.get(name, set())
@@ -66,7 +66,7 @@ def _around(name: str) -> list[str]:
     return [name[: match.start()] for match in _SEPARATOR.finditer(name)]
 
 
-def _named_as_tensors(modules: Collection[str], known: Collection[str]) -> dict[str, str]:
+def named_as_tensors(modules: Collection[str], known: Collection[str]) -> dict[str, str]:
     """Returns module -> its name in the names of tensors, with the prefix that knows the most."""
     spellings = [{module: module for module in modules}]
     for prefix in _prefixes(known):

@@ -18,6 +18,7 @@ from typing import Any
 
 from hydra.types import RunMode
 
+from runner.config.masked_output import masked
 from runner.config.spelling import plain_node
 from runner.errors import (
     InterruptedRunError,
@@ -262,7 +263,7 @@ def _run(
         objective=objective,
         metrics=_best_metrics(trial.run_dir),
         curve=_curve(attempt, trial),
-        message=message,
+        message=masked(message),
         exit_code=exit_code,
     )
     return attempt, signalled

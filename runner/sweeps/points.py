@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.core.utils import env_override
@@ -38,7 +39,7 @@ from runner.config.composition import (
 from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
-from runner.config.spelling import spelled
+from runner.config.spelling import is_plain, spelled
 from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError, require_all
 from runner.runs.run_directory import runs
@@ -224,6 +225,24 @@ def _is_elsewhere(source: str, written: set[Path]) -> bool:
         return True
     path = Path(os.path.abspath(os.path.expanduser(source)))
     return any(path.is_relative_to(folder) for folder in written)
+
+
+def parsed(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
+    """Returns overrides as the grammar reads them.
+
+    A quoted string is a string also as an argument of `choice()`, `sort()` and `shuffle()`, which
+    Hydra passes without its quotes and would read again: `choice('1.10',x)` as 1.1 and x.
+    """
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+    for override in parsed:
+        if isinstance(choices := override.value(), ChoiceSweep):
+            choices.list = [
+                QuotedString(value, Quote.single)
+                if isinstance(value, str) and not is_plain(value)
+                else value
+                for value in choices.list
+            ]
+    return parsed
 
 
 def name_of(override: Override) -> str:

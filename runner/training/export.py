@@ -109,11 +109,11 @@ def _folder(experiment: Experiment, weights: Weights) -> Path:
 
 def _require_same(folder: Path, weights: Weights) -> None:
     """Raises if an existing export is of another step, or of no run and so of unknown values."""
-    # Former versions did not note the step.
-    step = int((folder / _STEP).read_text()) if (folder / _STEP).is_file() else weights.step
+    step = int((folder / _STEP).read_text()) if (folder / _STEP).is_file() else None
     if weights.directory is None or step != weights.step:
         remedy = f"move it away to export step {weights.step}"
-        cause = f"nothing is overwritten, and it is of step {step}"
+        cause = "nothing is overwritten, and it is of "
+        cause += "an unknown step" if step is None else f"step {step}"
         raise RunDirectoryError.of(f"{folder} exists", cause, remedy)
 
 

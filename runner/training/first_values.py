@@ -109,7 +109,7 @@ def _spec(variable: Mapping[str, Any]) -> VariableSpec:
         variable["initializer"],
         frozen=variable["frozen"],
         partition=part and Partition(part["name"], tuple(part["shape"]), tuple(part["offset"])),
-        shared_by=tuple(variable.get("shared_by", ())),
+        shared_by=tuple(variable["shared_by"]),
     )
 
 
@@ -138,8 +138,9 @@ def verify(run: str) -> list[str]:
             problems.append(Problem(f"{name} is derived with another value", cause, remedy))
     if lacking:
         count = plural(len(lacking), "variable")
-        cause = f"{PROVENANCE} lacks the `first_value` of {count}: an earlier version wrote it, or "
-        cause += "the run ended before its first step"
+        cause = (
+            f"{PROVENANCE} lacks the `first_value` of {count}: the run ended before its first step"
+        )
         state = f"{run}: the sources have the recorded digests, and there is nothing to compare"
         problems.append(Problem(state, cause))
     if problems:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -27,6 +28,7 @@ from runner.hooks import (
     EvaluationHook,
     FiniteCheck,
     InputStateHook,
+    Means,
     MetricsHook,
     NanLossHook,
     NanLossPolicy,
@@ -40,7 +42,8 @@ from runner.hooks.callbacks import CallbacksHook, EpochCount, NamedCallback
 from runner.hooks.checkpoint import another_saver, raise_error, warned
 from runner.hooks.evaluation import EvaluationWatch
 from runner.hooks.final_weights import FinalWeights, HandOver
-from runner.system.user_code import ERRORS, raised, staying
+from runner.system.user_code import ERRORS, raised
+from runner.training.named_hooks import NamedHook, StoppingCallback
 from runner.training.run import OpenedRun
 
 # Preparing a second kind of step, with the metrics or without, takes 0.1 s of the processor for a
@@ -52,61 +55,29 @@ _ONE_KIND_UNTIL = 1000
 _OF_EPOCH = "epoch/"
 
 
-class _NamedHook(tf.compat.v1.train.SessionRunHook):
-    """A hook of the configuration, which remembers the error that it raised.
-
-    Errors pass through unchanged: a session recovers from some of them.
-    """
-
-    def __init__(self, key: str, hook: tf.compat.v1.train.SessionRunHook) -> None:
-        self.key, self._hook = key, hook
-        self.error: BaseException | None = None
-
-    def begin(self) -> None:
-        self._call(self._hook.begin)
-
-    def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
-    ) -> None:
-        self._call(self._hook.after_create_session, session, coord)
-
-    def before_run(self, run_context: Any) -> Any:
-        return self._call(self._hook.before_run, run_context)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._call(self._hook.after_run, run_context, run_values)
-
-    def end(self, session: tf.compat.v1.Session) -> None:
-        self._call(self._hook.end, session)
-
-    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            with staying():
-                return method(*arguments)
-        except ERRORS as error:
-            self.error = error
-            raise
-
-
 @dataclass(frozen=True)
 class ConfiguredHooks:
     """The hooks of the configuration, and the objects that they may refer to.
 
     Attributes:
       named: the hooks, in the configuration's order.
+      named_callbacks: the callbacks, in theirs.
       evaluation: evaluates the validation split.
       best: keeps the best checkpoint.
       saves: which values are saved, and how to react when a save fails.
+      means: averages training metrics between evaluations.
       final: leaves the weights that the training ends with.
       callbacks: calls Keras callbacks; None where there are none.
     """
 
-    named: Sequence[_NamedHook]
+    named: Sequence[NamedHook]
     evaluation: EvaluationHook
     best: BestCheckpoint
     saves: SavePolicy
+    means: Means
     final: FinalWeights
     callbacks: CallbacksHook | None = None
+    named_callbacks: Sequence[StoppingCallback] = ()
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -125,6 +96,11 @@ class ConfiguredHooks:
                 raise
             raise raised(place, error) from error
 
+    def stopper(self) -> str | None:
+        """Returns the key of the hook or callback that stopped the training; None for none."""
+        every: Sequence[StoppingCallback | NamedHook] = [*self.named_callbacks, *self.named]
+        return next((hook.key for hook in every if hook.stopped), None)
+
     def place_of(self, error: BaseException) -> str | None:
         """Returns the key of the hook that raised an error, e.g. `hooks.log`; None for no hook."""
         return next((hook.key for hook in self.named if hook.error is error), None)
@@ -140,14 +116,16 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
       ConfigError: when a hook does not fit, or refuses its arguments.
       UserCodeError: when its constructor raises another error.
     """
-    callbacks = _callbacks(run)  # Built outside of the graph.
+    called = _named_callbacks(run)  # Built outside of the graph.
+    callbacks = _callbacks(run, called)
     with run.built.graph.as_default():
         saves = _save_policy(run)
         best = _best_checkpoint(run, saves)
-        evaluation = _evaluation(run, best, callbacks)
+        means = Means(run.training.values)
+        evaluation = _evaluation(run, best, callbacks, means=means)
         references = _references(run, evaluation)
         named = [
-            _NamedHook(f"hooks.{name}", HOOKS.build(name, node, references))
+            NamedHook(f"hooks.{name}", HOOKS.build(name, node, references))
             for name, node in run.config.hooks.items()
         ]
     averages = run.training.averages
@@ -158,7 +136,7 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
         interrupted=lambda: run.interruption.received() or run.watch.pruned,
         in_model=run.config.model.get("_target_") == GIVEN,
     )
-    return ConfiguredHooks(named, evaluation, best, saves, final, callbacks)
+    return ConfiguredHooks(named, evaluation, best, saves, means, final, callbacks, called)
 
 
 def loop_hooks(
@@ -184,7 +162,7 @@ def loop_hooks(
         *saved_input,
         StopAtStepHook(config.train.steps),
         RewindHook(run.tracker.rewind, training.step, run.experiment.recorder.reach),
-        _metrics(run, names["metrics"], progress),
+        _metrics(run, names["metrics"], progress, means=configured.means),
         # What an evaluation shows of an epoch is there when the epoch ends.
         *([callbacks] if callbacks else []),
         *([configured.evaluation] if _evaluates(run) else []),
@@ -259,11 +237,12 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
             training.rollbacks,
         ),
         run.screen.line,
+        partial(run.coordinator.share_values, run),
     )
 
 
 def _metrics(
-    run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook
+    run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook, *, means: Means
 ) -> MetricsHook:
     training, first = run.training, run.config.train.initial_epoch
 
@@ -287,17 +266,19 @@ def _metrics(
         run.config.train.log_every,
         record,
         one_kind_until=_ONE_KIND_UNTIL if training.values_are_cheap else 0,
+        means=means,
     )
 
 
 def _evaluation(
-    run: OpenedRun, best: BestCheckpoint, watch: EvaluationWatch | None
+    run: OpenedRun, best: BestCheckpoint, watch: EvaluationWatch | None, *, means: Means
 ) -> EvaluationHook:
     config, training = run.config, run.training
 
     def record(session: tf.compat.v1.Session, values: Mapping[str, float], step: int) -> None:
         logged = {f"validation/{name}": value for name, value in values.items()}
-        run.tracker.log_metrics(logged, step)
+        averaged = {f"train_mean/{name}": value for name, value in means.take().items()}
+        run.tracker.log_metrics(logged | averaged, step)
         mark = "  (best so far)" if best.offer(session, values, step) else ""
         shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         run.screen.line(f"step {step}  validation  {shown}{mark}")
@@ -306,7 +287,7 @@ def _evaluation(
     return EvaluationHook(
         run.built.evaluation,
         training.step,
-        config.train.evaluate_every if _evaluates(run) else "end",
+        (config.train.evaluate_every if _evaluates(run) else None) or "end",
         record,
         training.averages if config.train.evaluates_averages else None,
         EvaluationCutoff(run.interruption.received, run.directory.evaluation_due),
@@ -316,18 +297,16 @@ def _evaluation(
     )
 
 
-def _callbacks(run: OpenedRun) -> CallbacksHook | None:
-    """Builds the callbacks of the configuration, and the model that they see."""
-    built, training, length = run.built, run.training, run.training.epoch_length
-    saved = training.callback_state
-    if saved is None or built.model is None or length is None:
-        return None
+def _named_callbacks(run: OpenedRun) -> list[StoppingCallback]:
+    """Builds the callbacks of the configuration."""
+    built, training = run.built, run.training
+    if built.model is None or training.callback_state is None:
+        return []
     names = {key: value for key, value in _run_names(run).items() if key in CALLBACKS.run_names}
-    first = run.config.train.initial_epoch
     references = graph_references(built.graph, built.variables, training).also("run", names)
     named = []
     for name, node in run.config.callbacks.items():
-        callback = NamedCallback(f"callbacks.{name}", CALLBACKS.build(name, node, references))
+        callback = StoppingCallback(f"callbacks.{name}", CALLBACKS.build(name, node, references))
         if isinstance(callback.callback, keras.callbacks.BackupAndRestore):
             run.screen.line(
                 f"{callback.key}: not called, because a run saves and resumes by itself, exactly "
@@ -335,6 +314,16 @@ def _callbacks(run: OpenedRun) -> CallbacksHook | None:
             )
         else:
             named.append(callback)
+    return named
+
+
+def _callbacks(run: OpenedRun, named: Sequence[NamedCallback]) -> CallbacksHook | None:
+    """Returns what calls the callbacks, and builds the model that they see."""
+    built, training, length = run.built, run.training, run.training.epoch_length
+    saved = training.callback_state
+    if saved is None or built.model is None or length is None:
+        return None
+    first = run.config.train.initial_epoch
     return CallbacksHook(
         named,
         built.model,
@@ -345,6 +334,7 @@ def _callbacks(run: OpenedRun) -> CallbacksHook | None:
         epochs=EpochCount(length, first - (-run.config.train.steps // length), first),
         interrupted=lambda: run.interruption.received() or run.watch.pruned,
         report=run.screen.line,
+        changed=partial(run.coordinator.share_values, run),
     )
 
 

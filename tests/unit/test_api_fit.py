@@ -95,6 +95,45 @@ def fit(folder: Path, **arguments: Any) -> runner.Result:
     return runner.fit(**{"model": net, "seed": 1, **arguments, "overrides": settings})
 
 
+# What an experiment, or the class of a callback, may be called.
+NAMES = (
+    "Nan",
+    "null",
+    "Größe",
+    "a b",
+    "a%41",
+    "a#?",
+    "[1]*",
+    "it's",
+    "a=b",
+    "-a",
+    "1.10",
+    "x" * 200,
+)
+
+
+def test_names_are_free(tmp_path: Path) -> None:
+    class Counting(keras.callbacks.Callback):
+        def on_train_end(self, logs: Any = None) -> None:
+            ended.append(type(self).__name__)
+
+    ended: list[str] = []
+    callbacks = [type(name, (Counting,), {})() for name in NAMES]
+    for number, name in enumerate(NAMES):
+        more = {"callbacks": callbacks} if number == 0 else {"overrides": {"mode": "plan"}}
+        result = fit(tmp_path, **KINDS["arrays"], name=name, **more)
+        assert result.config.name == name
+    assert ended == list(NAMES)
+
+
+def test_a_function_of_no_module_is_named_where_it_fails(tmp_path: Path) -> None:
+    def misbuilt() -> keras.Model:
+        raise ValueError("no such layer")
+
+    with pytest.raises(ConfigError, match=r"^model: misbuilt fails\n  cause: ValueError: no such"):
+        fit(tmp_path, **KINDS["arrays"], model=misbuilt)
+
+
 def _some(*names: str) -> list[Any]:
     """The kinds of data: some always, the others in long tests."""
     soak = pytest.mark.soak

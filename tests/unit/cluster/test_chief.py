@@ -27,12 +27,10 @@ from runner.cluster.chief import Chief, serve
 from runner.cluster.local import BEGUN, free_addresses
 from runner.cluster.sessions import session_config
 from runner.cluster.worker import run_worker
+from runner.config.cluster_spec import Addresses, Cluster, Task
 from runner.config.schema import (
-    AddressesConfig,
-    ClusterConfig,
     RestorationConfig,
     ScaffoldConfig,
-    TaskConfig,
     TrainConfig,
     VariablesConfig,
 )
@@ -49,23 +47,23 @@ KERNEL = "encoder/lstm_cell/kernel"
 
 
 @contextmanager
-def servers(workers: int = 1, **changes: Any) -> Iterator[ClusterConfig]:
+def servers(workers: int = 1, **changes: Any) -> Iterator[Cluster]:
     """Two parameter servers, which end when the block ends well; the chief's configuration.
 
     Other workers never come.
     """
     found = free_addresses(2 + workers)
-    addresses = AddressesConfig(found[2:3], found[3:], found[:2])
-    cluster = ClusterConfig(
+    addresses = Addresses(found[2:3], found[3:], found[:2])
+    cluster = Cluster(
         workers=workers, ps=2, addresses=addresses, grace_secs=0.1, max_wait_secs=30, **changes
     )
     threads = []
     for index in range(2):
-        own = replace(cluster, task=TaskConfig("ps", index))
+        own = replace(cluster, task=Task("ps", index))
         arguments = (tiny(cluster=own), Lines().screen)
         threads.append(threading.Thread(target=serve, args=arguments, daemon=True))
         threads[-1].start()
-    cluster.task = TaskConfig("chief", 0)
+    cluster.task = Task("chief", 0)
     try:
         yield cluster
     except BaseException:
@@ -132,7 +130,7 @@ def test_partitioned_variables_are_warm_started_saved_and_resumed_as_a_whole(
     # A chief that died after its servers had ended needs none.
     made.update(status=Status.RUNNING)
     chief, server = free_addresses(2)
-    gone = replace(cluster, ps=1, addresses=AddressesConfig([chief], [], [server]))
+    gone = replace(cluster, ps=1, addresses=Addresses([chief], [], [server]))
     lines = runs.run(tmp_path / "cut", cluster=gone, **changes)
     assert lines[2:4] == [
         "cluster: trained already, so that only the record is closed",
@@ -176,7 +174,7 @@ def test_a_model_fn_is_trained_by_two_tasks(tmp_path: Path) -> None:
     }
     lines = Lines()
     with servers(2) as cluster:
-        of_worker = replace(cluster, task=TaskConfig("worker", 0), recovery_wait_secs=0.1)
+        of_worker = replace(cluster, task=Task("worker", 0), recovery_wait_secs=0.1)
         worker = tiny(cluster=of_worker, **changes)
         thread = threading.Thread(target=run_worker, args=(worker, lines.screen), daemon=True)
         thread.start()
@@ -212,8 +210,8 @@ def test_the_chief_ends_the_training_when_a_worker_asks(
 
 def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
     first, second = free_addresses(2)
-    addresses = AddressesConfig([first], [], [second])
-    cluster = ClusterConfig(ps=1, addresses=addresses, task=TaskConfig("chief", 0))
+    addresses = Addresses([first], [], [second])
+    cluster = Cluster(ps=1, addresses=addresses, task=Task("chief", 0))
     config = tiny(cluster=cluster)
     leader, lines = Chief(config), Lines()
     run: Any = SimpleNamespace(
@@ -242,9 +240,7 @@ def served(flag: Callable[[int], Announcement]) -> list[str]:
     """Serves in this thread, while another sends a signal and then sets a flag; returns lines."""
     lines = Lines()
     chief, server = free_addresses(2)
-    cluster = ClusterConfig(
-        addresses=AddressesConfig([chief], [], [server]), task=TaskConfig("ps", 0)
-    )
+    cluster = Cluster(addresses=Addresses([chief], [], [server]), task=Task("ps", 0))
 
     def disturb() -> None:
         wait_for(lambda: "serves" in lines())

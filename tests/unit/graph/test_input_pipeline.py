@@ -97,9 +97,8 @@ def test_an_input_that_cannot_be_saved_says_so_and_begins_again(tmp_path: Path) 
 def test_state_outside_of_the_position_is_reported(tmp_path: Path) -> None:
     random = tf.data.Dataset.counter().map(lambda index: tf.random.uniform([]))
     (line,) = _Case(random, tmp_path).lines
-    assert line.startswith(
-        "input: its position is saved, but not all its state (RandomUniform is stateful.)"
-    )
+    assert line.startswith("input: a resumed run continues at the same place of the data, but sees")
+    assert ": RandomUniform is stateful. To see the same, draw by tf.random.stateless_" in line
 
 
 def test_batches_are_prefetched_unless_the_data_forbids_it() -> None:

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from runner.graph.keras_optimizer import KerasOptimizer
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError
-from runner.graph.keras_optimizer import KerasOptimizer
 from runner.restoration.variables import StateClass
 from runner.restoration.weights_layout import Slots
 from runner.tracking import RunStore

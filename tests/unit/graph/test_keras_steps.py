@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 from runner.config.choices import Mode, PlanFormat, StateChoice
 from runner.config.composition import default_optimizer
 from runner.config.schema import (
-    ClipConfig,
     EvaluateConfig,
     PlanConfig,
     RunConfig,
@@ -123,7 +122,7 @@ def test_slots_of_several_optimizers_start_from_a_run(tmp_path: Path) -> None:
     origins = {variable["name"]: variable["origin"] for variable in plan["variables"]}
     slots = {name for name in origins if "_optimizer/" in name}
     restored = {name for name in slots if origins[name] == "checkpoint"}
-    assert len(restored) == 8
+    assert len(restored) == 9
     assert restored - {"d_optimizer/iterations"} == {
         name for name in slots if name.startswith("discriminator/")
     }

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from runner.config.schema import ScaffoldConfig, SessionConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.built_graph import BuiltGraph
-from runner.graph.precision import set_threads
+from runner.graph.new_graph import set_threads
 from tests.tiny.configs import LINEAR, tiny
 from tests.tiny.graphs import build, opened, training_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -405,6 +406,26 @@ def test_a_saver_may_have_the_keys_of_an_object_based_checkpoint(tmp_path: Path)
         assert session.run(cnn).tolist() == VALUE.tolist()
 
 
-def test_lists_that_differ_in_length_are_refused() -> None:
-    with pytest.raises(ConfigError, match="1 scaffolds and 2 checkpoint directories"):
-        _manager(["a", "b"], [tf.train.Scaffold()], graph=tf.Graph())
+@pytest.mark.parametrize(
+    ("directories", "scaffolds", "message"),
+    [
+        (["a", "b"], [tf.train.Scaffold()], "1 scaffolds and 2 checkpoint directories"),
+        ("features", [], "0 scaffolds and 1 checkpoint directories"),
+        (["features"], ["saver"], r"'saver' is not a tf\.compat\.v1\.train\.Scaffold\n.*\n.*wrap"),
+    ],
+)
+def test_sources_that_do_not_fit_are_refused(
+    directories: Any, scaffolds: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _manager(directories, scaffolds, graph=tf.Graph())
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode], ids=["str", "Path", "bytes"])
+def test_one_path_and_one_scaffold_are_lists_of_one(save: Save, kind: Any) -> None:
+    (cnn,) = _variables("cnn")
+    path, scaffold = kind(save("a", cnn=2.0)), _scaffold(cnn)
+    for sources in ((path, scaffold), ([path], scaffold), (path, [scaffold])):
+        manager = _manager(*sources)
+        with manager.prepare_session(init_op=cnn.initializer) as session:
+            assert session.run(cnn) == 2.0

@@ -76,7 +76,7 @@ def test_a_hook_may_end_the_run_early(cheap: Runs) -> None:
     _, lines = cheap.run(hooks={"stop": stop})
     assert (cheap.record().status, cheap.steps()) == ("FINISHED", [7])
     assert evaluations(lines) == [7]
-    assert "ended at step 7 of 20: a hook requested it" in lines
+    assert "ended at step 7 of 20: hooks.stop stopped it" in lines
 
 
 def _poisoned(after: int) -> dict[str, Any]:

@@ -1,0 +1,397 @@
+"""The ways in which tensors can be the variables of one call, by shapes and not by names."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.mapping.fitting import Taken, fit_recurrent
+from runner.mapping.layouts import Shape, fits
+from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Module, group
+from runner.mapping.source import Source, Variable
+
+# How many rows a table may have before the first one of the model, or behind the last.
+_MOST_ROWS = 8
+# How many parts a fused tensor may have, and how many combinations of parameters are tried.
+_MOST_PARTS, _MOST_COMBINATIONS = 8, 400
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part of an axis: a run of it, or one of the `parts` that follow each other in each head.
+
+    Attributes:
+      start: where the run begins, or the number of the part.
+      size: how long the run is, or the part in one head.
+      heads: 0 for a run.
+      parts: how many parts a head has.
+    """
+
+    start: int
+    size: int
+    heads: int = 0
+    parts: int = 1
+
+    def steps(self, shape: Shape, axis: int) -> str:
+        """Returns the steps of a rule that take it out of a tensor."""
+        if not self.heads:
+            if shape[axis] % self.size == self.start % self.size == 0:
+                number = self.start // self.size
+                return f"split({shape[axis] // self.size}, {number}, axis={axis})"
+            return f"[{':, ' * axis}{self.start}:{self.start + self.size}]"
+        before, after = shape[:axis], shape[axis + 1 :]
+        spread = (*before, self.heads, self.parts, self.size, *after)
+        joined = (*before, self.heads * self.size, *after)
+        index = f"{':, ' * (axis + 1)}{self.start}"
+        return f"reshape({_listed(spread)}) | [{index}] | reshape({_listed(joined)})"
+
+    def of_record(self, record: NDArray[Any]) -> NDArray[Any] | None:
+        """Returns the part of the last axis of what a fused module computed."""
+        *before, last = record.shape
+        if not self.heads:
+            end = self.start + self.size
+            return record[..., self.start : end] if end <= last else None
+        if self.heads * self.parts * self.size != last:
+            return None
+        spread = record.reshape(*before, self.heads, self.parts, self.size)
+        return spread[..., self.start, :].reshape(*before, self.heads * self.size)
+
+    def overlaps(self, other: Cut) -> bool:
+        """Whether two parts of one tensor share values, or do not come of one division."""
+        if self.heads or other.heads:
+            alike = (self.heads, self.parts, self.size) == (other.heads, other.parts, other.size)
+            return not alike or self.start == other.start
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Tensors that may be the variables of one call.
+
+    Attributes:
+      taken: variable -> what it takes; a constant takes no tensor.
+      modules: the modules of these tensors.
+      cut: the part of a fused module; None for whole tensors.
+      is_sum: whether a variable takes the sum of two tables, so that the records add up too.
+      is_named: whether names propose it.
+    """
+
+    taken: Mapping[str, Taken]
+    modules: tuple[str, ...]
+    cut: Cut | None = None
+    is_sum: bool = False
+    is_named: bool = False
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The names of its tensors."""
+        return tuple(name for taken in self.taken.values() for name in taken.tensors)
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """What tells it from others."""
+        return tuple(sorted((name, taken.expression()) for name, taken in self.taken.items()))
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """Its layouts and cut, without names."""
+        return tuple(f"{taken.cut} {taken.step}" for taken in self.taken.values())
+
+    @property
+    def family(self) -> tuple[tuple[str, ...], str, bool]:
+        """What parts of one fused module have in common."""
+        step = next(iter(self.taken.values())).step
+        return self.modules, step, self.cut is not None and self.cut.heads > 0
+
+    def shares(self, other: Candidate) -> bool:
+        """Whether both take the same values of one tensor."""
+        if not {*self.tensors} & {*other.tensors}:
+            return False
+        return not self.cut or not other.cut or self.cut.overlaps(other.cut)
+
+
+def candidates(variables: Sequence[Variable], source: Source) -> list[Candidate]:
+    """Returns the candidates for all variables of one call, in the order of computation."""
+    if any(variable.leaf == "recurrent_kernel" for variable in variables):
+        return _recurrent(variables, source)
+    result = [c for module in source.modules for c in _of_module(variables, module)]
+    result += [c for module in source.modules for c in _of_fused(variables, module)]
+    result += _sums(variables, result, source)
+    return result or _of_many(variables, source)
+
+
+def _sums(
+    variables: Sequence[Variable], tables: Sequence[Candidate], source: Source
+) -> Iterator[Candidate]:
+    """Yields tables with a row added that all of their rows lack, as one of token types."""
+    if len(variables) != 1 or not variables[0].is_table:
+        return
+    rows = [
+        (leaf.name, module.name)
+        for module in source.modules
+        for leaf in module.leaves.values()
+        if leaf.shape == (1, variables[0].shape[-1])
+    ]
+    for table, (row, module) in itertools.product(tables, rows):
+        taken = table.taken[variables[0].name]
+        both = replace(taken, tensors=(*taken.tensors, row))
+        modules = (*table.modules, module)
+        yield Candidate({variables[0].name: both}, modules, is_sum=True)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _role(variable: Variable) -> str:
+    if variable.leaf == "recurrent_kernel":
+        return RECURRENT
+    return ROLES.get(variable.leaf, variable.leaf)
+
+
+def ways(variable: Variable, shape: Shape) -> list[tuple[str, str]]:
+    """Returns (cut, step) of the ways in which a tensor of a shape may be a variable."""
+    if variable.is_table:
+        return _rows(variable.shape, shape)
+    steps = [fit.step for fit in reversed(fits(variable.shape, shape))]
+    if variable.flattened and variable.leaf == "kernel" and "linear" in steps:
+        steps.insert(0, f"linear | unflatten({_listed(variable.flattened)})")
+    if len(shape) == len(variable.shape) == 3 and min(shape) > 1:
+        for axes in itertools.permutations(range(3)):
+            turned = tuple(shape[axis] for axis in axes)
+            known = axes == (0, 1, 2) or axes == (2, 1, 0)
+            if turned == variable.shape and not (known and steps):
+                steps.append(f"transpose({_listed(axes)})")
+    return [("", step) for step in steps]
+
+
+def _rows(rows: Shape, shape: Shape) -> list[tuple[str, str]]:
+    """Returns the ways to a table; one may have more rows than the model before or behind."""
+    if math.prod(shape) == math.prod(rows):
+        return [("", "" if shape == rows else "reshape")] if shape[-1] == rows[-1] else []
+    if len(shape) != 2 or len(rows) != 2 or shape[1] != rows[1]:
+        return []
+    more = shape[0] - rows[0]
+    return [(f"[{more}:]", ""), (f"[:{rows[0]}]", "")] if 0 < more <= _MOST_ROWS else []
+
+
+def _of_module(variables: Sequence[Variable], module: Module) -> Iterator[Candidate]:
+    """Yields the ways in which one module gives all variables their tensors."""
+    free, options = dict(module.leaves), dict[str, list[Taken]]()
+    unnamed = []
+    for variable in variables:
+        leaf = free.get(_role(variable))
+        if leaf is None:
+            unnamed.append(variable)
+            continue
+        taken = [Taken((leaf.name,), *way) for way in ways(variable, leaf.shape)]
+        if not taken:
+            return
+        options[variable.name] = taken
+        del free[_role(variable)]
+    for variable in unnamed:
+        taken = [
+            Taken((leaf.name,), *way)
+            for leaf in free.values()
+            for way in ways(variable, leaf.shape)
+        ]
+        constant = _constant(variable)
+        if taken:
+            options[variable.name] = taken
+        elif constant is None:
+            return
+        else:
+            options[variable.name] = [constant]
+    ordered = [options[variable.name] for variable in variables]
+    for several in itertools.islice(itertools.product(*ordered), 24):
+        used = [taken.tensors[0] for taken in several if taken.tensors]
+        alone = [
+            leaf for leaf in module.leaves.values() if leaf.name not in used and len(leaf.shape) > 1
+        ]
+        if used and len({*used}) == len(used) and not alone:
+            names = (variable.name for variable in variables)
+            yield Candidate(dict(zip(names, several, strict=True)), (module.name,))
+
+
+def _constant(variable: Variable) -> Taken | None:
+    """Returns what stands for a bias or a scale that a module lacks."""
+    role = _role(variable)
+    if role == BIAS:
+        return Taken((), step="zeros()")
+    is_scale = role == WEIGHT and len(variable.shape) == 1
+    return Taken((), step="ones()") if is_scale else None
+
+
+def _of_fused(variables: Sequence[Variable], module: Module) -> Iterator[Candidate]:
+    """Yields the parts of a module that computes several layers at once."""
+    kernels = [v for v in variables if len(v.shape) > 1 and _role(v) != BIAS]
+    biases = [v for v in variables if _role(v) == BIAS]
+    weight, bias = module.leaves.get(WEIGHT), module.leaves.get(BIAS)
+    if weight is None or len(kernels) != 1 or len(variables) > len(kernels) + len(biases[:1]):
+        return
+    kernel, shape = kernels[0], weight.shape
+    if len(shape) not in (2, 3) or kernel.is_table or "Conv" in kernel.layer:
+        return
+    for axis, whole in enumerate(shape):
+        rest = math.prod(shape) // whole
+        part = math.prod(kernel.shape) // rest if math.prod(kernel.shape) % rest == 0 else 0
+        if not 1 < part < whole or whole // part > _MOST_PARTS:
+            continue
+        if bias and (axis not in (0, len(shape) - 1) or bias.shape != (whole,)):
+            continue
+        if biases and math.prod(biases[0].shape) != part:
+            continue
+        shapes = [kernel.shape, *(v.shape for v in biases)]
+        for cut in _cuts(whole, part, shapes if axis == 0 and len(shape) == 2 else ()):
+            cut_shape = (*shape[:axis], part, *shape[axis + 1 :])
+            for inner, step in ways(kernel, cut_shape):
+                taken = {kernel.name: Taken((weight.name,), cut.steps(shape, axis), step)}
+                if biases and bias:
+                    end = "" if len(biases[0].shape) == 1 else "reshape"
+                    steps = cut.steps(bias.shape, 0)
+                    taken[biases[0].name] = Taken((bias.name,), steps, end)
+                elif biases:
+                    taken[biases[0].name] = Taken((), step="zeros()")
+                if not inner:
+                    yield Candidate(taken, (module.name,), cut)
+
+
+def _cuts(whole: int, part: int, shapes: Sequence[Shape]) -> list[Cut]:
+    """Returns the parts of an axis; `shapes` with an axis for heads tell interleaved ones."""
+    step = math.gcd(whole, part)
+    cuts = [Cut(start, part) for start in range(0, whole - part + 1, step)][: _MOST_PARTS + 1]
+    for shape in shapes:
+        if len(shape) < 2:
+            continue
+        # (inputs, heads, size) of a kernel, (heads, size) of a bias.
+        heads, size = shape[-2:]
+        if heads * size == part and whole % part == 0:
+            more = [Cut(n, size, heads, whole // part) for n in range(whole // part)]
+            cuts += [cut for cut in more if heads > 1 and cut not in cuts]
+    return cuts
+
+
+def _recurrent(variables: Sequence[Variable], source: Source) -> list[Candidate]:
+    """Returns the candidates of a recurrent layer, or of one in both directions."""
+    cells = group({variable.name: variable.shape for variable in variables})
+    theirs = [module for module in source.modules if RECURRENT in module.leaves]
+    result = []
+    for modules in itertools.permutations(theirs, len(cells)):
+        fitted = [fit_recurrent(*pair) for pair in zip(cells, modules, strict=True)]
+        taken: dict[str, Taken] = {}
+        for fitting in fitted:
+            if fitting is None:
+                break
+            taken |= fitting.by_variable
+            taken |= dict.fromkeys(fitting.lacking, Taken((), step="zeros()"))
+        else:
+            result.append(Candidate(taken, tuple(module.name for module in modules)))
+    return result
+
+
+def _of_many(variables: Sequence[Variable], source: Source) -> list[Candidate]:
+    """Returns candidates that several modules make up, or parameters without one."""
+    options: list[list[tuple[Taken, str]]] = []
+    for variable in variables:
+        several = [
+            (Taken((leaf.name,), *way), module.name)
+            for module in source.modules
+            for leaf in module.leaves.values()
+            for way in (*ways(variable, leaf.shape), *_blocks(variable, leaf.shape))
+        ]
+        if constant := _constant(variable):
+            several.append((constant, ""))
+        # Parameters without a record of their own first.
+        several.sort(key=lambda option: bool(option[1]) and source.has_record([option[1]]))
+        options.append(several)
+    # Close in the file, before far apart.
+    combinations = sorted(
+        itertools.islice(itertools.product(*options), 50 * _MOST_COMBINATIONS),
+        key=lambda some: _spread([source.place[module] for _, module in some if module]),
+    )
+    result = []
+    for some in combinations:
+        if _are_apart([taken for taken, module in some if module]):
+            taken = {v.name: t for v, (t, _) in zip(variables, some, strict=True)}
+            modules = tuple(dict.fromkeys(module for _, module in some if module))
+            result.append(Candidate(taken, modules))
+        if len(result) == _MOST_COMBINATIONS:
+            break
+    return result
+
+
+def _are_apart(some: Sequence[Taken]) -> bool:
+    """Whether variables take different tensors, or different parts of one division."""
+    parts: dict[str, set[str]] = {}
+    for taken in some:
+        cuts = parts.setdefault(taken.tensors[0], set())
+        if taken.cut in cuts:
+            return False
+        cuts.add(taken.cut)
+    divisions = ({_PART.sub(r"\1", cut) for cut in cuts} for cuts in parts.values())
+    return bool(parts) and all(len(division) == 1 for division in divisions)
+
+
+# The number of a part.
+_PART = re.compile(r"(split\(\d+, )\d+|(?<=\[)[\d:, ]+(?=\])")
+
+
+def _spread(places: Sequence[int]) -> int:
+    return max(places) - min(places) if places else 0
+
+
+def _blocks(variable: Variable, shape: Shape) -> Iterator[tuple[str, str]]:
+    """Yields the blocks of a tensor of three axes, such as one of all experts' two kernels."""
+    if len(variable.shape) != 3 or len(shape) != 3:
+        return
+    for axis, whole in enumerate(shape):
+        rest = math.prod(shape) // whole
+        part = math.prod(variable.shape) // rest
+        if part * rest == math.prod(variable.shape) and 1 < part < whole and not whole % part:
+            for number in range(whole // part):
+                cut = Cut(number * part, part).steps(shape, axis)
+                for _, step in ways(variable, (*shape[:axis], part, *shape[axis + 1 :])):
+                    yield cut, step
+
+
+def named(
+    variables: Sequence[Variable], proposal: Mapping[str, Taken], source: Source
+) -> Candidate | None:
+    """Returns the candidate that names propose for the variables of one call, if for all."""
+    taken = {v.name: proposal[v.name] for v in variables if v.name in proposal}
+    if len(taken) < len(variables):
+        return None
+    of_tensor = {
+        leaf.name: module.name for module in source.modules for leaf in module.leaves.values()
+    }
+    names = [name for one in taken.values() for name in one.tensors]
+    modules = tuple(dict.fromkeys(of_tensor[name] for name in names if name in of_tensor))
+    is_sum = any(len(one.tensors) > 1 and not one.step for one in taken.values())
+    return Candidate(taken, modules, is_sum=is_sum, is_named=True) if modules else None
+
+
+def chosen(
+    variables: Sequence[Variable], choices: Mapping[str, Sequence[Taken]], source: Source
+) -> list[Candidate]:
+    """Returns the candidates that names leave open: of one module each."""
+    options = [choices.get(variable.name, ()) for variable in variables]
+    some = (
+        named(variables, {v.name: t for v, t in zip(variables, taken, strict=True)}, source)
+        for taken in itertools.islice(itertools.product(*options), _MOST_COMBINATIONS)
+    )
+    return [replace(c, is_named=False) for c in some if c and len(c.modules) == 1]
+
+
+def ordered(some: Sequence[Candidate], proposed: Candidate | None) -> list[Candidate]:
+    """Returns candidates with the one that names propose first."""
+    if proposed is None:
+        return [*some]
+    same = next((c for c in some if c.key == proposed.key), None)
+    first = replace(same, is_named=True) if same else proposed
+    return [first, *(c for c in some if c.key != first.key)]

@@ -1,0 +1,216 @@
+"""What the variables of each call take so far, and what else they could take."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.mapping.candidates import Candidate, candidates, chosen, named, ordered
+from runner.mapping.dataflow import Call
+from runner.mapping.fitting import Taken
+from runner.mapping.source import Source, Variable
+
+# Right layers agree within 2e-6 when they get the recorded inputs; a layer that differs itself, as
+# by an approximated GELU, is near. An exchange must differ ten times as much to be excluded.
+AGREES, NEAR, MARGIN, _FLOOR = 1e-5, 0.3, 10.0, 1e-7
+# Stands for the model's outputs in the place of a call.
+OUTPUTS = -1
+
+
+def is_clear(there: float, here: float) -> bool:
+    """Whether another way is so much farther from a record that it is excluded."""
+    return there > MARGIN * max(here, _FLOOR)
+
+
+@dataclass
+class Decision:
+    """What the variables of one call take, and why.
+
+    Attributes:
+      call: the index of the call; its variables are read there first.
+      candidate: what they take.
+      relative: how far the output is from the record, relative to the record's largest value.
+      record: the module whose record it was compared with; empty without one.
+      next: how far the closest other way is.
+      by: the layer that decided; empty as long as nothing did.
+      handed_on: the record in the layout of the layer's output; None where it is not handed on.
+      close: a candidate that computes nearly the same, if there is one.
+      searched: how often other ways were tried in vain.
+      is_supported: whether what reads it agrees, though other ways may agree too.
+      is_hidden: whether a layer behind it was only near, so that nothing behind that can decide.
+    """
+
+    call: int
+    candidate: Candidate
+    relative: float = math.inf
+    record: str = ""
+    next: float = math.inf
+    by: str = ""
+    handed_on: NDArray[Any] | None = None
+    close: Candidate | None = None
+    searched: int = 0
+    is_supported: bool = False
+    is_hidden: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the layer computes what its module recorded."""
+        return self.relative <= AGREES
+
+
+class Decisions:
+    """The decisions on all calls.
+
+    Attributes:
+      calls: the calls of layers, in order.
+      made: index of a call -> decision on the variables that it reads first.
+      kinds: the layouts and cuts that agreed, with their numbers.
+      refuted: those of names that did not.
+      place: the last module that agreed, in the order of computation.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        read_by_outputs: int,
+        source: Source,
+        *,
+        variables: Mapping[str, Variable],
+        proposal: Mapping[str, Taken],
+        choices: Mapping[str, Sequence[Taken]],
+    ) -> None:
+        self.calls, self._read_by_outputs, self._source = calls, read_by_outputs, source
+        self._variables, self._proposal, self._choices = variables, proposal, choices
+        self._bits = {name: 1 << at for at, name in enumerate(variables)}
+        self.made: dict[int, Decision] = {}
+        self.kinds, self.refuted = Counter[tuple[str, ...]](), set[tuple[str, ...]]()
+        self.place = 0
+        self._options: dict[int, list[Candidate]] = {}
+
+    def depends(self, reader: int) -> int:
+        """Returns the variables on which a call's inputs, or the outputs, depend."""
+        return self._read_by_outputs if reader == OUTPUTS else self.calls[reader].depends
+
+    def path(self, at: int) -> str:
+        """Returns the name of a layer, as its variables have it."""
+        if at == OUTPUTS:
+            return "the outputs"
+        names = self.calls[at].variables
+        return names[0].rpartition("/")[0] if names else str(self.calls[at].layer.path)
+
+    def unread(self) -> tuple[str, ...]:
+        """Returns the variables on which no output depends."""
+        return tuple(n for n, bit in self._bits.items() if not bit & self._read_by_outputs)
+
+    def others(self, at: int, name: str) -> list[Taken]:
+        """Returns what else a variable of a call could take."""
+        return [option.taken[name] for option in self.in_order(at)]
+
+    def mask(self, at: int) -> int:
+        """Returns the variables that a call reads first."""
+        return sum(self._bits[name] for name in self.calls[at].variables)
+
+    def _shapes(self, at: int) -> list[Any]:
+        return [self._variables[name].shape for name in self.calls[at].variables]
+
+    def siblings(self, at: int) -> list[int]:
+        """Returns the calls beside one, of layers of equal shapes."""
+        call = self.calls[at]
+        return [
+            other
+            for other, its in enumerate(self.calls)
+            if other != at
+            and its.depends == call.depends
+            and its.variables
+            and self._shapes(other) == self._shapes(at)
+        ]
+
+    def open(self, mask: int) -> list[Decision]:
+        """Returns the undecided decisions on which something depends, the latest first."""
+        return [
+            decision
+            for at, decision in sorted(self.made.items(), reverse=True)
+            if not decision.by and self.mask(at) & mask
+        ]
+
+    def groups(self, mask: int) -> Iterator[list[Decision]]:
+        """Yields the undecided decisions side by side."""
+        pending = self.open(mask)
+        while pending:
+            first = pending[0]
+            beside = {first.call, *self.siblings(first.call)}
+            group = [decision for decision in pending if decision.call in beside]
+            pending = [decision for decision in pending if decision.call not in beside]
+            yield group[::-1]
+
+    def is_reader(self, at: int) -> bool:
+        """Whether a call can decide on layers before it."""
+        decision, depends = self.made[at], self.calls[at].depends
+        return bool(decision.record) and bool(self.open(depends))
+
+    def all(self, at: int) -> list[Candidate]:
+        """Returns all candidates of a call whose values can be made."""
+        if at not in self._options:
+            variables = [self._variables[name] for name in self.calls[at].variables]
+            proposed = named(variables, self._proposal, self._source)
+            if self._source.records:
+                others = candidates(variables, self._source)
+            else:
+                others = chosen(variables, self._choices, self._source)
+            self._options[at] = ordered(others, proposed)
+        return self._options[at]
+
+    def in_order(self, at: int, changed: Collection[int] = ()) -> list[Candidate]:
+        """Returns the candidates of a call, closest first: by names, then by computation.
+
+        What the calls in `changed` take is free.
+        """
+        taken = [decision.candidate for call, decision in self.made.items() if call not in changed]
+
+        def rank(candidate: Candidate) -> tuple[Any, ...]:
+            place = max((self._source.place[m] for m in candidate.modules), default=0)
+            behind = place < self.place
+            is_used = any(candidate.shares(other) for other in taken)
+            known = -self.kinds[candidate.kind]
+            is_part = candidate.cut is not None and not known
+            order = is_part, behind, abs(place - self.place), known
+            is_proposed = candidate.is_named and candidate.kind not in self.refuted
+            return is_used, not is_proposed, *order
+
+        return sorted(self.all(at), key=rank)
+
+    def like(self, at: int, candidate: Candidate) -> Candidate | None:
+        """Returns the candidate of a call that takes what another call's candidate does."""
+        wanted = [taken.expression() for taken in candidate.taken.values()]
+        return next(
+            (
+                option
+                for option in self.all(at)
+                if [taken.expression() for taken in option.taken.values()] == wanted
+            ),
+            None,
+        )
+
+    def is_taken(self, option: Candidate, but: set[int]) -> bool:
+        """Whether a call takes what a candidate takes, other than the calls in `but`."""
+        return any(
+            decision.candidate.shares(option) for at, decision in self.made.items() if at not in but
+        )
+
+    def joined(self, group: Sequence[Decision], changes: Mapping[int, Candidate]) -> set[int]:
+        """Returns the calls of changes that the parts of one fused module beside them exclude."""
+        return {
+            at
+            for at, candidate in changes.items()
+            if candidate.modules != self.made[at].candidate.modules
+            and any(
+                beside.call != at and beside.candidate.family == self.made[at].candidate.family
+                for beside in group
+                if beside.candidate.cut
+            )
+        }

@@ -1,0 +1,170 @@
+"""A checkpoint's tensors as values of variables, and what its modules computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoints.reader import CheckpointReader
+from runner.mapping.fitting import Taken
+from runner.mapping.layouts import Shape
+from runner.mapping.modules import Module, group
+from runner.restoration.expressions import names_in, parse
+from runner.restoration.named_conversions import expanded
+from runner.restoration.source_modules import named_as_tensors
+from runner.restoration.steps import source_tensor
+from runner.restoration.target import Target
+
+# One layer and direction of a recurrent network, whose module in PyTorch holds them all.
+_RECURRENT = re.compile(r"(.*?)[./]?l(\d+)_(?:forward|backward)")
+# How many bytes of tensors are kept after they were read.
+_CACHED = 64 << 20
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What the candidates of a variable depend on.
+
+    Attributes:
+      name: its name.
+      shape: its dimensions.
+      layer: the class of its Keras layer, if known.
+      axes: see `Target.axes`.
+      flattened: (channels, height, width) of the map whose flattened values it reads; or empty.
+    """
+
+    name: str
+    shape: Shape
+    layer: str = ""
+    axes: tuple[int, ...] = ()
+    flattened: Shape = ()
+
+    @property
+    def leaf(self) -> str:
+        """The end of its name."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table of rows, which no framework transposes."""
+        return "embedding" in self.leaf or self.layer.endswith("Embedding")
+
+
+class Source:
+    """A checkpoint's tensors in modules, and the records of these.
+
+    Attributes:
+      tensors: name -> shape of all tensors that may be weights.
+      modules: the modules, in the order of computation where that is recorded.
+      records: module of the source -> what it computed, floats alone.
+    """
+
+    def __init__(
+        self,
+        reader: CheckpointReader,
+        tensors: Mapping[str, Shape],
+        records: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self._reader, self._spec = reader, reader.spec()
+        self.tensors = tensors
+        self.records = {name: a for name, a in records.items() if a.dtype.kind == "f"}
+        self._cache: dict[str, NDArray[Any]] = {}
+        modules = group({name: shape for name, shape in tensors.items() if shape})
+        places = {name: at for at, name in enumerate(self.records)}
+        bases = {module.name: _base(module.name) for module in modules}
+        around = {part for base in bases.values() for part in _around(base)}
+        spelled = {name: known for known, name in named_as_tensors([*self.records], around).items()}
+        deepest = _deepest(modules)
+        self._records = {
+            name: () if name in deepest else _records_of(base, spelled, self.records)
+            for name, base in bases.items()
+        }
+        self._exact = {name for name, base in bases.items() if spelled.get(base) in self.records}
+        self._exact -= deepest
+        first = {
+            name: min(places[record] for record in records)
+            for name, records in self._records.items()
+            if records
+        }
+        modules.sort(key=lambda module: (first.get(module.name, -1), module.position))
+        self.modules: Sequence[Module] = modules
+        self.place = {module.name: at for at, module in enumerate(modules)}
+
+    def records_of(self, modules: Iterable[str]) -> list[str]:
+        """Returns the records of modules, their own ones or those around them."""
+        return [record for module in modules for record in self._records.get(module, ())]
+
+    def has_record(self, modules: Iterable[str]) -> bool:
+        """Whether each of the modules has a record of its own."""
+        return all(module in self._exact for module in modules)
+
+    def value(self, variable: Variable, taken: Taken) -> NDArray[Any]:
+        """Returns the value that a rule would give a variable.
+
+        Raises:
+          ValueError: when the tensors do not fit.
+        """
+        target = Target(variable.name, variable.shape, layer=variable.layer, axes=variable.axes)
+        expression = expanded(parse(taken.expression()), target, self._has)
+        specs = [spec for name in names_in(expression) if (spec := self._spec.find(name))]
+        piece = source_tensor(expression, "", target, iter(specs))
+        value = piece.convert([self._read(spec.name) for spec in specs])
+        if value.size != np.prod(variable.shape):
+            raise ValueError(f"{taken.expression()} has the shape {[*value.shape]}")
+        return value.reshape(variable.shape)
+
+    def _has(self, name: str) -> bool:
+        return self._spec.find(name) is not None
+
+    def _read(self, name: str) -> NDArray[Any]:
+        if name not in self._cache:
+            ((_, value),) = self._reader.read([name])
+            while self._cache and sum(a.nbytes for a in self._cache.values()) > _CACHED:
+                del self._cache[next(iter(self._cache))]
+            self._cache[name] = np.asarray(value)
+        return self._cache[name]
+
+
+def _base(name: str) -> str:
+    """Returns a module's name as PyTorch has it, without a separator at its end."""
+    recurrent = _RECURRENT.fullmatch(name.rstrip("./"))
+    return recurrent[1] if recurrent else name.rstrip("./")
+
+
+def _around(base: str) -> list[str]:
+    """Returns a module's name and those of the modules around it."""
+    return [base, *(base[: match.start()] for match in re.finditer(r"[./]", base))]
+
+
+def _deepest(modules: Sequence[Module]) -> set[str]:
+    """Returns the layers of recurrent networks that are not the last: the record is the last's."""
+    numbers = {
+        module.name: (match[1], int(match[2]))
+        for module in modules
+        if (match := _RECURRENT.fullmatch(module.name.rstrip("./")))
+    }
+    last: dict[str, int] = {}
+    for base, number in numbers.values():
+        last[base] = max(number, last.get(base, 0))
+    return {name for name, (base, number) in numbers.items() if number < last[base]}
+
+
+def _records_of(
+    base: str, spelled: Mapping[str, str], records: Mapping[str, object]
+) -> tuple[str, ...]:
+    """Returns the records of a module, of those within it, or else of the nearest around it."""
+    for part in sorted(_around(base), key=len, reverse=True):
+        record = spelled.get(part, part)
+        within = tuple(
+            name for name in records if name == record or (part and name.startswith(f"{record}."))
+        )
+        if record in records:
+            return (record,)
+        if part == base and within:
+            return within
+    return ()

@@ -1,0 +1,162 @@
+"""Decides a correspondence that names propose, by a reference of what the source computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from runner.checkpoints.reader import CheckpointReader
+from runner.errors import ConfigError
+from runner.mapping.correspondence import Computed, Correspondence, Pair
+from runner.mapping.dataflow import trace
+from runner.mapping.decisions import Decision, Decisions
+from runner.mapping.fitting import Taken
+from runner.mapping.layouts import Shape
+from runner.mapping.source import Source, Variable
+from runner.mapping.trials import Trials
+from runner.mapping.walk import Walk
+from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
+from runner.restoration.model_variables import keras_variables
+from runner.restoration.proof import compare
+from runner.restoration.proving import full_precision
+from runner.restoration.reference import Reference
+
+# How many candidates of an undecided variable are listed.
+_MOST_LISTED = 8
+
+
+def decide(
+    model: Any,
+    reference: Reference,
+    correspondence: Correspondence,
+    *,
+    reader: CheckpointReader,
+    tensors: Mapping[str, Shape],
+    facts: Mapping[str, Mapping[str, Any]],
+) -> Correspondence:
+    """Decides which tensors are which variables; the model has its own values afterwards.
+
+    Args:
+      model: a built Keras model.
+      reference: what the source of the checkpoint computes.
+      correspondence: what names propose.
+      reader: the checkpoint.
+      tensors: name -> shape of the tensors that may be weights.
+      facts: variable -> facts of its layer, see `layer_facts`.
+
+    Raises:
+      ConfigError: when the model is not Keras's.
+      CheckpointError: when the model takes other inputs or gives other outputs than were recorded.
+    """
+    if not isinstance(model, keras.Layer):
+        state = f"the model is a {type(model).__name__}"
+        raise ConfigError.of(state, "a reference is compared with a Keras model's layers")
+    inputs, held = model_inputs(model, reference), keras_variables(model)
+    variables = {
+        name: (_variable(name, held[name], known), held[name]) for name, known in facts.items()
+    }
+    source = Source(reader, tensors, reference.activations)
+    proposal = {name: pair.taken for name, pair in correspondence.pairs.items()}
+    proposal |= {n: Taken((), step=step) for n, step in correspondence.constants.items()}
+    with unchanged(variable for _, variable in variables.values()), full_precision():
+        held = {name: variable for name, (_, variable) in variables.items()}
+        calls, read_by_outputs = trace(model, held, lambda: model(inputs, training=False))
+        decisions = Decisions(
+            calls,
+            read_by_outputs,
+            source,
+            variables={name: known for name, (known, _) in variables.items()},
+            proposal=proposal,
+            choices={name: pair.candidates for name, pair in correspondence.pairs.items()},
+        )
+        Walk(
+            model,
+            lambda: model(inputs, training=False),
+            source,
+            decisions=decisions,
+            trials=Trials(calls, source, variables),
+            outputs=lambda outputs: _outputs(model, outputs, reference),
+        ).run()
+    return _decided(decisions, correspondence, [*variables], tensors)
+
+
+def _variable(name: str, variable: Any, facts: Mapping[str, Any]) -> Variable:
+    # PyTorch flattens the channels first, Keras last.
+    flattened = (facts["flattened"][-1:] + facts["flattened"][:-1]) if facts["flattened"] else ()
+    return Variable(name, tuple(variable.shape), facts["layer"], facts["axes"], flattened)
+
+
+@contextmanager
+def unchanged(variables: Iterable[Any]) -> Iterator[None]:
+    """Gives variables their values back after the block."""
+    # An assignment makes a new buffer, so that a view of the old one holds its values.
+    values = [(variable, variable.numpy()) for variable in variables]
+    try:
+        yield
+    finally:
+        while values:
+            variable, value = values.pop()
+            variable.assign(value)
+
+
+def _outputs(model: Any, outputs: Any, reference: Reference) -> float:
+    """Returns how far outputs are from the recorded ones; 0 where there are none."""
+    values = by_name(outputs)
+    names = getattr(model, "output_names", ())
+    pairs = recorded_names("outputs", reference, values, names)
+    return max(
+        (
+            compare(recorded, name, array_of(values[name]), reference.outputs[recorded], 0).relative
+            for name, recorded in pairs.items()
+        ),
+        default=0.0,
+    )
+
+
+def _decided(
+    decisions: Decisions,
+    proposed: Correspondence,
+    variables: list[str],
+    tensors: Mapping[str, Shape],
+) -> Correspondence:
+    pairs: dict[str, Pair] = {}
+    constants: dict[str, str] = {}
+    seen = set[str]()
+    for at, decision in decisions.made.items():
+        names = decisions.calls[at].variables
+        seen |= {*names}
+        for name in names:
+            pair = _pair(name, decision, decisions, proposed)
+            if pair.taken.tensors:
+                pairs[name] = pair
+            else:
+                constants[name] = pair.taken.step
+    # What no call reads is as names propose it.
+    pairs |= {name: pair for name, pair in proposed.pairs.items() if name not in seen}
+    constants |= {n: step for n, step in proposed.constants.items() if n not in seen}
+    used = {name for pair in pairs.values() for name in pair.taken.tensors}
+    return Correspondence(
+        {name: pairs[name] for name in variables if name in pairs},
+        constants,
+        tuple(name for name in variables if name not in pairs and name not in constants),
+        tuple(name for name in tensors if name not in used),
+        proposed.layout,
+        decisions.unread(),
+    )
+
+
+def _pair(name: str, decision: Decision, decisions: Decisions, proposed: Correspondence) -> Pair:
+    taken = decision.candidate.taken[name]
+    if decision.by:
+        reader = decision.by if decision.by != decisions.path(decision.call) else ""
+        computed = Computed(decision.record, decision.relative, decision.next, reader)
+        return Pair(name, taken, (), is_decided=True, computed=computed)
+    known = proposed.pairs.get(name)
+    reason = "not decided by values"
+    if known is not None and known.is_certain and known.taken == taken:
+        return Pair(name, taken, (*known.reasons, reason))
+    others = decisions.others(decision.call, name)[:_MOST_LISTED]
+    return Pair(name, taken, (reason,), tuple(dict.fromkeys((taken, *others))))

@@ -1,0 +1,110 @@
+"""Other ways for layers that are not decided: exchanges, parts of fused tensors, what is left."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.mapping.candidates import Candidate
+from runner.mapping.decisions import AGREES, Decision, Decisions
+from runner.mapping.trials import Trials
+
+# How many ways there are for layers side by side, at most.
+_MOST_WAYS = 80
+
+
+class Ways:
+    """Finds other ways for layers side by side."""
+
+    def __init__(
+        self, decisions: Decisions, trials: Trials, held: Mapping[int, Callable[[], Any]]
+    ) -> None:
+        """Takes the decisions, the trials, and index -> a call that can be made again."""
+        self._decisions, self._trials, self._held = decisions, trials, held
+        self._rivals: dict[object, list[Candidate]] = {}
+
+    def rivals(self, at: int, candidate: Candidate) -> list[Candidate]:
+        """Returns candidates that agree with their own records too, whatever is right.
+
+        They are the other parts of a fused module, and a table with or without a row added.
+        """
+        key = at, candidate.key
+        if key not in self._rivals:
+            some = [
+                option
+                for option in self._decisions.all(at)
+                if option.key != candidate.key
+                and (
+                    (option.cut and option.modules == candidate.modules)
+                    or (option.is_sum and option.tensors[0] == candidate.tensors[0])
+                    or (candidate.is_sum and option.tensors == candidate.tensors[:1])
+                )
+            ]
+            run = self._held[at]
+            self._rivals[key] = [
+                option
+                for option in some
+                if self._trials.attempt(at, run, option).relative <= AGREES
+            ]
+            self._trials.load(candidate)
+        return self._rivals[key]
+
+    def exchanges(self, group: Sequence[Decision]) -> Iterator[dict[int, Candidate]]:
+        """Yields the exchanges within layers side by side, and other ways of ones that wait."""
+        for one, two in itertools.combinations(group, 2):
+            first = self._decisions.like(one.call, two.candidate)
+            second = self._decisions.like(two.call, one.candidate)
+            if first and second and not self._trials.is_equal(one.candidate, first):
+                yield {one.call: first, two.call: second}
+        for decision in group:
+            options = self._decisions.in_order(decision.call)
+            if decision.record:
+                options = self.rivals(decision.call, decision.candidate)
+                options += [decision.close] if decision.close else []
+            others = [
+                option
+                for option in options
+                if option.key != decision.candidate.key
+                and not self._decisions.is_taken(option, {decision.call})
+                and not self._trials.is_equal(decision.candidate, option)
+            ]
+            for option in others[:3]:
+                yield {decision.call: option}
+
+    def ways(self, group: Sequence[Decision]) -> Iterator[dict[int, Candidate]]:
+        """Yields other assignments of layers side by side, closest to their order first."""
+        calls = {decision.call for decision in group}
+        choices = []
+        for decision in group:
+            if decision.record:
+                like = (self._decisions.like(decision.call, other.candidate) for other in group)
+                some = [option for option in like if option]
+                some += self.rivals(decision.call, decision.candidate)
+            else:
+                some = self._decisions.in_order(decision.call, calls)
+            choices.append([o for o in some if not self._decisions.is_taken(o, calls)])
+        now = tuple(decision.candidate.key for decision in group)
+        # Layers side by side take parts of one module in one way, before anything else.
+        families = Counter(o.family for some in choices for o in some if o.cut)
+        fused = [[[o for o in some if o.family == one] for some in choices] for one in families]
+        orders = [*map(_by_rank, fused), _by_rank(choices)]
+        apart = (
+            several
+            for several in itertools.chain.from_iterable(orders)
+            if tuple(option.key for option in several) != now
+            and not any(one.shares(two) for one, two in itertools.combinations(several, 2))
+        )
+        for several in itertools.islice(apart, _MOST_WAYS):
+            yield {d.call: option for d, option in zip(group, several, strict=True)}
+
+
+def _by_rank(choices: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Yields the combinations of choices, those of the first ones first."""
+    if math.prod(map(len, choices)) > 20000:
+        choices = [some[:20] for some in choices[:3]] + [some[:2] for some in choices[3:]]
+    numbers = itertools.product(*(range(len(some)) for some in choices))
+    for at in sorted(numbers, key=lambda some: (sum(some), some)):
+        yield tuple(some[number] for some, number in zip(choices, at, strict=True))

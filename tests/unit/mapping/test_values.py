@@ -1,0 +1,185 @@
+"""A reference decides which tensors are which variables, whatever their names say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+from keras import layers
+from numpy.typing import NDArray
+
+import runner
+from runner.errors import ConfigError
+from tests.architectures.test_architectures import CASES, KEPT, difference, model_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+Arrays = dict[str, NDArray[Any]]
+SMALL = [
+    name
+    for name, case in CASES.items()
+    if case.get("small")
+    and not case.get("wrong")
+    and (KEPT / f"{case['source']}.pt").exists()
+    and "libraries" not in case
+    and "lora" not in name
+]
+# Its weight norm is known by the names of its two tensors.
+NONSENSE = [name for name in SMALL if name != "odd-layers"]
+
+
+def files_of(name: str) -> tuple[Arrays, Arrays]:
+    """The tensors and the reference of a case."""
+    source = KEPT / f"{CASES[name]['source']}"
+    with np.load(f"{source}.npz") as file:
+        reference = {key: file[key] for key in file.files}
+    return dict(runner.open_checkpoint(f"{source}.pt").items()), reference
+
+
+def written(folder: Path, tensors: Arrays, reference: Arrays) -> tuple[Path, Path]:
+    """The two as files."""
+    safetensors.numpy.save_file(
+        {name: np.ascontiguousarray(value) for name, value in tensors.items()},
+        folder / "source.safetensors",
+    )
+    np.savez(folder / "reference.npz", **reference)
+    return folder / "source.safetensors", folder / "reference.npz"
+
+
+def nonsense(tensors: Arrays, reference: Arrays) -> tuple[Arrays, Arrays]:
+    """The same with modules called m0, m1, ..., in a random order."""
+
+    def module(name: str) -> str:
+        return name.rpartition(".")[0] if "." in name else name
+
+    modules = [*dict.fromkeys(map(module, tensors))]
+    numbers = np.random.default_rng(3).permutation(len(modules))
+    new = {name: f"m{number:04}" for name, number in zip(modules, numbers, strict=True)}
+    renamed = {
+        f"{new[module(name)]}.{name.rpartition('.')[2]}": value for name, value in tensors.items()
+    }
+    activations = {
+        re.sub(r"(?<=^activations/).*", lambda match: new.get(match[0], f"x.{match[0]}"), key): a
+        for key, a in reference.items()
+        if key != "metadata"
+    }
+    metadata = json.loads(str(reference["metadata"]))
+    metadata.pop("modules", None)
+    return renamed, {**activations, "metadata": np.array(json.dumps(metadata))}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_names_of_nonsense_are_no_obstacle(name: str, tmp_path: Path) -> None:
+    source, reference = written(tmp_path, *nonsense(*files_of(name)))
+    model = model_of(CASES[name], small=True)
+    proposal = runner.propose(model, source, reference=reference)
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, reference) < 1e-5
+
+
+EXCHANGES = [
+    ("hugging_face-bert-by_hand", "query", "key"),
+    ("hugging_face-llama-by_hand", "q_proj", "o_proj"),
+    ("hugging_face-llama-by_hand", "gate_proj", "up_proj"),
+    ("hugging_face-llama-by_hand", "input_layernorm", "post_attention_layernorm"),
+    ("torchvision-resnet50", "layer1.0.conv2", "layer1.1.conv2"),
+    ("torchvision-resnet50", "layer1.0.bn1", "layer1.0.bn2"),
+]
+
+
+@pytest.mark.parametrize(("name", "one", "two"), EXCHANGES)
+def test_an_exchange_of_names_is_undone(name: str, one: str, two: str, tmp_path: Path) -> None:
+    tensors, reference = files_of(name)
+
+    def exchanged(text: str) -> str:
+        return re.sub(rf"\b({one}|{two})\b", lambda match: {one: two, two: one}[match[0]], text)
+
+    tensors = {exchanged(key): value for key, value in tensors.items()}
+    reference = {exchanged(key): value for key, value in reference.items()}
+    source, file = written(tmp_path, tensors, reference)
+    model = model_of(CASES[name], small=True)
+    proposal = runner.propose(model, source, reference=file)
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, file) < 1e-5
+
+
+def of_keras(folder: Path, build: Callable[[], keras.Model], **inputs: Any) -> tuple[Path, Path]:
+    """A checkpoint and a reference of a Keras model, with PyTorch's layouts and other names."""
+    keras.utils.set_random_seed(7)
+    model = build()
+    for variable in model.variables:
+        variable.assign(np.random.uniform(0.5, 1.5, variable.shape))
+    tensors: Arrays = {}
+    for layer in model.layers:
+        for variable in layer.weights:
+            leaf = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
+            end = leaf.get(variable.name, variable.name)
+            value = variable.numpy()
+            tensors[f"{layer.name}.{end}"] = value.T if variable.name == "kernel" else value
+    outputs = model(inputs["x"])
+    return written(folder, tensors, {"inputs": inputs["x"], "outputs": np.asarray(outputs)})
+
+
+def twins(first: str, second: str) -> keras.Model:
+    x = keras.Input((4,))
+    one, two = layers.Dense(4, name=first)(x), layers.Dense(4, name=second)(x)
+    return keras.Model(x, layers.Dense(3, name="out")(one * keras.ops.sin(two)))
+
+
+def test_outputs_alone_decide_what_names_leave_open(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    source, reference = of_keras(tmp_path, lambda: twins("p", "q"), x=x)
+    model = twins("left", "right")
+    assert runner.propose(model, source).plan.problems
+    proposal = runner.propose(model, source, reference=reference)
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, written_metadata(reference)) < 1e-5
+
+
+def written_metadata(reference: Path) -> Path:
+    """The reference with the metadata that `difference` reads."""
+    with np.load(reference) as file:
+        arrays = {key: file[key] for key in file.files}
+    np.savez(reference, **{**arrays, "metadata": json.dumps({})})
+    return reference
+
+
+def test_what_no_output_reads_is_said_and_stays_undecided(tmp_path: Path) -> None:
+    def model_with(name: str) -> keras.Model:
+        x = keras.Input((4,))
+        return keras.Model(x, layers.Dense(3, name=name)(x))
+
+    class Spare(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.spare = layers.Dense(3, name="used"), layers.Dense(2, name="spare")
+            self.built = True
+
+        def build(self, shape: Any = None) -> None:
+            self.used.build((None, 4))
+            self.spare.build((None, 4))
+
+        def call(self, x: Any) -> Any:
+            return self.used(x)
+
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    source, reference = of_keras(tmp_path, lambda: model_with("used"), x=x)
+    model = Spare()
+    model.build((None, 4))
+    proposal = runner.propose(model, source, reference=reference)
+    assert "No output reads: spare/kernel, spare/bias" in str(proposal)
+    assert proposal.is_certain
+
+
+def test_a_reference_is_of_one_source(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there are 2 checkpoints"):
+        runner.propose(twins("a", "b"), ["one.pt", "two.pt"], reference="reference.npz")
