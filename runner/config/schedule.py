@@ -11,7 +11,7 @@ _STEP = re.compile(r"at (epoch )?(\d+)")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 _FORMS = "a number of steps, `50 steps`, `30 seconds`, `10 minutes`, `2 hours` or `at 100`"
 NEVER = "never"
-"""What never happens, not even at the end."""
+"""The schedule of what does not happen."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,8 @@ def _parse(text: str) -> Schedule:
     fields: dict[str, Any] = {}
     for part in map(str.strip, text.split(",")):
         amount, step = _AMOUNT.fullmatch(part), _STEP.fullmatch(part)
+        if part == NEVER:
+            continue
         if part == "end":
             fields["at_end"] = True
         elif step is not None:

@@ -82,8 +82,9 @@ class TrainConfig:
     # How often training metrics are logged.
     log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
     # How often the validation split is evaluated; also at the end, unless it names epochs. Null is
-    # after every epoch if the run counts epochs, and every 250 steps otherwise.
-    evaluate_every: int | str | None = field(default=None, metadata=choices.EVALUATION)
+    # after every epoch if the run counts epochs, and every 250 steps otherwise. `never` evaluates
+    # nothing, and there is no best checkpoint.
+    evaluate_every: int | str | None = field(default=None, metadata=choices.SCHEDULE)
     # How often a checkpoint is saved; also at the end.
     checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
     # Whether checkpoints hold the position in the training data and its shuffle buffer. False

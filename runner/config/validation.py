@@ -7,7 +7,6 @@ several keys, and those for the contents of open mappings and for `graph` and `m
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -21,7 +20,7 @@ from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.devices import device_problems, read_devices
 from runner.config.groups import group_of, misplaced
 from runner.config.instantiation import DEFAULT, register_resolvers
-from runner.config.key_problems import rule_problems, unknown_key, unresolved
+from runner.config.key_problems import epoch_count_problems, rule_problems, unknown_key, unresolved
 from runner.config.keys import flatten, target_nodes, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.objective import metric_names, objective_problem
@@ -276,7 +275,7 @@ def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator
             "a callback works on a Keras model whose steps follow each other",
             "use hooks, or cluster=collective" if kind == "parameter servers" else "use hooks",
         )
-    yield from _epoch_count_problems(train, counted=bool(resolved["callbacks"]))
+    yield from epoch_count_problems(train, counted=bool(resolved["callbacks"]))
     if train["epochs"] is None or train["steps_per_epoch"] is not None:
         return
     remedy = "set train.steps_per_epoch"
@@ -288,22 +287,6 @@ def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator
         if isinstance(value, str) and "${train.steps}" in value:
             cause = "train.epochs decides the number of steps once the data are built"
             yield Problem(f"{key} is {value}", cause, remedy)
-
-
-def _epoch_count_problems(train: Mapping[str, Any], *, counted: bool) -> Iterator[Problem]:
-    """Yields the problems of numbers of epochs; `counted`, where callbacks count them."""
-    if train["initial_epoch"] >= (train["epochs"] or math.inf):
-        yield Problem(
-            f"train.initial_epoch is {train['initial_epoch']}, and train.epochs {train['epochs']}",
-            "epochs up to initial_epoch are not trained, so none is left",
-            "train.epochs is the last epoch, not how many follow: set a larger one",
-        )
-    if counted or train["epochs"] or train["steps_per_epoch"]:
-        return
-    for key in ("log_every", "evaluate_every", "checkpoint_every"):
-        if isinstance(train[key], str) and "epoch" in train[key]:
-            cause = "the run counts steps, not epochs"
-            yield Problem(f"train.{key} is {train[key]}", cause, "set train.epochs")
 
 
 def _user_graph_problems(

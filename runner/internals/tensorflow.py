@@ -192,15 +192,11 @@ def _not_taken_over(node: tf.compat.v1.NodeDef, *functions: Sequence[str]) -> Co
 
 
 def dataset_constants(dataset: tf.data.Dataset) -> tuple[list[str], list[NDArray[Any]]]:
-    """Returns the kinds of an eager dataset's operations, and its constants, seeds and state apart.
-
-    The dataset itself tells neither which arrays it holds nor which files it reads.
-    """
+    """Returns the kinds of an eager dataset's operations, and its constants but for state."""
     definition = _dataset_graph(dataset)
     nodes = [*definition.node]
-    kinds = [node.op for node in nodes]
-    for function in definition.library.function:
-        kinds += [node.op for node in function.node_def]
+    functions = (function.node_def for function in definition.library.function)
+    kinds = [node.op for node in itertools.chain(nodes, *functions)]
     seeds = {
         entry.partition(":")[0]
         for node in nodes
@@ -212,20 +208,13 @@ def dataset_constants(dataset: tf.data.Dataset) -> tuple[list[str], list[NDArray
         for node in nodes
         if node.op == "Const"
         and node.name not in seeds
-        and node.attr["dtype"].type not in (tf.resource.as_datatype_enum, _VARIANT)
+        and tf.as_dtype(node.attr["dtype"].type) not in (tf.resource, tf.variant)
     ]
     with eager_mode():  # `tf.make_ndarray` cannot read all strings.
-        return kinds, [_array(tensor) for tensor in tensors]
-
-
-_VARIANT = tf.variant.as_datatype_enum
-
-
-def _array(tensor: Any) -> NDArray[Any]:
-    array: NDArray[Any] = tf.io.parse_tensor(
-        tensor.SerializeToString(), tf.as_dtype(tensor.dtype)
-    ).numpy()
-    return np.asarray(array)
+        return kinds, [
+            np.asarray(tf.io.parse_tensor(tensor.SerializeToString(), tensor.dtype).numpy())
+            for tensor in tensors
+        ]
 
 
 def clear_local_devices(definition: tf.compat.v1.GraphDef) -> None:
