@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.config.training_schema import OBJECTIVE
 from runner.config.validation import require_objective
 from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
@@ -24,20 +24,22 @@ from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
 from runner.graph.model_values import ModelValues
 from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
-from runner.graph.program import Program, as_in_fit, load_program
+from runner.graph.program import Program, as_in_fit, load_program, unused_name
 from runner.graph.replica import Replica, Replicas
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
 from runner.graph.step_sums import StepSums
-from runner.graph.traces import Imported, SessionCopy, Trace, array_of_tensor, tables_of
+from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.graph.variables import (
     ROLLBACKS,
     checkpoint_saver,
+    initializer_of,
     keras_slots,
     rollback_count,
     saved_as,
     variable_specs,
 )
+from runner.internals.keras import layers_of
 from runner.internals.tensorflow import dataset_in_graph, free
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
 from runner.restoration.variables import OF_MODEL
@@ -74,6 +76,8 @@ class KerasGraph(GraphMaker):
             train_trace = None
             if batches is not None:
                 train_trace = steps.train(replicas.spec(batches.element_spec))
+            elif config.train.evaluate_ema:
+                steps.build_averages(evaluated.element_spec)
             if batches is not None and sums is not None:
                 steps.notes += replicas.notes(batches.element_spec, sums.bytes)
                 steps.notes += replicated_norms(program.model, config.devices)
@@ -141,7 +145,9 @@ class _InSession:
             known = {id(variable) for variable in named.values()} | {id(program.step)}
             for variable in trace.variables if trace else ():
                 if id(variable) not in known:
-                    named[f"program/{variable.name.partition(':')[0]}"] = variable
+                    # Those of a layer may share a name, as the states of an LSTM do.
+                    name = f"program/{variable.name.partition(':')[0]}"
+                    named[unused_name(name, named)] = variable
         local = set() if saves_metrics else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
@@ -149,7 +155,7 @@ class _InSession:
         self._new_copy = partial(
             SessionCopy,
             named,
-            tables_of(program.model),
+            layers_of(program.model),
             zeros=zeros,
             local=local,
             local_scope=replicas.replica.local_scope,
@@ -157,7 +163,7 @@ class _InSession:
         self._copy = self._new_copy(replica=replicas.here.start)
         self._shared = program.shared_state()
         self._initializers = {
-            **{name: _initializer_of(variable) for name, variable in named.items()},
+            **{name: initializer_of(variable) for name, variable in named.items()},
             **initializers(program.model),
             **{name: f"{OF_MODEL} {digest}" for name, digest in program.brought_along().items()},
         }
@@ -178,12 +184,12 @@ class _InSession:
         config = self._config
         imported, waited = self._step(source, trace)
         copies = [copy for copy, _ in imported]
-        # A step without one of its replicas would wait for it.
         done = tf.group(*[step.done for _, step in imported])
-        with tf.control_dependencies([done]):
-            values, rate = imported[0][1].outputs
-            values = {name: tf.identity(value) for name, value in values.items()}
-            rate = None if rate is None else tf.identity(rate)
+        values, rate, of_epoch = imported[0][1].outputs
+        if len(imported) > 1:
+            # A step without one of its replicas would wait for it.
+            with tf.control_dependencies([done]):
+                values = {name: tf.identity(value) for name, value in values.items()}
         step = tf.compat.v1.train.get_global_step()
         with tf.control_dependencies([done]):
             counted = [step.assign_add(1, read_value=False)]
@@ -191,16 +197,12 @@ class _InSession:
             train_op = tf.group(*counted)
         with tf.control_dependencies([train_op]):
             after = tf.identity(step.read_value())
-        pairs = [
-            pair
-            for _, optimizer in optimizers_of(self._program.model)
-            for pair in averages_of(optimizer)
-        ]
-        in_session = self._session_variables()
+        averages = self._averages()
         return Training(
             train_op=train_op,
             step=after,
             values=values,
+            epoch_values=of_epoch or values,
             rollbacks=rollback_count(config),
             input_initializer=source.initializer,
             input_seconds=tf.add_n(waited),
@@ -208,13 +210,11 @@ class _InSession:
             saved_input=source.state if config.train.save_input else None,
             learning_rate=rate,
             learning_rate_scale=self._copy.variables.get(SCALE),
-            averages=AveragedWeights(
-                [(in_session[id(weight)], in_session[id(average)]) for weight, average in pairs]
-            )
-            if pairs
-            else None,
+            averages=averages,
             epoch_length=source.epoch_length,
-            callback_state=_callback_state() if config.callbacks else None,
+            callback_state=tf.compat.v1.get_variable(CALLBACKS, initializer="", trainable=False)
+            if config.callbacks
+            else None,
             shared_state=self._shared_state(),
             values_are_cheap=True,
             source=source,
@@ -270,7 +270,8 @@ class _InSession:
         begin = [iterator.initializer]
         if trace is not None:
             copies = self._copy.copies(self._metrics)
-            imported = self._copy.add(trace, batch, name=split, apart=copies)
+            leaves = tf.nest.flatten(batch, expand_composites=True)
+            imported = self._copy.add(trace, batch, name=split, apart=copies, after=leaves)
             self._errors.add(imported, trace)
             with tf.control_dependencies([imported.done]):
                 values = tf.nest.map_structure(tf.identity, imported.outputs)
@@ -279,7 +280,13 @@ class _InSession:
             split, tf.group(*begin), logs=values, cardinality=cardinality
         )
         if evaluation.metrics:
-            require_objective(self._config.train.objective, evaluation.metrics)
+            objective = self._config.train.objective
+            if objective != OBJECTIVE:
+                require_objective(objective, evaluation.metrics)
+            elif "loss" not in evaluation.metrics:
+                self._steps.notes.append(
+                    f"objective: validation/{evaluation.metrics[0]}, as there is no loss"
+                )
         return evaluation
 
     def built(
@@ -327,7 +334,7 @@ class _InSession:
         """Returns the saver; without training it may read the averages of the trained variables."""
         config = self._config
         averaged: frozenset[str] = frozenset()
-        if training is None and config.train.evaluate_ema:
+        if training is None and config.train.evaluates_averages:
             names = {id(variable): name for name, variable in self._weights.items()}
             averaged = frozenset(
                 names[id(weight)]
@@ -343,6 +350,21 @@ class _InSession:
         eager = {**self._weights, **self._optimizer, **self._metrics}
         known = {**self._copy.variables, **variables}
         return {name: (known[name], eager[name]) for name in eager if name in known}
+
+    def _averages(self) -> AveragedWeights | None:
+        """Returns the averages of all optimizers; at the end `fit` knows of one optimizer only."""
+        in_session, model = self._session_variables(), self._program.model
+
+        def pairs(optimizer: Any) -> list[tuple[tf.Variable, tf.Variable]]:
+            return [
+                (in_session[id(weight)], in_session[id(average)])
+                for weight, average in averages_of(optimizer)
+            ]
+
+        found = [pair for _, optimizer in optimizers_of(model) for pair in pairs(optimizer)]
+        ends = self._config.train.ends_with_averages and model.optimizer is not None
+        final = pairs(model.optimizer) if found and ends else []
+        return AveragedWeights(found, final) if found else None
 
     def _session_variables(self) -> dict[int, tf.Variable]:
         """Returns the `id` of an eager variable -> its counterpart in the session."""
@@ -374,19 +396,3 @@ class _InSession:
             for name, weights in self._shared.items()
             if name in held and not self._copy.is_local(name)
         }
-
-
-def _initializer_of(variable: tf.Variable) -> str:
-    """Returns the name of an initializer that gives a variable its value, or `Random`."""
-    value = np.ravel(array_of_tensor(variable.read_value()))
-    if value.dtype.kind not in "biuf" or not value.size or value[0] != value[-1]:
-        return "Random"
-    if (value != value[0]).any():
-        return "Random"
-    number = float(value[0])
-    return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")
-
-
-def _callback_state() -> tf.Variable:
-    """Adds the variable by which checkpoints hold the state of callbacks."""
-    return tf.compat.v1.get_variable(CALLBACKS, initializer="", trainable=False)

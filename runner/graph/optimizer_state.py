@@ -51,7 +51,9 @@ def kind_of(optimizer: keras.optimizers.Optimizer) -> str:
 def named_state(
     optimizer: keras.optimizers.Optimizer, prefix: str, owner: Callable[[Any], str]
 ) -> Iterator[tuple[tf.Variable, str]]:
-    """Yields the variables of an optimizer, and their names in checkpoints.
+    """Yields the variables of an optimizer, slots in the order of creation, and their names.
+
+    Checkpoints use the names, and files of Keras number the slots in that order.
 
     Args:
       optimizer: the optimizer.
@@ -68,7 +70,9 @@ def named_state(
     if inner is not None:
         yield from named_state(inner, prefix, owner)
         return
-    for slot in slots_of(optimizer) if optimizer.built else ():
+    created = {id(variable): number for number, variable in enumerate(optimizer.variables)}
+    slots = list(slots_of(optimizer)) if optimizer.built else []
+    for slot in sorted(slots, key=lambda slot: created.get(id(slot.variable), len(created))):
         name = owner(tensorflow_variable(slot.trained))
         is_average = slot.name == "average"
         yield (

@@ -19,7 +19,8 @@ from runner.graph.compiling import compile_model
 from runner.graph.contracts import Data, features_of, overrides
 from runner.graph.optimizer_state import kind_of, named_state, optimizers_of
 from runner.graph.splits import build_data
-from runner.graph.traces import METRICS, array_of_tensor, described, values_are_unknown
+from runner.graph.step_errors import described, values_are_unknown
+from runner.graph.traces import METRICS, array_of_tensor
 from runner.internals.keras import layers_of, metrics_of, restored_names, trained_by
 from runner.internals.tensorflow import restored_seed
 from runner.restoration.model_variables import keras_variables, tensorflow_variable
@@ -194,7 +195,7 @@ class Program:
         for metric in self.metrics():
             for variable in metric.variables:
                 if not any(variable.value is known for known in named.values()):
-                    named[_unused(f"{METRICS}{metric.name}/{variable.name}", named)] = (
+                    named[unused_name(f"{METRICS}{metric.name}/{variable.name}", named)] = (
                         variable.value
                     )
         return named
@@ -232,7 +233,8 @@ def load_program(config: RunConfig, *, compiled: bool = True) -> Program:
     return program
 
 
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
+def unused_name(name: str, taken: Mapping[str, Any]) -> str:
+    """Returns a name, with a number where it is taken."""
     numbers = itertools.count(1)
     free = name
     while free in taken:

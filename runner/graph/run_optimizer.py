@@ -19,9 +19,12 @@ import tensorflow as tf
 from runner.config.schema import ClipConfig, RunConfig
 from runner.errors import ConfigError
 from runner.graph.step_sums import StepSums
+from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.internals.keras import WEIGHT_DECAY, trained_by
 from runner.restoration.model_variables import tensorflow_variable
 from runner.system.user_code import calling
+
+_DIVIDE_BY_RATES = (keras.optimizers.Ftrl, tf.compat.v1.train.FtrlOptimizer)
 
 
 @dataclass(frozen=True)
@@ -119,15 +122,20 @@ class RunOptimizer:
         inner.use_ema, inner.ema_momentum, inner.ema_overwrite_frequency = True, decay, None
 
     def _require_rate(self, inner: Any) -> None:
-        if not getattr(inner, "has_rate", True):
-            raise ConfigError.of(
-                "learning_rate_multiplier, freeze_until_step or a rollback is set, and there is no "
-                "optimizer.learning_rate",
-                "they multiply the learning rate",
-                "name an optimizer that has it, or delete them",
-            )
+        """Raises a ConfigError for an optimizer that learning rates do not freeze or slow down."""
         freezes = any(policy.freeze_until_step for policy in self.policies.values())
-        if freezes and isinstance(inner, keras.optimizers.Ftrl):
+        multipliers = [policy.learning_rate_multiplier for policy in self.policies.values()]
+        if isinstance(inner, TensorFlow1Optimizer) and not inner.has_rate:
+            other = next((multiplier for multiplier in multipliers if multiplier != 1.0), None)
+            setting = "freeze_until_step is set" if freezes else "a rollback lowers learning rates"
+            raise ConfigError.of(
+                (setting if other is None else f"learning_rate_multiplier is {other:g}")
+                + ", and there is no optimizer.learning_rate",
+                "all of these multiply the learning rate of a variable",
+                "name an optimizer that has it, or delete the setting",
+            )
+        kind = inner.optimizer if isinstance(inner, TensorFlow1Optimizer) else inner
+        if freezes and isinstance(kind, _DIVIDE_BY_RATES):
             raise ConfigError.of(
                 "freeze_until_step is set, and the optimizer is Ftrl",
                 "a frozen variable has the learning rate 0, by which Ftrl divides",

@@ -186,7 +186,7 @@ WEIGHT_DECAY = "_apply_weight_decay"
 
 def trained_by(optimizer: Any) -> list[Any]:
     """Returns the variables that a Keras optimizer was built for, which nothing public lists."""
-    return list(optimizer._trainable_variables)
+    return list(getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables)
 
 
 def replaced_moments(moments: Callable[..., Any]) -> AbstractContextManager[None]:
