@@ -23,7 +23,7 @@
 - `variables`: their names, specs and savers; `configured_hooks`: the hooks of the configuration,
   and the values of `${graph:NAME}` in their arguments.
 - `replica`: the tasks and the replicas of a step that divide its batches, on the `devices` of each
-  task; `step_sums`: what a step sums over its replicas.
+  task.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable
 trains, and on `session`, in which a separate evaluation runs. Training sessions, and what is
