@@ -77,7 +77,8 @@ def perform(experiment: Experiment) -> Outcome:
                 return train(experiment)
             if config.mode is Mode.evaluate:
                 metrics = evaluate_run(experiment)
-                objective = metrics[config.train.objective.removeprefix("validation/")]
+                name = config.train.objective.removeprefix("validation/")
+                objective = metrics.get(name, next(iter(metrics.values())))
                 return Outcome(objective, metrics=metrics)
             if config.mode is Mode.plan:
                 return Outcome(plan=show_plan(experiment))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from runner.config.schedule import as_schedule
+from runner.config.schedule import NEVER, as_schedule
 
 # Enum members carry the spelling that a user types, because OmegaConf matches members by name.
 
@@ -349,6 +349,10 @@ PROOF = rule(_path("it names no reference"), "null proves nothing")
 NAME = rule(_name, "name=my_experiment")
 RUN_DIR = rule(_path("runs need a folder"))
 SCHEDULE = rule(_schedule, words="such as `10 minutes` or `at 100, at 1000`")
+EVALUATION = rule(
+    lambda value: "" if value == NEVER else _schedule(value),
+    words="such as `10 minutes` or `at 100, at 1000`; or `never`",
+)
 # What TensorFlow and the operating system can count in milliseconds, about 30 years.
 _MOST_SECONDS = 1e9
 WAIT = above(0, most=_MOST_SECONDS)

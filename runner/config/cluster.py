@@ -242,7 +242,7 @@ def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Pr
         averaged, remedy = f"train.ema_decay is {train.ema_decay:g}", "train.ema_decay=null"
     elif config.optimizer.get("use_ema"):
         averaged, remedy = "optimizer.use_ema is true", "optimizer.use_ema=false"
-    if averaged and train.evaluate_ema and workers > 1:
+    if averaged and train.evaluates_averages and workers > 1:
         yield Problem(
             f"{averaged} with train.evaluate_ema, and {workers} workers train",
             "while the chief evaluates, the averages replace the weights on the servers, and the "

@@ -7,6 +7,7 @@ several keys, and those for the contents of open mappings and for `graph` and `m
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -133,7 +134,7 @@ def _count_steps(config: DictConfig) -> None:
     """Sets `train.steps` where the number of epochs and their length decide it."""
     train = config.train
     if train.epochs and train.steps_per_epoch:
-        train.steps = train.epochs * train.steps_per_epoch
+        train.steps = max(train.epochs - train.initial_epoch, 1) * train.steps_per_epoch
 
 
 def _empty_parts(config: DictConfig) -> None:
@@ -285,6 +286,7 @@ def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator
             "a callback works on a Keras model whose steps follow each other",
             "use hooks, or cluster=collective" if kind == "parameter servers" else "use hooks",
         )
+    yield from _epoch_count_problems(train, counted=bool(resolved["callbacks"]))
     if train["epochs"] is None or train["steps_per_epoch"] is not None:
         return
     remedy = "set train.steps_per_epoch"
@@ -296,6 +298,22 @@ def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator
         if isinstance(value, str) and "${train.steps}" in value:
             cause = "train.epochs decides the number of steps once the data are built"
             yield Problem(f"{key} is {value}", cause, remedy)
+
+
+def _epoch_count_problems(train: Mapping[str, Any], *, counted: bool) -> Iterator[Problem]:
+    """Yields the problems of numbers of epochs; `counted`, where callbacks count them."""
+    if train["initial_epoch"] >= (train["epochs"] or math.inf):
+        yield Problem(
+            f"train.initial_epoch is {train['initial_epoch']}, and train.epochs {train['epochs']}",
+            "epochs up to initial_epoch are not trained, so none is left",
+            "train.epochs is the last epoch, not how many follow: set a larger one",
+        )
+    if counted or train["epochs"] or train["steps_per_epoch"]:
+        return
+    for key in ("log_every", "evaluate_every", "checkpoint_every"):
+        if isinstance(train[key], str) and "epoch" in train[key]:
+            cause = "the run counts steps, not epochs"
+            yield Problem(f"train.{key} is {train[key]}", cause, "set train.epochs")
 
 
 def _user_graph_problems(

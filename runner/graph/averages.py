@@ -13,11 +13,19 @@ from runner.restoration.variables import EMA_SUFFIX
 class AveragedWeights:
     """Moving averages of weights, which can change places with them.
 
+    Attributes:
+      are_final: whether any average replaces its weight at the end of training.
+
     Args:
       pairs: weights and their averages.
+      final: those whose averages replace the weights at the end of training.
     """
 
-    def __init__(self, pairs: Sequence[tuple[tf.Variable, tf.Variable]]) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[tuple[tf.Variable, tf.Variable]],
+        final: Sequence[tuple[tf.Variable, tf.Variable]] = (),
+    ) -> None:
         # Outside of the control dependencies of the update, which waits for the train op.
         with tf.control_dependencies(None), tf.name_scope("swap_averages"):
             values = [(tf.identity(weight), tf.identity(average)) for weight, average in pairs]
@@ -29,6 +37,12 @@ class AveragedWeights:
                     )
                 ]
             self._swap = tf.group(*tf.nest.flatten(assignments))
+            self._replace = tf.group(*(weight.assign(average) for weight, average in final))
+        self.are_final = bool(final)
+
+    def replace(self, session: tf.compat.v1.Session) -> None:
+        """Gives the weights the values of their averages."""
+        session.run(self._replace)
 
     @contextmanager
     def in_place(self, session: tf.compat.v1.Session) -> Iterator[None]:

@@ -35,6 +35,8 @@ class Training:
       step: the global step, an int64 scalar, read after the train op has run.
       values: metric name -> float32 scalar over the step's batches; `loss` is one of them, except
         where a model's own step returns none.
+      epoch_values: the same of the epoch so far, as `fit` reports them at its end; by default
+        `values`.
       rollbacks: how often the run went back to a checkpoint; None when it cannot.
       input_initializer: starts the training input at its beginning.
       input_seconds: how long the step waits for its input, a float64 scalar.
@@ -63,6 +65,7 @@ class Training:
     saved_input: InputState | None
     learning_rate: tf.Tensor | None = None
     learning_rate_scale: tf.Variable | None = None
+    epoch_values: Mapping[str, tf.Tensor] = field(default_factory=dict)
     averages: AveragedWeights | None = None
     epoch_length: int | None = None
     callback_state: tf.Variable | None = None

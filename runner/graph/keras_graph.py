@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.config.training_schema import OBJECTIVE
 from runner.config.validation import require_objective
 from runner.graph import keras_serving
 from runner.graph.averages import AveragedWeights
@@ -29,10 +29,11 @@ from runner.graph.replica import Replica, Replicas
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_errors import StepErrors
 from runner.graph.step_sums import StepSums
-from runner.graph.traces import Imported, SessionCopy, Trace, array_of_tensor
+from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.graph.variables import (
     ROLLBACKS,
     checkpoint_saver,
+    initializer_of,
     keras_slots,
     rollback_count,
     saved_as,
@@ -162,7 +163,7 @@ class _InSession:
         self._copy = self._new_copy(replica=replicas.here.start)
         self._shared = program.shared_state()
         self._initializers = {
-            **{name: _initializer_of(variable) for name, variable in named.items()},
+            **{name: initializer_of(variable) for name, variable in named.items()},
             **initializers(program.model),
             **{name: f"{OF_MODEL} {digest}" for name, digest in program.brought_along().items()},
         }
@@ -183,12 +184,12 @@ class _InSession:
         config = self._config
         imported, waited = self._step(source, trace)
         copies = [copy for copy, _ in imported]
-        # A step without one of its replicas would wait for it.
         done = tf.group(*[step.done for _, step in imported])
-        with tf.control_dependencies([done]):
-            values, rate = imported[0][1].outputs
-            values = {name: tf.identity(value) for name, value in values.items()}
-            rate = None if rate is None else tf.identity(rate)
+        values, rate, of_epoch = imported[0][1].outputs
+        if len(imported) > 1:
+            # A step without one of its replicas would wait for it.
+            with tf.control_dependencies([done]):
+                values = {name: tf.identity(value) for name, value in values.items()}
         step = tf.compat.v1.train.get_global_step()
         with tf.control_dependencies([done]):
             counted = [step.assign_add(1, read_value=False)]
@@ -196,16 +197,12 @@ class _InSession:
             train_op = tf.group(*counted)
         with tf.control_dependencies([train_op]):
             after = tf.identity(step.read_value())
-        pairs = [
-            pair
-            for _, optimizer in optimizers_of(self._program.model)
-            for pair in averages_of(optimizer)
-        ]
-        in_session = self._session_variables()
+        averages = self._averages()
         return Training(
             train_op=train_op,
             step=after,
             values=values,
+            epoch_values=of_epoch or values,
             rollbacks=rollback_count(config),
             input_initializer=source.initializer,
             input_seconds=tf.add_n(waited),
@@ -213,13 +210,11 @@ class _InSession:
             saved_input=source.state if config.train.save_input else None,
             learning_rate=rate,
             learning_rate_scale=self._copy.variables.get(SCALE),
-            averages=AveragedWeights(
-                [(in_session[id(weight)], in_session[id(average)]) for weight, average in pairs]
-            )
-            if pairs
-            else None,
+            averages=averages,
             epoch_length=source.epoch_length,
-            callback_state=_callback_state() if config.callbacks else None,
+            callback_state=tf.compat.v1.get_variable(CALLBACKS, initializer="", trainable=False)
+            if config.callbacks
+            else None,
             shared_state=self._shared_state(),
             values_are_cheap=True,
             source=source,
@@ -275,7 +270,8 @@ class _InSession:
         begin = [iterator.initializer]
         if trace is not None:
             copies = self._copy.copies(self._metrics)
-            imported = self._copy.add(trace, batch, name=split, apart=copies)
+            leaves = tf.nest.flatten(batch, expand_composites=True)
+            imported = self._copy.add(trace, batch, name=split, apart=copies, after=leaves)
             self._errors.add(imported, trace)
             with tf.control_dependencies([imported.done]):
                 values = tf.nest.map_structure(tf.identity, imported.outputs)
@@ -284,7 +280,13 @@ class _InSession:
             split, tf.group(*begin), logs=values, cardinality=cardinality
         )
         if evaluation.metrics:
-            require_objective(self._config.train.objective, evaluation.metrics)
+            objective = self._config.train.objective
+            if objective != OBJECTIVE:
+                require_objective(objective, evaluation.metrics)
+            elif "loss" not in evaluation.metrics:
+                self._steps.notes.append(
+                    f"objective: validation/{evaluation.metrics[0]}, as there is no loss"
+                )
         return evaluation
 
     def built(
@@ -332,7 +334,7 @@ class _InSession:
         """Returns the saver; without training it may read the averages of the trained variables."""
         config = self._config
         averaged: frozenset[str] = frozenset()
-        if training is None and config.train.evaluate_ema:
+        if training is None and config.train.evaluates_averages:
             names = {id(variable): name for name, variable in self._weights.items()}
             averaged = frozenset(
                 names[id(weight)]
@@ -348,6 +350,21 @@ class _InSession:
         eager = {**self._weights, **self._optimizer, **self._metrics}
         known = {**self._copy.variables, **variables}
         return {name: (known[name], eager[name]) for name in eager if name in known}
+
+    def _averages(self) -> AveragedWeights | None:
+        """Returns the averages of all optimizers; at the end `fit` knows of one optimizer only."""
+        in_session, model = self._session_variables(), self._program.model
+
+        def pairs(optimizer: Any) -> list[tuple[tf.Variable, tf.Variable]]:
+            return [
+                (in_session[id(weight)], in_session[id(average)])
+                for weight, average in averages_of(optimizer)
+            ]
+
+        found = [pair for _, optimizer in optimizers_of(model) for pair in pairs(optimizer)]
+        ends = self._config.train.ends_with_averages and model.optimizer is not None
+        final = pairs(model.optimizer) if found and ends else []
+        return AveragedWeights(found, final) if found else None
 
     def _session_variables(self) -> dict[int, tf.Variable]:
         """Returns the `id` of an eager variable -> its counterpart in the session."""
@@ -379,19 +396,3 @@ class _InSession:
             for name, weights in self._shared.items()
             if name in held and not self._copy.is_local(name)
         }
-
-
-def _initializer_of(variable: tf.Variable) -> str:
-    """Returns the name of an initializer that gives a variable its value, or `Random`."""
-    value = np.ravel(array_of_tensor(variable.read_value()))
-    if value.dtype.kind not in "biuf" or not value.size or value[0] != value[-1]:
-        return "Random"
-    if (value != value[0]).any():
-        return "Random"
-    number = float(value[0])
-    return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")
-
-
-def _callback_state() -> tf.Variable:
-    """Adds the variable by which checkpoints hold the state of callbacks."""
-    return tf.compat.v1.get_variable(CALLBACKS, initializer="", trainable=False)

@@ -15,7 +15,7 @@ from runner.graph.contracts import features_of
 from runner.graph.evaluation import require_end
 from runner.graph.serving import ENDPOINT, SIGNATURE, named
 from runner.graph.splits import build_data, data_to_predict, one_pass
-from runner.graph.traces import described
+from runner.graph.step_errors import described
 from runner.graph.trained_model import trained_model
 from runner.internals.keras import layers_of
 from runner.restoration.model_variables import keras_variables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -12,16 +11,16 @@ import tensorflow as tf
 
 from runner.config.choices import NonFinite
 from runner.config.schema import ScaffoldConfig
-from runner.errors import ConfigError, Problem, UserCodeError
+from runner.errors import ConfigError, Problem
 from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
-from runner.graph.compiling import METRICS
-from runner.graph.configured_optimizer import names_optimizer
+from runner.graph.compiling import METRICS, names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.program import Program
 from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
+from runner.graph.step_errors import described, naming_calls, values_are_unknown
 from runner.graph.step_sums import StepSums
-from runner.graph.traces import Trace, described, values_are_unknown
+from runner.graph.traces import Trace
 from runner.internals.keras import compiled_parts, compiled_with
 from runner.restoration.model_variables import addresses, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
@@ -75,8 +74,8 @@ class KerasSteps:
 
         Its arguments are the batches that it accumulates; for replicas also this replica's shares
         of their examples, float64, and its index, int32. Its outputs are the metrics by name,
-        float32 scalars, and the learning rate, which is None
-        for a model with several optimizers.
+        float32 scalars; the learning rate, which is None for a model with several optimizers; and
+        the metrics of the epoch so far, None if they are the same.
 
         Raises:
           ConfigError: when nothing is left to train, or the step returns no metrics.
@@ -104,7 +103,8 @@ class KerasSteps:
                 sums.share = shares[-1]
                 values = sums.of_values(values)
                 sums.finish_metrics()
-            return values, rate
+                return values, rate, None
+            return values, rate, self._of_epoch(logs, named)
 
         arguments, count, sums = described(spec), config.train.accumulate, self._sums
         self._require_means()
@@ -154,7 +154,7 @@ class KerasSteps:
         def step(batch: Any) -> Any:
             with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
                 logs = model.test_step(batch)
-            return self._scalars(logs, named)
+            return self._of_epoch(logs, named) or self._scalars(logs, named)
 
         arguments = described(spec)
         with naming_calls(model):
@@ -174,6 +174,19 @@ class KerasSteps:
     def state(self) -> dict[str, tf.Variable]:
         """Returns name -> variable of what the run adds to the program."""
         return {} if self.scale is None else {SCALE: self.scale}
+
+    def _of_epoch(self, logs: Any, step: str) -> dict[str, tf.Tensor] | None:
+        """Returns what `fit` reports of an epoch or a pass; None for what the last step returns.
+
+        Where a step of the model's own returns the names of the metrics, these are the metrics.
+        """
+        if not (overrides(self._model, "train_step") or overrides(self._model, "test_step")):
+            return None
+        if not all(getattr(metric, "built", True) for metric in self._model.metrics):
+            return None  # What `compile` was given, and the step has not used.
+        results = self._model.get_metrics_result()
+        is_same = isinstance(logs, Mapping) and set(logs) == set(results)
+        return self._scalars(results, step) if is_same else None
 
     def _set_up_optimizers(self) -> None:
         if self._config.train.ema_decay is not None:
@@ -340,36 +353,6 @@ def _owners(program: Program) -> dict[str, ScaffoldConfig]:
     collision, named = config.restoration.collision, addresses(program.model)
     claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
     return {name: config.scaffolds[claims[name][0]] for name in claims}
-
-
-@contextmanager
-def naming_calls(model: keras.Model) -> Iterator[None]:
-    """Names the errors of Keras's losses and metrics by their keys, within the block.
-
-    A model that computes them itself is left alone.
-    """
-    places = {"compute_loss": "loss", "compute_metrics": "metrics"}
-    named = [name for name in places if not overrides(model, name)]
-
-    def naming(name: str, original: Any) -> Any:
-        @functools.wraps(original)
-        def called(*arguments: Any, **keywords: Any) -> Any:
-            given = [*arguments, *keywords.values()]
-            if len(given) > 2 and given[2] is None:  # The outputs of the model.
-                remedy = "end its `call` with `return`"
-                raise UserCodeError(Problem("model returned None", "", remedy), "")
-            with tf.name_scope(places[name]), calling(places[name]):
-                return original(*arguments, **keywords)
-
-        return called
-
-    for name in named:
-        setattr(model, name, naming(name, getattr(model, name)))
-    try:
-        yield
-    finally:
-        for name in named:
-            delattr(model, name)
 
 
 def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:

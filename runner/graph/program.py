@@ -19,7 +19,8 @@ from runner.graph.compiling import compile_model
 from runner.graph.contracts import Data, features_of, overrides
 from runner.graph.optimizer_state import kind_of, named_state, optimizers_of
 from runner.graph.splits import build_data
-from runner.graph.traces import METRICS, array_of_tensor, described, values_are_unknown
+from runner.graph.step_errors import described, values_are_unknown
+from runner.graph.traces import METRICS, array_of_tensor
 from runner.internals.keras import layers_of, metrics_of, restored_names, trained_by
 from runner.internals.tensorflow import restored_seed
 from runner.restoration.model_variables import keras_variables, tensorflow_variable

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.internals import tensorflow as internals
+from runner.internals import tensorflow1_optimizers as internals
 
 
 class TensorFlow1Optimizer(keras.optimizers.Optimizer):

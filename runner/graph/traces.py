@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.errors import UserCodeError
-from runner.graph.captured import not_importable, tables_of
+from runner.errors import ConfigError
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
 from runner.restoration.variables import StateClass, classify, owner_of
@@ -30,9 +30,8 @@ METRICS = "metrics/"
 # Far apart, because the seeds of layers are small numbers.
 SEED_STRIDE = 0x9E3779B9
 
-# In the messages of `tensor.numpy()`, `float(tensor)`, `if tensor:`, and the same of variables.
-_READS_A_VALUE = ("symbolic", "SymbolicTensor", "ResourceVariable", "eager execution is enabled")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
+_TABLES = (tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable)
 
 
 class Trace:
@@ -148,6 +147,7 @@ class SessionCopy:
         *,
         name: str,
         apart: Mapping[str, tf.Variable] | None = None,
+        after: Sequence[tf.Tensor] = (),
     ) -> Imported:
         """Adds a trace to the default graph.
 
@@ -157,6 +157,8 @@ class SessionCopy:
           name: the name scope of its operations.
           apart: name -> variable of the session that this trace uses in place of the shared one;
             variables that it lacks are added to it, see `copies`.
+          after: tensors without which the trace changes nothing, such as the batch of a pass that
+            ends: a seed would advance where there is none.
 
         Raises:
           ConfigError: when the trace captures something that no session can hold.
@@ -167,7 +169,11 @@ class SessionCopy:
             for placeholder, tensor in zip(trace.arguments, given, strict=True)
         }
         for captured, placeholder in trace.captured:
-            inputs[placeholder.name] = self._counterpart(captured, apart or {})
+            counterpart = self._counterpart(captured, apart or {})
+            if after and captured.dtype == tf.resource:
+                with tf.control_dependencies(after):
+                    counterpart = tf.identity(counterpart)
+            inputs[placeholder.name] = counterpart
         outputs = [output.name for output in trace.graph.outputs]
         last = [operation.name for operation in trace.graph.control_outputs]
         definition = trace.graph.as_graph_def()
@@ -239,7 +245,7 @@ class SessionCopy:
             elif key in self._tables:
                 self._tensors[key] = self._table(key)
             elif captured.dtype in (tf.resource, tf.variant):
-                raise not_importable(captured, self._layers)
+                raise _not_importable(captured, self._layers)
             else:
                 # A constant would be folded into what surrounds it, with other roundings.
                 value = captured.numpy()
@@ -354,31 +360,40 @@ def array_of_tensor(value: tf.Tensor) -> NDArray[Any]:
         return array
 
 
-@contextmanager
-def values_are_unknown() -> Iterator[None]:
-    """Adds cause and remedy to the error of a step that reads a value while it is traced."""
-    try:
-        yield
-    except UserCodeError as error:
-        if not any(sign in str(error) for sign in _READS_A_VALUE):
-            raise
-        problem = replace(
-            error.problems[0],
-            cause="the step is traced once into a graph, which has no values yet to read in Python",
-            remedy="compute it with operations of keras.ops or TensorFlow; or, for a loop of your "
-            "own that runs eagerly, start the model by runner.warm_start(model, scaffolds)",
-        )
-        raise UserCodeError(problem, error.details) from error.__cause__
+def tables_of(layers: Iterable[Any]) -> list[Any]:
+    """Returns the lookup tables that layers hold in attributes, and in the objects there."""
+    held = (value for layer in layers for _, value in _held_by(layer))
+    return [value for value in held if isinstance(value, _TABLES)]
 
 
-def described(value: Any) -> str:
-    """Describes the types and shapes of nested specs or tensors, e.g. `float32 [None, 8]`."""
+def _held_by(layer: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes of a layer, with what their values hold, by the attributes' names."""
+    for attribute, value in vars(layer).items():
+        if attribute.startswith("_self_") or isinstance(value, keras.Layer):
+            continue  # TensorFlow's records of the same objects, and layers that are listed too.
+        parts = [value]
+        if isinstance(value, Mapping):
+            parts += value.values()
+        elif isinstance(value, list | tuple):
+            parts += value
+        for part in parts:
+            yield attribute, part
+            for inner in getattr(part, "__dict__", {}).values():
+                yield attribute, inner
 
-    def describe(tensor: Any) -> str:
-        if not hasattr(tensor, "dtype"):
-            return str(tensor)
-        shape = tensor.shape
-        return f"{tensor.dtype.name} {shape if shape.rank is None else shape.as_list()}"
 
-    text: Any = tf.nest.map_structure(describe, value)
-    return str(text).replace("'", "")
+def _not_importable(captured: tf.Tensor, layers: Iterable[Any]) -> ConfigError:
+    """Returns the error of a tensor that no session can hold, with the layer that holds it."""
+    holder = "an iterator, a table or another resource that no layer holds"
+    for layer in layers:
+        for attribute, value in _held_by(layer):
+            if value is captured:
+                kind = type(getattr(layer, attribute)).__name__
+                holder = f"{layer.name}.{attribute}, of type {kind}"
+    return ConfigError.of(
+        f"model: a step uses {holder}, which a run cannot take over",
+        "it was made outside of the step; a run takes variables, constants, and the lookup tables "
+        "in attributes of the model or of one of its layers",
+        "use a tf.lookup.StaticHashTable or MutableHashTable in an attribute, and read data "
+        "through the batch that the step gets",
+    )

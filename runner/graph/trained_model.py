@@ -44,7 +44,7 @@ def trained_model(config: RunConfig, prefix: str) -> Any:
     saved = reader.get_variable_to_shape_map()
     variables = program.weights()
     state = program.optimizer_variables()
-    if config.train.evaluate_ema:
+    if config.train.evaluates_averages:
         variables = averaged_names(variables, prefix)
     lacking = sorted(variables.keys() - saved.keys())
     if lacking:

@@ -14,6 +14,7 @@ from runner.config.choices import NonFinite
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
+from runner.graph.traces import array_of_tensor
 from runner.internals.tensorflow import slice_of
 from runner.restoration.model_variables import LEARNING_RATE
 from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
@@ -186,3 +187,14 @@ def _constant(operation: tf.Operation) -> str:
         return "Constant"
     value = float(values[0])
     return {0.0: "Zeros", 1.0: "Ones"}.get(value, f"Constant({value:.4g})")
+
+
+def initializer_of(variable: tf.Variable) -> str:
+    """Returns the name of an initializer that gives a variable its value, or `Random`."""
+    value = np.ravel(array_of_tensor(variable.read_value()))
+    if value.dtype.kind not in "biuf" or not value.size or value[0] != value[-1]:
+        return "Random"
+    if (value != value[0]).any():
+        return "Random"
+    number = float(value[0])
+    return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")

@@ -3,7 +3,8 @@
 - `scheduled`: `ScheduledHook`, the base class of hooks that act on a schedule
 - `checkpoint`: saves checkpoints and keeps the best; `evaluation`: evaluates
 - `stop`: ends training; `nan_loss`: raises, stops or rolls back when the loss is NaN
-- `callbacks`: calls Keras callbacks as `fit` does; `callback_state`: their state in checkpoints
+- `callbacks`: calls Keras callbacks as `fit` does; `callback_state`: their state in checkpoints;
+  `final_weights`: leaves the weights that `fit` leaves at the end
 - `metrics`: passes training metrics and the cost of steps to a callback, and writes summaries and
   profiles for TensorBoard; its `RewindHook` tells what is recorded to go back to the step of a new
   session, after a rollback or on resuming

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from runner.graph.model_values import ModelValues, load
 from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
-from runner.hooks.checkpoint import SavedBeside
 from runner.hooks.evaluation import EvaluationWatch
 from runner.hooks.scheduled import (
     Session,
@@ -85,14 +84,20 @@ class EpochCount:
 
     Attributes:
       length: the global steps of one.
-      count: how many there are at most.
+      count: the number of the last one.
+      first: how many count as done before the first step.
     """
 
     length: int
     count: int
+    first: int = 0
+
+    def at(self, step: int) -> int:
+        """Returns the index of the epoch that a step after `step` belongs to."""
+        return self.first + step // self.length
 
 
-class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBeside):
+class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
     """Calls callbacks around the steps, evaluations and epochs of a training.
 
     It comes before the `EvaluationHook`, and `epoch_ends` after it, so that the end of an epoch
@@ -105,6 +110,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
       callbacks: the callbacks, in order.
       values: the model that they see, and its values.
       metrics: metric name -> its value since the beginning of the epoch, after the train op.
+      of_epoch: the same of the epoch, for its end.
       saved: the variable by which checkpoints hold the state of the callbacks, a string.
       step: the global step after the train op has run.
       epochs: the epochs of the run.
@@ -118,6 +124,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         callbacks: Sequence[NamedCallback],
         values: ModelValues,
         metrics: Mapping[str, tf.Tensor],
+        of_epoch: Mapping[str, tf.Tensor],
         saved: tf.Variable,
         *,
         step: tf.Tensor,
@@ -128,7 +135,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
     ) -> None:
         self._changed = changed
         self._callbacks, self._values, self._metrics = callbacks, values, metrics
-        self._saved = saved
+        self._of_epoch, self._saved = of_epoch, saved
         self._step_after, self._epochs = step, epochs
         self._interrupted, self._report = interrupted, report
         self.epoch_ends = _EpochEnds(self)
@@ -136,6 +143,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         # The values of an evaluation after the newest step.
         self._evaluated: dict[str, float] = {}
         self._step, self._is_open = 0, False
+        # The keys of callbacks that have changed the model at the end of training.
+        self.changed_by: list[str] = []
         self._first_state: bytes | None = None
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
@@ -163,21 +172,32 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
             self._is_open = True
             self.call(session, "on_epoch_begin", self._epoch)
         self.call(session, "on_train_batch_begin", self._step % self._epochs.length)
-        return SessionRunArgs((self._step_after, dict(self._metrics)))
+        return SessionRunArgs((self._step_after, dict(self._metrics), dict(self._of_epoch)))
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Ends the batch."""
-        step, values = run_values.results
+        step, values, of_epoch = run_values.results
         self._values.forget()
         self._evaluated = {}
         batch = self._step % self._epochs.length
-        self._logs = {name: float(value) for name, value in values.items()}
+        logs = {name: float(value) for name, value in values.items()}
+        self._logs = {name: float(value) for name, value in of_epoch.items()}
         self._step = int(step)
-        self.call(run_context.session, "on_train_batch_end", batch, dict(self._logs))
+        self.call(run_context.session, "on_train_batch_end", batch, logs)
 
     def call(self, session: Session, method: str, *arguments: Any, push: bool = True) -> bool:
         """Calls a method of all callbacks that have it; returns whether the model has changed."""
-        called = [callback for callback in self._callbacks if callback.has(method)]
+        return self._call(self._callbacks, session, method, *arguments, push=push)
+
+    def _call(
+        self,
+        callbacks: Sequence[NamedCallback],
+        session: Session,
+        method: str,
+        *arguments: Any,
+        push: bool = True,
+    ) -> bool:
+        called = [callback for callback in callbacks if callback.has(method)]
         with eager_mode():
             for callback in called:
                 self._values.pull(session, weights=callback.needs_weights(method))
@@ -200,7 +220,9 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
             return
         if self._is_open:
             self._end_epoch(session)
-        self.changed_at_end = self.call(session, "on_train_end", dict(self._logs))
+        for callback in self._callbacks:
+            if self._call([callback], session, "on_train_end", dict(self._logs)):
+                self.changed_by.append(callback.key)
         self.model.stop_training = False  # For a run that is extended.
 
     def asks(self) -> bool:
@@ -235,7 +257,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
 
     @property
     def _epoch(self) -> int:
-        return self._step // self._epochs.length
+        return self._epochs.at(self._step)
 
     def _begin(self, session: Session, *, resumes: bool) -> None:
         """Begins the training in this process."""
@@ -282,7 +304,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
     def _end_epoch(self, session: Session) -> None:
         self._logs |= self._evaluated
         self._is_open = False
-        epoch = (self._step - 1) // self._epochs.length
+        epoch = self._epochs.at(self._step - 1)
         self.call(session, "on_epoch_end", epoch, dict(self._logs))  # They share what they add.
 
 

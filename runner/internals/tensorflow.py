@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 # The entries of a checkpoint's index; no public module offers these messages.
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto as TensorShapeProto
@@ -33,6 +35,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.saved_model.model_utils import (
     build_all_signature_defs as build_all_signature_defs,
 )
+
+from runner.errors import ConfigError
 
 # Leaves a graph for a block within it; no public module offers it.
 eager_mode = tf.__internal__.eager_context.eager_mode
@@ -127,19 +131,101 @@ def dataset_in_graph(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """
     if tf.is_symbolic_tensor(dataset._variant_tensor):
         return dataset  # It was made in the graph.
-    with context.eager_mode():
-        serialized = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=dataset._variant_tensor,
-            external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE.value,
-            strip_device_assignment=True,
-        ).numpy()
-    definition = tf.compat.v1.GraphDef.FromString(serialized)
+    definition = _dataset_graph(dataset)
     clear_local_devices(definition)
     (result,) = (node for node in definition.node if node.op == "_Retval")
     source = result.input[0] if ":" in result.input[0] else f"{result.input[0]}:0"
     definition.node.remove(result)
     (variant,) = tf.import_graph_def(definition, return_elements=[source], name="dataset")
+    # The graph names Python functions, which live as long as the dataset that was made with them.
+    tf.compat.v1.add_to_collection("eager_datasets", dataset)
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def _dataset_graph(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
+    """Returns the graph that makes an eager dataset.
+
+    Raises:
+      ConfigError: when it cannot be written, or captures what no other session can hold.
+    """
+    try:
+        with context.eager_mode():
+            serialized = tf.raw_ops.DatasetToGraphV2(
+                input_dataset=dataset._variant_tensor,
+                external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE.value,
+                strip_device_assignment=True,
+            ).numpy()
+    except tf.errors.OpError as error:
+        raise ConfigError.of(
+            "data: a tf.data.Dataset cannot be taken over into the run",
+            str(error.message).partition("\n")[0],
+            "let its functions use tensors, variables, lookup tables and Python functions; give "
+            "arrays of more than 2 GB as arrays, not as a Dataset",
+        ) from error
+    definition = tf.compat.v1.GraphDef.FromString(serialized)
+    for node in definition.node:
+        # Others are parts of datasets themselves, such as the seeds of a shuffle.
+        functions = [called_functions(user) for user in definition.node if _reads(user, node)]
+        if any(functions):
+            raise _not_taken_over(node, *functions)
+    return definition
+
+
+def _reads(user: tf.compat.v1.NodeDef, node: tf.compat.v1.NodeDef) -> bool:
+    """Whether a node has an object of TensorFlow that a constant stands for as an input."""
+    is_object = node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
+    return is_object and node.name in (entry.partition(":")[0] for entry in user.input)
+
+
+def _not_taken_over(node: tf.compat.v1.NodeDef, *functions: Sequence[str]) -> ConfigError:
+    """Returns the error that names an object captured by a function of a dataset."""
+    kind = node.attr["value"].tensor.resource_handle_val[0].maybe_type_name
+    named = re.search(r"([A-Z][A-Za-z]+?)(?:Resource)?E?$", kind)
+    functions_of_user = [name for names in functions for name in names]
+    where = [re.sub(r"^__inference_Dataset_|_\d+$", "", name) for name in functions_of_user]
+    return ConfigError.of(
+        f"data: {', '.join(where)} of a tf.data.Dataset uses an object made outside of it, "
+        f"{named[1] if named else kind}",
+        "a session reads the data, and takes over tensors, variables and lookup tables only",
+        "combine datasets by tf.data.Dataset.zip instead of reading one within another",
+    )
+
+
+def dataset_constants(dataset: tf.data.Dataset) -> tuple[list[str], list[NDArray[Any]]]:
+    """Returns the kinds of an eager dataset's operations, and its constants, seeds and state apart.
+
+    The dataset itself tells neither which arrays it holds nor which files it reads.
+    """
+    definition = _dataset_graph(dataset)
+    nodes = [*definition.node]
+    kinds = [node.op for node in nodes]
+    for function in definition.library.function:
+        kinds += [node.op for node in function.node_def]
+    seeds = {
+        entry.partition(":")[0]
+        for node in nodes
+        if any(name in node.op for name in ("Shuffle", "Random", "Seed", "AssignVariable"))
+        for entry in node.input
+    }
+    tensors = [
+        node.attr["value"].tensor
+        for node in nodes
+        if node.op == "Const"
+        and node.name not in seeds
+        and node.attr["dtype"].type not in (tf.resource.as_datatype_enum, _VARIANT)
+    ]
+    with eager_mode():  # `tf.make_ndarray` cannot read all strings.
+        return kinds, [_array(tensor) for tensor in tensors]
+
+
+_VARIANT = tf.variant.as_datatype_enum
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    array: NDArray[Any] = tf.io.parse_tensor(
+        tensor.SerializeToString(), tf.as_dtype(tensor.dtype)
+    ).numpy()
+    return np.asarray(array)
 
 
 def clear_local_devices(definition: tf.compat.v1.GraphDef) -> None:
@@ -275,58 +361,3 @@ def init_singular_session(
     super(tf.compat.v1.train.SingularMonitoredSession, session).__init__(
         creator, hooks, should_recover=False, stop_grace_period_secs=stop_grace_period_secs
     )
-
-
-# How `tf.compat.v1.train.Optimizer` updates variables: its subclasses implement these methods, and
-# only `apply_gradients` calls them, which updates all variables with one learning rate.
-
-
-def create_tensorflow1_slots(
-    optimizer: tf.compat.v1.train.Optimizer, variables: Sequence[tf.Variable]
-) -> None:
-    """Creates the slots of variables, and what the optimizer keeps once."""
-    with tf.init_scope():
-        optimizer._create_slots(list(variables))
-
-
-def apply_tensorflow1(
-    optimizer: tf.compat.v1.train.Optimizer, gradient: Any, variable: tf.Variable
-) -> None:
-    """Updates one variable and its slots."""
-    optimizer._prepare()
-    if isinstance(gradient, tf.IndexedSlices):
-        optimizer._resource_apply_sparse_duplicate_indices(
-            gradient.values, variable, gradient.indices
-        )
-    else:
-        optimizer._resource_apply_dense(gradient, variable)
-
-
-def finish_tensorflow1(optimizer: tf.compat.v1.train.Optimizer) -> None:
-    """Updates what an optimizer keeps once, after all variables."""
-    optimizer._finish([], f"{optimizer.get_name()}_finish")
-
-
-def state_of_tensorflow1(
-    optimizer: tf.compat.v1.train.Optimizer, trained: Mapping[str, tf.Variable]
-) -> Iterator[tuple[tf.Variable, str]]:
-    """Yields the variables of an optimizer with the names that a graph of TensorFlow 1 gives them.
-
-    Args:
-      optimizer: the optimizer.
-      trained: name -> variable, of those that it trains.
-    """
-    for variable in optimizer._non_slot_variables():  # `variables()` has the slots too.
-        yield variable, _numbered(variable)[0]
-    for name, variable in trained.items():
-        slots = [optimizer.get_slot(variable, slot) for slot in optimizer.get_slot_names()]
-        # A process numbers all slots of variables that share a name; these are in their order.
-        made = sorted((slot for slot in slots if slot is not None), key=_numbered)
-        for number, slot in enumerate(made):
-            yield slot, f"{name}/{_numbered(slot)[0]}" + (f"_{number}" if number else "")
-
-
-def _numbered(variable: tf.Variable) -> tuple[str, int]:
-    """Returns the last part of a variable's name without its number, and the number."""
-    name, _, number = variable.name.rpartition("/")[2].partition(":")[0].rpartition("_")
-    return (name, int(number)) if number.isdigit() else (f"{name}_{number}".lstrip("_"), 0)

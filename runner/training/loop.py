@@ -55,7 +55,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
         for line in interrupted_lines(run):
             run.screen.line(line)
         raise
-    for line in result_lines(run):
+    for line in (*configured.final.lines(), *result_lines(run)):
         run.screen.line(line)
     return best
 

@@ -19,7 +19,7 @@ from runner.config.schema import ClipConfig, TrainConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError
 from runner.graph.averages import AveragedWeights, averaged_names
-from runner.graph.configured_optimizer import build_optimizer
+from runner.graph.building_optimizers import build_optimizer
 from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated, clip
 from tests.tiny.configs import tiny
 

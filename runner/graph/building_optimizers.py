@@ -1,4 +1,4 @@
-"""The optimizer that a configuration names, and its learning rate."""
+"""Builds the optimizer of a configuration, and its learning rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.config.composition import default_optimizer
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
@@ -17,11 +16,6 @@ from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.system.user_code import calling
 
 _RATE_KEY = "optimizer.learning_rate"
-
-
-def names_optimizer(config: RunConfig) -> bool:
-    """Whether the configuration names an optimizer; the default is for models that have none."""
-    return bool(config.optimizer) and config.optimizer != default_optimizer()
 
 
 def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Optimizer:
@@ -44,10 +38,10 @@ def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Op
     given = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
     references = References({"graph": {"global_step": step, "learning_rate": rate}})
     optimizer = build_target("optimizer", {**node, **given}, references)
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):  # A function has made it.
-        return _tensorflow1_optimizer(node, rate)
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):  # A function has made it.
+        return _tensorflow1_optimizer(node, rate)
     raise ConfigError.of(
         f"optimizer: {node['_target_']} is not an optimizer",
         "it must be a keras.optimizers.Optimizer or a tf.compat.v1.train.Optimizer",
@@ -83,15 +77,6 @@ def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
     )
 
 
-def _default_rate(node: Mapping[str, Any]) -> Any:
-    """Returns the default of the target's `learning_rate`; None when it has none."""
-    target = locate_target("optimizer", node)
-    parameter = inspect.signature(target).parameters.get("learning_rate")
-    if parameter is None or parameter.default is inspect.Parameter.empty:
-        return None
-    return parameter.default
-
-
 class FunctionRate(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that a function computes of the global step.
 
@@ -114,6 +99,15 @@ class FunctionRate(keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self) -> dict[str, Any]:
         """Raises: a function has no configuration."""
         raise NotImplementedError("a learning rate that is a function cannot be saved")
+
+
+def _default_rate(node: Mapping[str, Any]) -> Any:
+    """Returns the default of the target's `learning_rate`; None when it has none."""
+    target = locate_target("optimizer", node)
+    parameter = inspect.signature(target).parameters.get("learning_rate")
+    if parameter is None or parameter.default is inspect.Parameter.empty:
+        return None
+    return parameter.default
 
 
 def _tensorflow1_optimizer(node: Mapping[str, Any], rate: Any) -> TensorFlow1Optimizer:
