@@ -13,8 +13,7 @@ from runner.config.choices import NonFinite
 from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
-from runner.graph.compiling import METRICS
-from runner.graph.configured_optimizer import names_optimizer
+from runner.graph.compiling import METRICS, names_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.program import Program

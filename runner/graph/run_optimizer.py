@@ -77,6 +77,12 @@ class RunOptimizer:
         optimizer = self.optimizer
         # The one within a LossScaleOptimizer gets gradients of the loss itself.
         inner = getattr(optimizer, "inner_optimizer", optimizer)
+        if any(kind.__name__ == "ScheduleFreeAdamW" for kind in type(inner).__mro__):
+            raise ConfigError.of(
+                "optimizer: keras.optimizers.ScheduleFreeAdamW cannot be used",
+                "it begins with a copy of the weights, made before a checkpoint has restored them",
+                "use keras.optimizers.AdamW with a schedule",
+            )
         wrapped: list[tuple[Any, str, Callable[..., None]]] = []
         if any(vars(self.config.train.clip).values()):
             wrapped.append((inner, "apply", self._apply_clipped))

@@ -169,7 +169,7 @@ def combined(optimizer: str, loss: str, *settings: str) -> Program:
             weights = {"sign": weights, "size": weights[::-1].copy()}
         if loss == "list":
             labels, weights = tuple(labels.values()), tuple(weights.values())
-        batch = (known["features"], labels, weights)
+        batch: tuple[Any, ...] = (known["features"], labels, weights)
         batch = batch if "weights" in settings else batch[:2]
         return tf.data.Dataset.from_tensor_slices(batch).batch(BATCH)
 

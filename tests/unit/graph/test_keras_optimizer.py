@@ -142,6 +142,14 @@ def test_a_compiled_models_optimizer_is_as_if_configured(optimizer: dict[str, An
     ("optimizer", "changes", "message"),
     [
         (adam_w(use_ema=True), {"train": TrainConfig(ema_decay=0.9)}, "delete one of the two"),
+        pytest.param(
+            {"_target_": "keras.optimizers.ScheduleFreeAdamW"},
+            {},
+            "copy of the weights",
+            marks=pytest.mark.skipif(
+                not hasattr(keras.optimizers, "ScheduleFreeAdamW"), reason="not in Keras 3.12"
+            ),
+        ),
         ({"_target_": "keras.layers.Dense", "units": 3}, {}, "is not an optimizer"),
         ({}, {}, "the model has none of its own: it is not compiled"),
     ],
