@@ -10,7 +10,7 @@ VERSION = import sys; print("%d.%d" % sys.version_info[:2])
 VENV = .venv
 VENV_PYTHON = $(VENV)/bin/python
 comma = ,
-EXTRAS = dev,hub,joblib,optuna,orbax,remote,slurm
+EXTRAS = dev,estimator,hub,joblib,optuna,orbax,remote,slurm
 INPUTS = pyproject.toml constraints.txt
 UV = $(VENV_PYTHON) -m uv
 COMPILE = $(UV) pip compile --quiet pyproject.toml --universal --python-version 3.10 --no-header \
@@ -68,7 +68,7 @@ $(VERSIONS:%=tested-%): tested-%: .venv-%/installed
 	$(UV) pip check --python $(<D)/bin/python
 	PYTHONDONTWRITEBYTECODE= $(<D)/bin/python -m pytest --numprocesses auto --dist loadfile \
 		tests/unit/internals tests/unit/session tests/unit/checkpoints tests/unit/restoration \
-		tests/unit/graph tests/unit/tracking tests/unit/runs $(ARGS)
+		tests/unit/graph tests/unit/tracking tests/unit/runs tests/unit/estimator $(ARGS)
 	PYTHONDONTWRITEBYTECODE= $(<D)/bin/python -m pytest -m soak tests/integration/test_installed.py
 	$(UV) venv --quiet --clear --no-python-downloads --python $(<D)/bin/python .venv-core
 	$(UV) pip install --quiet --python .venv-core/bin/python -c $(CONSTRAINTS_$*) --group core

@@ -4,8 +4,8 @@
 
 Every case is a run of `python -m runner`, timed from its first logged steps to its last, so that
 starting and the last evaluation do not count; the values are of parts of it. A step of the cluster
-is one update; asynchronous workers make one each from their own batch, synchronous ones make one
-together.
+is one update; workers beside parameter servers make one each from their own batch, those of mode
+`collective` one together from theirs.
 """
 
 from __future__ import annotations
@@ -32,20 +32,17 @@ class Case:
     Attributes:
       name: what it is called.
       overrides: the overrides of the command.
-      batches: how many batches one step takes.
     """
 
     name: str
     overrides: tuple[str, ...]
-    batches: int = 1
 
 
 _LOCAL = ("cluster=local", "cluster.recovery_wait_secs=0.2")
 CASES = (
     Case("one process", ()),
     Case("1 worker, 1 ps", (*_LOCAL, "cluster.workers=1")),
-    Case("2 workers, 1 ps, asynchronous", _LOCAL),
-    Case("2 workers, 1 ps, synchronous", (*_LOCAL, "cluster.synchronous=true"), 2),
+    Case("2 workers, 1 ps", _LOCAL),
     # They share each batch.
     Case("2 workers, collective", ("cluster=collective", "cluster.recovery_wait_secs=0.2")),
 )
@@ -92,9 +89,7 @@ def measure(case: Case, experiment: str, steps: int, overrides: Sequence[str]) -
             raise RuntimeError("".join(lines))
     # The chief takes a cluster's first steps alone.
     logged = pairwise(seen[len(seen) // 3 :: 2])
-    return [
-        (after - before) / (end - start) * case.batches for (before, start), (after, end) in logged
-    ]
+    return [(after - before) / (end - start) for (before, start), (after, end) in logged]
 
 
 def main() -> int:

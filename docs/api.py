@@ -49,16 +49,13 @@ PAGE: dict[str, tuple[str, ...]] = {
         "runner.CachedSession",
     ),
     "Experiments": (
-        "runner.graph.experiment.Data .*",
-        "runner.graph.experiment.Model",
-        "runner.graph.experiment.PerExample",
+        "runner.graph.contracts.Data .*",
         "runner.GraphSpec",
         "runner.TrainingInput",
     ),
     "Data sets": (
         "runner.inputs.FitData",
         "runner.inputs.Npz",
-        "runner.inputs.ImageFolder",
         "runner.inputs.TFRecord",
         "runner.inputs.GeneratorData",
     ),
@@ -66,9 +63,7 @@ PAGE: dict[str, tuple[str, ...]] = {
         "runner.hooks.EarlyStoppingHook",
         "runner.hooks.WallClockLimitHook",
         "runner.hooks.StepTimingHook",
-        "runner.hooks.SummariesHook",
         "runner.hooks.ProfileOnDemandHook",
-        "runner.hooks.MemoryHook",
     ),
 }
 INTRODUCTIONS = {
@@ -76,9 +71,8 @@ INTRODUCTIONS = {
     "Sessions": (
         "`MonitoredSession`, `SingularMonitoredSession`, `Supervisor`, `ChiefSessionCreator` and\n"
         "`WorkerSessionCreator` are TensorFlow's, extended by warm starts:\n"
-        "[use sessions without a config](../how-to/sessions.md). `runner.estimator` has the names\n"
-        "of `tf.estimator`: "
-        "[migrate an Estimator](../tutorials/estimator.md)."
+        "[use sessions without a config](../how-to/sessions.md). `runner.estimator` is the\n"
+        "original `tf.estimator`: [migrate an Estimator](../tutorials/estimator.md)."
     ),
     "Experiments": (
         "The interfaces for `data`, `model`, `loss` and `metrics` in a configuration, whose keys\n"
@@ -86,7 +80,7 @@ INTRODUCTIONS = {
     ),
     "Data sets": (
         "A configuration names them by `_target_`, or takes them from a group: `data=npz`,\n"
-        "`data=image_folder`, `data=tfrecord`, `data=generator`."
+        "`data=tfrecord`, `data=generator`."
     ),
 }
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)

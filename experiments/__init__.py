@@ -1,1 +1,4 @@
-"""The data (`digits`) and `models` of the shipped experiments, for `_target_`."""
+"""The data (`digits`) and `models` of the shipped experiments, for `_target_`.
+
+`resnet` is the model of the tutorial from PyTorch to Keras, with its files.
+"""

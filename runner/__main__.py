@@ -8,9 +8,10 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,9 +22,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from runner.cluster.local import LocalCluster, task_command
-from runner.cluster.trial_link import hand_over, linked_trial
 from runner.config.choices import Mode
-from runner.config.cluster import resolve
+from runner.config.cluster import resolve, resolve_trial
 from runner.config.cluster_spec import is_task, launches
 from runner.config.composition import (
     RAISED,
@@ -31,10 +31,11 @@ from runner.config.composition import (
     is_of_composition,
     problem_of,
     register,
-    shipped,
     with_plus_plus,
 )
-from runner.config.masking import mask_of_command
+from runner.config.groups import shipped
+from runner.config.masked_output import hide, masked, masked_output
+from runner.config.masking import Mask
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.validation import is_from_run_dir, validate
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError
@@ -50,7 +51,8 @@ from runner.tracking import start_delivery
 def _job(config: DictConfig) -> float | None:
     job = job_of(HydraConfig.get())
     if job is not None:
-        return run_attempt(job, lambda trial: _run(config, trial))
+        with masked_output():  # Of a process that a launcher has started.
+            return run_attempt(job, lambda trial: _run(config, trial))
     try:
         return _run(config)
     except RunnerError as error:
@@ -68,9 +70,13 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     from_run_dir = is_from_run_dir(config)
     if from_run_dir:
         config = recorded_config(config, overrides)
-    run_config = resolve(validate(config, experiment_names()), os.environ)
+    sweeps = HydraConfig.get().mode == RunMode.MULTIRUN
+    resolved = resolve_trial if sweeps else resolve
+    run_config = resolved(validate(config, experiment_names()), os.environ)
+    hide(Mask(run_config.tracking.mask, asdict(run_config)))
     if launches(run_config):
-        return _launch(run_config, trial)
+        _launch(run_config)
+        return None
     # Of a cluster the chief records, for all tasks.
     alone = not is_task(run_config.cluster, PS, WORKER, EVALUATOR)
     if run_config.mode is Mode.train and alone:
@@ -84,22 +90,18 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     if run_config.mode is Mode.train and not alone:
         run_task(run_config)
         return None
-    # The chief of a local cluster may be a trial of the sweep that has started it.
-    swept = trial or linked_trial(os.environ)
-    by_itself = swept is None and HydraConfig.get().mode == RunMode.RUN
     context = RunContext(
         overrides=overrides,
         from_run_dir=from_run_dir,
-        ends_command=by_itself,
-        print_next_commands=by_itself and LIFELINE not in os.environ,
-        watch=swept or TrialWatch(),
+        ends_command=not sweeps,
+        print_next_commands=not sweeps and LIFELINE not in os.environ,
+        watch=trial or TrialWatch(),
         coordinator=coordinator_of(run_config),
     )
     with Interruption(run_config.session.grace_seconds).handled() as interruption:
         objective = run_experiment(run_config, context)
-        if not by_itself and trial is None:
+        if sweeps and trial is None:
             interruption.check()  # Another sweeper would continue with the next trial.
-    hand_over(objective, os.environ)
     return objective
 
 
@@ -121,11 +123,10 @@ def _look_for_gpus() -> None:
     tf.config.list_physical_devices()
 
 
-def _launch(config: RunConfig, trial: Trial | None) -> float | None:
+def _launch(config: RunConfig) -> None:
     """Starts the tasks of a local cluster by this same command."""
     command = task_command(HydraConfig.get(), shipped("conf"))
-    seconds = config.session.grace_seconds
-    return LocalCluster(config.cluster, command, save_seconds=seconds, trial=trial).run()
+    LocalCluster(config.cluster, command, save_seconds=config.session.grace_seconds).run()
 
 
 def versions() -> str:
@@ -145,6 +146,15 @@ def main() -> int:
     The code is 0 when all is done, 2 for a mistake in the command or configuration, 3 for a plan
     with problems, 130 or 143 after a signal, and 1 for anything else.
     """
+    with masked_output():
+        try:
+            return _main()
+        except Exception:  # noqa: BLE001 - printed as Python would, but for the secrets
+            traceback.print_exc()
+            return 1
+
+
+def _main() -> int:
     if "--version" in sys.argv[1:]:
         print(versions())
         return 0
@@ -152,10 +162,10 @@ def main() -> int:
         return _command(_COMMANDS[sys.argv[1]], sys.argv[2:])
     end_with_launcher(os.environ)
     register()
-    sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in sys.argv[1:]])
         with ending_at_once():
             _job()
     except RunnerError as error:
@@ -214,8 +224,8 @@ def _fail(error: RunnerError) -> int:
         # The process that has started this task reports whether there is a run to continue.
         shown = RunnerError(*(replace(problem, remedy="") for problem in error.problems))
     details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
-    # A message may repeat an override.
-    print(mask_of_command(sys.argv).text(f"runner: {shown}{details}"), file=sys.stderr)
+    # A message may repeat an override, or a value of the configuration.
+    print(masked(f"runner: {shown}{details}"), file=sys.stderr)
     return error.exit_code
 
 

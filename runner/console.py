@@ -18,6 +18,8 @@ from rich.text import Text
 
 # Nothing is folded in plain text.
 WIDEST = 1_000_000
+# Of output that is read by another program, or in a log.
+PIPED = 80
 # Rows above which a table is plain lines.
 _MANY = 1_000
 
@@ -33,6 +35,14 @@ def as_text(renderable: RenderableType) -> str:
 def plural(count: int, noun: str) -> str:
     """Returns e.g. `1 variable` or `1,200 variables`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Returns the first items and the number of the others, such as `a, b, c and 2 more`."""
+    shown, others = separator.join(items[:most]), len(items) - most
+    if others <= 0:
+        return shown
+    return f"{shown}{' ' if separator == ', ' else separator}and {others:,} more"
 
 
 def sized(size: float) -> str:
@@ -62,11 +72,13 @@ class Listing:
       columns: the headings.
       rows: a cell for each column; a `Text` may have a style.
       numbers: the columns of numbers.
+      width: the width that a table may have; None for that of the console.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Text]]
     numbers: Sequence[str] = ()
+    width: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Renders the table, or two lines a row."""
@@ -81,7 +93,7 @@ class Listing:
         for row in self.rows:
             table.add_row(*(_text(row[index]) for index in used))
         widest = console.measure(table, options=options.update_width(WIDEST)).maximum
-        if widest <= options.max_width:
+        if widest <= (self.width or options.max_width):
             yield table
             return
         yield Text()

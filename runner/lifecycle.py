@@ -12,6 +12,8 @@ from pathlib import Path
 
 from runner.config.choices import Mode, PlanFormat, Resume
 from runner.config.schema import RunConfig
+from runner.config.training_schema import metric_of
+from runner.console import PIPED
 from runner.errors import PlanError, Problem, RunDirectoryError
 from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
@@ -76,7 +78,8 @@ def perform(experiment: Experiment) -> Outcome:
                 return train(experiment)
             if config.mode is Mode.evaluate:
                 metrics = evaluate_run(experiment)
-                objective = metrics[config.train.objective.removeprefix("validation/")]
+                name = metric_of(config.train.objective)
+                objective = metrics.get(name, next(iter(metrics.values())))
                 return Outcome(objective, metrics=metrics)
             if config.mode is Mode.plan:
                 return Outcome(plan=show_plan(experiment))
@@ -147,7 +150,7 @@ def show_plan(experiment: Experiment) -> RestorationPlan:
         if resumed is not None and resumed.has_checkpoint():
             screen.line(f"mode=train would resume {resumed.path}: all from its own checkpoint")
             screen.line("this is the plan of a fresh start, resume=never:")
-        screen.show(table(plan, full=full), text(plan, full=full))
+        screen.show(table(plan, full=full), text(plan, full=full, width=PIPED))
         for line in placement.lines(plan, full=full) if placement else ():
             screen.line(line)
     if plan.problems:

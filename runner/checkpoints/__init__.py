@@ -14,14 +14,15 @@ The interface:
 The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
   tables: checks the tables in V1 checkpoints and in the indices of bundles for damage.
-  keras_files: `.keras`, `.h5` and other HDF5 files; `keras_names`: the names of the variables.
+  keras_files: `.keras`, `.h5` and other HDF5 files; `keras_names`: the names of the variables;
+    `hdf5`: the datasets in such files.
   array_files: `.npy`, `.npz`, `.safetensors`.
   torch_files: files of `torch.save`; `torch_objects`: the tensors in them; `pickle_nodes`: pickles
     as data, without executing anything.
   msgpack_files: files of Flax; `orbax`: directories of Orbax.
   word_vectors: files of GloVe and word2vec.
   shards: several files and their index.
-  adapters: LoRA adapters, merged into the checkpoint they belong to.
+  quantization: recognises codes of quantized weights by the tensors beside them.
 
 On top of the interface:
   inspection: checkpoints as mappings, their differences, statistics of values. Doors for programs:

@@ -17,6 +17,7 @@ from runner.checkpoints import archives
 from runner.checkpoints.reader import (
     FileReader,
     TensorSpec,
+    is_number,
     parse_dtype,
     read_array,
 )
@@ -90,6 +91,8 @@ class NpzReader(FileReader):
         """Opens the archive and yields it for each of its arrays."""
         with archives.opened_archive(self.path) as archive:
             members = [name for name in archive.namelist() if name.endswith(SUFFIX)]
+            if len({*members}) < len(members):
+                raise ValueError("it holds two arrays of one name")
             yield {name.removesuffix(SUFFIX): archive for name in members}
 
     def tensor_spec(self, name: str, entry: zipfile.ZipFile) -> TensorSpec:
@@ -124,7 +127,22 @@ _DTYPES = {
     "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
+
+
+# The libraries whose layouts of layers are known; others, such as mlx, order kernels otherwise.
+_FORMATS = ("pt", "np", "tf", "flax")
+
+
+def _require_known_format(metadata: Mapping[str, str]) -> None:
+    form = metadata.get("format", "pt")
+    if form not in _FORMATS:
+        raise ValueError(
+            f"its format is {form!r}, whose layouts are not known; save its arrays by "
+            "safetensors.numpy.save_file if you know them"
+        )
 
 
 class SafetensorsReader(FileReader):
@@ -147,7 +165,7 @@ class SafetensorsReader(FileReader):
         with open(self.path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
+            _require_known_format(header.pop("__metadata__", {}))
             for entry in header.values():
                 entry["start"] = 8 + length + entry["data_offsets"][0]
             yield {name: (file, entry) for name, entry in header.items()}
@@ -155,8 +173,10 @@ class SafetensorsReader(FileReader):
     def tensor_spec(self, name: str, entry: Any) -> TensorSpec:
         """See `FileReader.tensor_spec`."""
         tensor = entry[1]
-        dtype = tensor["dtype"]
-        return TensorSpec(name, tuple(tensor["shape"]), _DTYPES.get(dtype, dtype.lower()))
+        dtype = _DTYPES.get(tensor["dtype"], tensor["dtype"].lower())
+        if tensor["dtype"] not in _DTYPES and is_number(dtype):
+            dtype = f"{tensor['dtype']} of safetensors"  # F4 has 4 bits here, and 4 bytes in NumPy.
+        return TensorSpec(name, tuple(tensor["shape"]), dtype)
 
     def value(self, name: str, entry: Any) -> NDArray[np.generic]:
         """See `FileReader.value`."""

@@ -39,6 +39,9 @@ from runner.internals.tensorflow import (
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
 
+# Of an element of a list, or of Keras 2's `layer_with_weights-1`.
+_LIST_INDEX = re.compile(r"(?<=[/-])\d+(?=/|$)")
+_NESTED = re.compile(r"(_operations//)+")
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
 
@@ -84,8 +87,16 @@ class BundleReader(CheckpointReader):
         aliases = self.aliases()
         step = self._step(tensors, aliases)
         keys = {key: name for name, key in self.keys.items() if key != name}
+        order = {alias: _position(name) for alias, name in aliases.items()}
         return CheckpointSpec(
-            self.prefix, step, tensors, self.format, content, aliases=aliases, keys=keys
+            self.prefix,
+            step,
+            tensors,
+            self.format,
+            content,
+            aliases=aliases,
+            keys=keys,
+            order=order,
         )
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
@@ -172,7 +183,7 @@ class BundleReader(CheckpointReader):
 
 
 class V1Reader(BundleReader):
-    """Reads the V1 checkpoint in the file `prefix`.
+    """Reads the V1 checkpoint at `prefix`: a file, or a pattern such as `model-7-?????-of-00004`.
 
     TensorFlow's reader checks the CRC-32C of every block that is read. `RestoreV2` reads this
     format too.
@@ -181,14 +192,17 @@ class V1Reader(BundleReader):
     format, what = "TensorFlow V1 checkpoint", "a TensorFlow V1 checkpoint"
 
     def _require_intact(self) -> None:
-        for tensor in SavedTensorSlices.FromString(first_value(self.prefix)).meta.tensor:
-            require_possible(tensor.name.encode(), tensor.shape, tensor.slice)
-            _require_value_type(tensor.name.encode(), tensor.type)
+        for shard in self._shards():
+            for tensor in SavedTensorSlices.FromString(first_value(shard)).meta.tensor:
+                require_possible(tensor.name.encode(), tensor.shape, tensor.slice)
+                _require_value_type(tensor.name.encode(), tensor.type)
 
     def _content(self) -> Callable[[], str]:
-        if excess := archives.implausible(self._least_bytes(), files.size(self.prefix)):
+        shards = self._shards()
+        if excess := archives.implausible(self._least_bytes(), sum(map(files.size, shards))):
             raise ValueError(excess)
-        return files.digest_later(self.prefix)
+        parts = [files.digest_later(shard) for shard in shards]
+        return parts[0] if len(parts) == 1 else lambda: files.digest_of_parts(p() for p in parts)
 
     def _tensor(self, key: str) -> NDArray[np.generic]:
         try:
@@ -197,7 +211,8 @@ class V1Reader(BundleReader):
             if not isinstance(error.__cause__, tf.errors.UnimplementedError):
                 # TensorFlow calls a tensor in a damaged block not found.
                 with explained(self.prefix, self.what, of=f"tensor {key}"):
-                    require_intact(self.prefix)
+                    for shard in self._shards():
+                        require_intact(shard)
                 raise
         # Only the restore operation joins the slices of a partitioned variable.
         dtype = tf.as_dtype(self.stored[key].dtype)
@@ -210,6 +225,10 @@ class V1Reader(BundleReader):
                 prefix=self.prefix, tensor_names=[key], shape_and_slices=[""], dtypes=[dtype]
             )
             return np.asarray(session.run(value))
+
+    def _shards(self) -> list[str]:
+        directory, name = os.path.split(self.prefix)
+        return files.matching(directory, name) if "?" in name else [self.prefix]
 
 
 class ObjectBasedReader(BundleReader):
@@ -253,6 +272,15 @@ class ObjectBasedReader(BundleReader):
             for name, paths in sorted(named.items())
             if len(paths) == 1 and name and name not in self.keys and not _UNNAMED.fullmatch(name)
         }
+
+
+def _position(path: str) -> tuple[str, tuple[int, ...]]:
+    """Returns an object path without the numbers of elements of lists, and these numbers.
+
+    The lists of layers of nested models are in the order of the outer ones.
+    """
+    numbers = tuple(map(int, _LIST_INDEX.findall(path)))
+    return _NESTED.sub("_operations//", _LIST_INDEX.sub("", path)), numbers
 
 
 def object_path(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Mapping
@@ -34,7 +35,9 @@ _SUFFIXES = (
 )
 # V1 checkpoints have no suffix; without a `checkpoint` file, their usual names identify them.
 _V1_NAME = re.compile(r".*\.ckpt(-\d+)?")
-_STEP = re.compile(r".*-(\d+)")
+_V1_SHARD = re.compile(r"(?!.*\.data-)(.*)-00000-of-\d{5}")
+# A step, and after it the pattern of the shards if this is a V1 checkpoint.
+_STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?")
 
 
 class NoCheckpointError(CheckpointError):
@@ -54,9 +57,16 @@ class LostCheckpointError(CheckpointError, ValueError):
     """The `checkpoint` file leads to no checkpoint; a ValueError, as in TensorFlow."""
 
 
+def v1_shards(directory: str, prefix: str) -> str | None:
+    """Returns the pattern of the shards of a V1 checkpoint in a directory, or None."""
+    shards = files.matching(directory, f"{glob.escape(prefix)}-?????-of-?????")
+    is_sharded = bool(shards) and is_v1(shards[0])
+    return f"{prefix}-?????-of-{shards[0][-5:]}" if is_sharded else None
+
+
 def is_checkpoint(path: str) -> bool:
-    """Returns whether a bundle's prefix or a file exists."""
-    return files.exists(f"{path}.index") or files.is_file(path)
+    """Returns whether a bundle's prefix, a file or a sharded V1 checkpoint's pattern exists."""
+    return files.exists(f"{path}.index") or files.is_file(path) or is_v1(path)
 
 
 def is_run(directory: str) -> bool:
@@ -181,6 +191,8 @@ def in_directory(directory: str) -> tuple[str, ...]:
         path = os.path.join(directory, name)
         if usual or (_V1_NAME.fullmatch(name) and (is_v1(path) or is_torch(path))):
             checkpoints.add(name)
+        if (match := _V1_SHARD.fullmatch(name)) and (pattern := v1_shards(directory, match[1])):
+            checkpoints.add(pattern)
     return tuple(os.path.join(directory, name) for name in sorted(checkpoints))
 
 

@@ -295,8 +295,8 @@ def cached(key: str, fill: Callable[[Path], None]) -> Path:
 def local_copy(path: str) -> str:
     """Returns `path`, or the path of a local copy of a remote checkpoint.
 
-    A checkpoint is a file, a directory or a bundle's prefix. It is copied again when the size or
-    version of a file has changed.
+    A checkpoint is a file, a directory, a bundle's prefix or the pattern of a V1 checkpoint's
+    shards. It is copied again when the size or version of a file has changed.
 
     Raises:
       CheckpointError: when it cannot be copied.
@@ -332,7 +332,8 @@ def _parts(path: str) -> dict[str, str]:
         return {os.path.join(name, part): file for part, file in parts.items()}
     folder = os.path.dirname(path)
     if not exists(f"{path}.index"):
-        return {name: path}
+        is_pattern = "?" in name
+        return {_name(file): file for file in (matching(folder, name) if is_pattern else [path])}
     if path.startswith(WEB):  # They have no lists of files.
         shards = [f"{path}.data-00000-of-00001"]
     else:

@@ -81,6 +81,8 @@ _VECTORS_ROW = re.compile(rb"[^\n]+?(?: " + NUMBER + rb"){4,}[ \r\n]")
 _PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
 _SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
 _REMEDY = "name a checkpoint of one of these formats"
+# The library peft writes it beside an adapter's factors, `adapter_model.safetensors` or `.bin`.
+ADAPTER_CONFIG = "adapter_config.json"
 
 # Files that are mistaken for checkpoints: their first bytes in lower case, the cause, the remedy.
 _FOREIGN: tuple[tuple[tuple[bytes, ...], str, str], ...] = (
@@ -118,6 +120,7 @@ def recognise(path: str) -> Format:
             return Format.BUNDLE
         if is_v1(path):
             return Format.V1
+        require_no_adapter(path)
         if files.is_directory(path):
             if is_saved_model(path):
                 return Format.SAVED_MODEL
@@ -134,6 +137,30 @@ def recognise(path: str) -> Format:
         "neither a file nor a directory nor a prefix",
         "correct the path",
     )
+
+
+def require_no_adapter(path: str) -> None:
+    """Refuses an adapter of peft, which is a change of weights, and not a model's weights.
+
+    `path` is the folder of an adapter, or a file in it. Settings say what the change is, and every
+    version of peft knows more of them.
+
+    Raises:
+      CheckpointError: when it is an adapter.
+    """
+    is_directory = files.is_directory(path)
+    folder, name = (path, "") if is_directory else os.path.split(path)
+    if not is_directory and not name.startswith("adapter_"):
+        return
+    if files.is_file(os.path.join(folder, ADAPTER_CONFIG)):
+        raise CheckpointError.of(
+            f"{path} is an adapter of peft",
+            "it holds changes of another model's weights, which peft alone merges as it trained",
+            "merge it where peft is installed, and name the merged file:\n"
+            "    from peft import PeftModel\n"
+            f"    model = PeftModel.from_pretrained(BASE_MODEL, {folder!r}).merge_and_unload()\n"
+            '    torch.save(model.state_dict(), "merged.pt")',
+        )
 
 
 def is_saved_model(directory: str) -> bool:
@@ -161,7 +188,10 @@ def split_mapping(path: str) -> tuple[str, str]:
 
 
 def is_v1(path: str) -> bool:
-    """Returns whether `path` is a V1 checkpoint, which is one file."""
+    """Returns whether `path` is a V1 checkpoint: a file, or the pattern of its shards."""
+    directory, name = os.path.split(path)
+    if "?" in name:
+        return bool(files.matching(directory, name))
     is_table = files.is_file(path) and files.read_end(path, len(TABLE_MAGIC)) == TABLE_MAGIC
     return is_table and not path.endswith(".index")
 
@@ -244,6 +274,9 @@ def _unknown(path: str, head: bytes) -> CheckpointError:
     for beginnings, cause, remedy in _FOREIGN:
         if start.startswith(beginnings):
             return _foreign(path, cause, remedy)
+    if head[:4] in (b"GGUF", b"ggml", b"ggjt", b"ggla"):
+        cause = "it is a model for llama.cpp: its weights are renamed, and mostly quantized"
+        return _foreign(path, cause, "name the checkpoint that it was converted from")
     if head[4:8] == b"TFL3":
         cause = "it is a TFLite model: its layers are fused, and its values often rounded"
         return _foreign(path, cause, "name the checkpoint that it was converted from")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from runner.checkpoints.formats import ADAPTER_CONFIG
 from runner.errors import CheckpointError, nearest
 
 SCHEME = "hf://"
@@ -32,6 +33,7 @@ _PREFERRED = (
     "model.weights.h5",
     "tf_model.h5",
     "flax_model.msgpack",
+    ADAPTER_CONFIG,  # Refused with a remedy when it is opened.
 )
 
 

@@ -10,21 +10,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import itertools
 import json
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import h5py
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import archives, files
-from runner.checkpoints.keras_names import keras_paths
+from runner.checkpoints.hdf5 import Place, dtype_of, paths_in, place_of, string, strings, value_of
+from runner.checkpoints.keras_names import keras_paths, layer_names, layers_in_order
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -33,17 +33,13 @@ from runner.checkpoints.reader import (
     explained,
     is_count,
     read_array,
-    unreadable,
 )
 
-MEMBER = "model.weights.h5"
+MEMBER, _CONFIG = "model.weights.h5", "config.json"
+# That Keras may have appended to a name.
+_NUMBERS = re.compile(r"_\d+(?=/|$)")
 _CHUNK = 4 << 20
-# Listing so many takes 10 seconds.
-_MAX_DEPTH, _MAX_ENTRIES = 64, 50_000
-_HDF5 = "an HDF5 file"
 _WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
-# Where a dataset's values begin in the file, their shape and type.
-_Place: TypeAlias = tuple[int, tuple[int, ...], np.dtype[Any]]
 _KERAS3_ITERATIONS, _ITERATIONS = "optimizer/vars/0", ("iter", "iteration", "iterations")
 
 
@@ -57,7 +53,7 @@ class KerasWeightsReader(FileReader):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self._stamp, self._places = "", dict[str, _Place]()
+        self._stamp, self._places = "", dict[str, Place]()
 
     @contextlib.contextmanager
     def file(self) -> Iterator[h5py.File]:
@@ -77,18 +73,18 @@ class KerasWeightsReader(FileReader):
             if excess := archives.implausible(declared, files.size(self.path)):
                 raise ValueError(excess)
             if file.driver != "fileobj":
-                places = {name: _place(dataset) for name, dataset in datasets.items()}
+                places = {name: place_of(dataset) for name, dataset in datasets.items()}
                 self._places = {name: place for name, place in places.items() if place}
                 self._stamp = stamp  # Last: another thread may read now.
             yield datasets
 
     def tensor_spec(self, name: str, entry: h5py.Dataset) -> TensorSpec:
         """See `FileReader.tensor_spec`."""
-        return TensorSpec(name, tuple(int(size) for size in entry.shape or ()), _dtype(entry))
+        return TensorSpec(name, tuple(int(size) for size in entry.shape or ()), dtype_of(entry))
 
     def value(self, name: str, entry: h5py.Dataset) -> NDArray[np.generic]:
         """See `FileReader.value`; refuses values in another file and values never written."""
-        return _value(self.path, entry)
+        return value_of(self.path, entry)
 
     def step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
         """Returns the tensor in which the optimizer counts its steps."""
@@ -100,7 +96,8 @@ class KerasWeightsReader(FileReader):
         with explained(self.path, self.what), self.file() as file:
             layers = _layers(file)
             aliases = self.aliases(file, spec.tensors, layers)
-        return replace(spec, aliases=aliases, layers=layers)
+            spec = replace(spec, aliases=aliases, layers=layers)
+            return replace(spec, order=self.order(file, spec))
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """See `CheckpointReader.read`.
@@ -120,13 +117,19 @@ class KerasWeightsReader(FileReader):
 
     def datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
         """Returns tensor name -> dataset, without following links."""
-        return {path: file[path] for path, is_dataset in _paths(file).items() if is_dataset}
+        return {path: file[path] for path, is_dataset in paths_in(file).items() if is_dataset}
 
     def aliases(
         self, file: h5py.File, tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]
     ) -> dict[str, str]:
         """Returns other names of some tensors -> tensor name."""
         return keras_paths(tensors, layers)
+
+    def order(
+        self, file: h5py.File, spec: CheckpointSpec
+    ) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Returns the positions of variables, see `CheckpointSpec.order`."""
+        return {}
 
 
 class KerasArchiveReader(KerasWeightsReader):
@@ -138,6 +141,14 @@ class KerasArchiveReader(KerasWeightsReader):
 
     format, what = "Keras archive", "a .keras archive"
     digest = staticmethod(archives.digest_of_archive)
+
+    def spec(self) -> CheckpointSpec:
+        """See `CheckpointReader.spec`."""
+        spec = super().spec()
+        with explained(self.path, self.what), archives.opened_archive(self.path) as archive:
+            held = archive.namelist()
+            content = archive.read(_CONFIG) if _CONFIG in held else b""
+        return replace(spec, trained=layers_in_order(content))
 
     @contextlib.contextmanager
     def file(self) -> Iterator[h5py.File]:
@@ -204,14 +215,14 @@ class KerasH5Reader(KerasWeightsReader):
 
     def datasets(self, file: h5py.File) -> Mapping[str, h5py.Dataset]:
         """Returns tensor name -> dataset; a listed weight that is not there is a ValueError."""
-        paths = _paths(file)
+        paths = paths_in(file)
         prefix = f"{_WEIGHTS}/" if _WEIGHTS in paths else ""
         entries = [
             (layer, weight, _listed(file, paths, f"{path}/{weight}"))
             for path, is_dataset in paths.items()
             if not is_dataset and path.startswith(prefix)
             if "/" not in (layer := path.removeprefix(prefix))
-            for weight in _strings(file[path].attrs, "weight_names")
+            for weight in strings(file[path].attrs, "weight_names")
         ]
         count = Counter(weight for _, weight, _ in entries)
         datasets = {
@@ -219,7 +230,7 @@ class KerasH5Reader(KerasWeightsReader):
             for layer, weight, dataset in entries
         }
         if _OPTIMIZER in paths:
-            for weight in _strings(file[_OPTIMIZER].attrs, "weight_names"):
+            for weight in strings(file[_OPTIMIZER].attrs, "weight_names"):
                 dataset = _listed(file, paths, f"{_OPTIMIZER}/{weight}")
                 datasets[f"{_OPTIMIZER}/{weight.removesuffix(':0')}"] = dataset
         return datasets
@@ -231,6 +242,35 @@ class KerasH5Reader(KerasWeightsReader):
         model = f"{_model_name(file.attrs.get('model_config'))}/"
         shorter = {name.removeprefix(model): name for name in tensors if name.startswith(model)}
         return {alias: name for alias, name in shorter.items() if alias not in tensors}
+
+    def order(
+        self, file: h5py.File, spec: CheckpointSpec
+    ) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """See `KerasWeightsReader.order`.
+
+        Layers are listed in the model's order, but the weights of a model in the model are not: its
+        frozen layers come last. The configuration has their order.
+        """
+        weights = file[_WEIGHTS] if _WEIGHTS in paths_in(file) else file
+        ranks = {name: at for at, name in enumerate(layer_names(file.attrs.get("model_config")))}
+        positions: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for at, layer in enumerate(strings(weights.attrs, "layer_names")):
+            group = weights.get(layer)
+            listed = strings(group.attrs, "weight_names") if isinstance(group, h5py.Group) else []
+            held = [
+                name
+                for weight in listed
+                for name in (weight.removesuffix(":0"), f"{layer}/{weight}".removesuffix(":0"))
+                if name in spec.tensors
+            ]
+            counted = Counter(_NUMBERS.sub("", name) for name in held)
+            for name in held:
+                ranked = [ranks[part] for part in name.split("/") if part in ranks]
+                is_alone = counted[_NUMBERS.sub("", name)] == 1
+                known = ("", (at, *ranked[-1:])) if is_alone or ranked else (name, ())
+                positions[name] = known
+        others = {a: positions[name] for a, name in spec.aliases.items() if name in positions}
+        return {**positions, **others}
 
     def step_name(self, tensors: Mapping[str, TensorSpec]) -> str | None:
         """Returns the tensor in which the optimizer counts its steps."""
@@ -249,32 +289,15 @@ def open_hdf5(path: str) -> CheckpointReader:
     """
     with explained(path, KerasH5Reader.what), h5py.File(path, "r") as file:
         weights = file.get(_WEIGHTS, getlink=True)
+        inner = file[_WEIGHTS] if isinstance(weights, h5py.HardLink) else file
+        for attributes in (file.attrs, inner.attrs):
+            _require_known_keras(attributes)
         lists = (
             isinstance(weights, h5py.HardLink)
             or "layer_names" in file.attrs
             or "layer_names0" in file.attrs
         )
     return KerasH5Reader(path) if lists else KerasWeightsReader(path)
-
-
-def _paths(group: h5py.Group) -> dict[str, bool]:
-    """Returns path -> whether it is a dataset, of all in the group, without following links.
-
-    An external link would show the values of any other file. `visititems` opens every object: 20 ms
-    for ResNet-50, against 8.
-    """
-    paths: dict[str, bool] = {}
-
-    def add(path: bytes, info: Any) -> None:
-        if path.count(b"/") >= _MAX_DEPTH or len(paths) >= _MAX_ENTRIES:
-            raise ValueError(
-                f"it has more than {_MAX_ENTRIES:,} groups and datasets, or more than {_MAX_DEPTH} "
-                "levels of groups"
-            )
-        paths[path.decode()] = info.type == h5py.h5o.TYPE_DATASET
-
-    h5py.h5o.visit(group.id, add, info=True)
-    return paths
 
 
 def _listed(file: h5py.File, paths: Mapping[str, bool], path: str) -> h5py.Dataset:
@@ -287,50 +310,10 @@ def _layers(file: h5py.File) -> dict[str, str]:
     """Returns group -> name of the layer, of the groups of a weights file that are layers."""
     return {
         path.removesuffix("vars").rstrip("/"): name
-        for path in _paths(file)
+        for path in paths_in(file)
         if path.rpartition("/")[2] == "vars"
         and isinstance(name := file[path].attrs.get("name"), str)
     }
-
-
-def _place(dataset: h5py.Dataset) -> _Place | None:
-    """Returns the place of values that the file holds in one piece and in NumPy's layout."""
-    start, dtype = dataset.id.get_offset(), dataset.dtype
-    if start is None or dtype.kind not in "biufc" or not dtype.isnative:
-        return None
-    as_in_memory = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
-    return (start, dataset.shape, dtype) if as_in_memory else None
-
-
-def _value(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
-    """Reads a dataset.
-
-    Raises:
-      CheckpointError: when its values are in another file or were never written.
-    """
-    if dataset.external or dataset.is_virtual:
-        raise unreadable(path, _HDF5, f"{dataset.name} keeps its values in another file")
-    if dataset.size and not dataset.id.get_storage_size():
-        raise unreadable(path, _HDF5, f"the values of {dataset.name} were never written")
-    if dataset.size and dataset.dtype.kind in "biufc":
-        value = np.empty(dataset.shape, dataset.dtype)  # Owns its memory, unlike `dataset[()]`.
-        dataset.read_direct(value)
-    else:
-        value = np.asarray(dataset[()])
-    # Keras writes bfloat16 as two opaque bytes with an attribute.
-    if (
-        value.dtype.kind == "V"
-        and value.dtype != ml_dtypes.bfloat16
-        and _dtype(dataset) == "bfloat16"
-    ):
-        return value.view(ml_dtypes.bfloat16)
-    return value
-
-
-def _dtype(dataset: h5py.Dataset) -> str:
-    if _string(dataset.attrs.get("dtype", "")) == "bfloat16":
-        return "bfloat16"
-    return "string" if dataset.dtype.kind in "OSU" else str(dataset.dtype.name)
 
 
 def _model_name(config: Any) -> str:
@@ -343,14 +326,13 @@ def _model_name(config: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _strings(attributes: Mapping[str, Any], name: str) -> list[str]:
-    """Returns a list of strings that Keras stored in one attribute, or in parts in several."""
-    if name in attributes:
-        return [_string(value) for value in attributes[name]]
-    numbered = (f"{name}{number}" for number in itertools.count())
-    parts = itertools.takewhile(lambda part: part in attributes, numbered)
-    return [_string(value) for part in parts for value in attributes[part]]
-
-
-def _string(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _require_known_keras(attributes: Mapping[str, Any]) -> None:
+    """Checks which Keras wrote a file: Keras 1, Theano and CNTK have other layouts of kernels."""
+    version = string(attributes.get("keras_version", ""))
+    backend = string(attributes.get("backend", ""))
+    if version.startswith(("0.", "1.")) or backend in ("theano", "cntk"):
+        writer = f"Keras {version}".rstrip() + (f" with {backend}" if backend else "")
+        raise ValueError(
+            f"{writer} wrote it, whose kernels have other layouts; load it with Keras 2 and "
+            "TensorFlow, and save it again"
+        )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from runner.checkpoints.reader import TensorSpec
 
@@ -31,6 +34,7 @@ _VARIABLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     **{f"depthwise_conv{n}d": _BIASED for n in (1, 2)},
     **{f"separable_conv{n}d": _SEPARABLE for n in (1, 2)},
 }
+_STATISTICS = ("moving_mean", "moving_variance", "mean", "variance", "count")
 _RECURRENT_LAYERS = ("lstm", "gru", "simple_rnn")
 
 
@@ -65,6 +69,50 @@ def keras_paths(tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]) ->
     }
 
 
+def layers_in_order(config: str | bytes) -> dict[str, bool]:
+    """Returns group -> whether it trains, of the layers in a model's configuration, in order.
+
+    It is empty for a model that is not functional or sequential.
+    """
+    try:
+        return dict(_layers_of(json.loads(config), "", trains=True))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}  # The weights are complete without it.
+
+
+def layer_names(config: Any) -> list[str]:
+    """Returns the names of the layers in a model's configuration, in order, if all differ."""
+    try:
+        names = list(_names_of(json.loads(config)))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return []  # The weights are complete without it.
+    return names if len({*names}) == len(names) else []
+
+
+def _names_of(node: Any) -> Iterator[str]:
+    for layer in node["config"].get("layers", ()):
+        yield str(layer["config"]["name"])
+        yield from _names_of(layer)
+
+
+def _layers_of(node: Any, group: str, *, trains: bool) -> Iterator[tuple[str, bool]]:
+    counts: Counter[str] = Counter()
+    for layer in node["config"].get("layers", ()):
+        kind = _snake_case(layer["class_name"])
+        number = f"_{counts[kind]}" if counts[kind] else ""
+        counts[kind] += 1
+        child = f"{group}layers/{kind}{number}"
+        is_trained = trains and layer["config"].get("trainable") is not False
+        yield child, is_trained
+        yield from _layers_of(layer, f"{child}/", trains=is_trained)
+
+
+def _snake_case(name: str) -> str:
+    """Returns how Keras names the group of a layer in a list, after its class."""
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
 def _layer_path(group: str, layers: Mapping[str, str]) -> str:
     prefixes = itertools.accumulate(group.split("/"), lambda path, part: f"{path}/{part}")
     return "/".join(layers[prefix] for prefix in prefixes if prefix in layers)
@@ -80,6 +128,17 @@ def _variables(
     if parent and parent not in layers:
         return _VARIABLES.get(_class(group, layers), ())
     return _of_shapes(shapes)
+
+
+def trained_first(group: str, layers: Mapping[str, str], shapes: Sequence[tuple[int, ...]]) -> int:
+    """Returns how many of a layer's variables train unless it is frozen: they come first.
+
+    All of a layer of unknown class do.
+    """
+    for names in _variables(group, layers, shapes):
+        if len(names) == len(shapes):
+            return sum(name not in _STATISTICS for name in names)
+    return len(shapes)
 
 
 def _of_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[str, ...], ...]:

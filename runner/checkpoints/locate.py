@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import Protocol
 
 from runner.checkpoints import contents, files, hugging_face
-from runner.checkpoints.adapters import SEPARATOR, split_adapter
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
-from runner.checkpoints.formats import denied, is_orbax, is_saved_model, is_v1, split_mapping
+from runner.checkpoints.formats import (
+    denied,
+    is_orbax,
+    is_saved_model,
+    is_v1,
+    require_no_adapter,
+    split_mapping,
+)
 from runner.config.choices import MLFLOW_SCHEMES
 from runner.errors import CheckpointError, Problem
 
@@ -45,11 +51,6 @@ def resolve(
       NoCheckpointError: when there is no checkpoint at `checkpoint`.
       CheckpointError: when the chosen one is missing, or a choice is not valid.
     """
-    base, adapter = split_adapter(checkpoint)
-    if adapter:
-        (path,) = resolve(adapter, artifacts=artifacts)
-        bases = resolve(base, which, average, artifacts)
-        return [f"{resolved}{SEPARATOR}{path}" for resolved in bases]
     path = _on_disk(checkpoint, artifacts)
     with _readable(path):
         if average is None:
@@ -125,7 +126,12 @@ def _latest(path: str) -> str:
     if contents.is_checkpoint(path) or _is_one_directory(path):
         return path
     if not files.is_directory(path):
-        raise _nothing(path)
+        parent, name = os.path.split(path)
+        shards = contents.v1_shards(parent, name)
+        if shards is None:
+            raise _nothing(path)
+        return os.path.join(parent, shards)
+    require_no_adapter(path)
     if contents.is_run(path):
         return _latest(os.path.join(path, CHECKPOINTS))
     model = contents.in_mlflow_model(path)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.adapters import AdapterReader, split_adapter
 from runner.checkpoints.formats import Format, recognise, split_mapping
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedReader, TensorSpec
 from runner.errors import CheckpointError
@@ -22,18 +21,12 @@ def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
 
     Args:
       path: a bundle's prefix, a file, or a SavedModel's directory, as `locate.resolve` returns it,
-        on any file system that `tf.io.gfile` or fsspec opens; `BASE+lora:ADAPTER` merges one.
+        on any file system that `tf.io.gfile` or fsspec opens.
       digest: the digest that the content must have, or None.
 
     Raises:
       CheckpointError: when the format is unknown, the file cannot be read, or the digest differs.
     """
-    base, adapter = split_adapter(path)
-    if adapter:
-        merged = AdapterReader(open_checkpoint(base), open_checkpoint(adapter), path)
-        if digest is not None:
-            _require_digest(path, merged.spec().digest, digest)
-        return merged
     file, mapping = split_mapping(path)
     form = recognise(file)
     if mapping and form is not Format.TORCH:

@@ -84,6 +84,8 @@ class OrbaxReader(CheckpointReader):
             ) from error
         metadata = json.loads(files.read_text(os.path.join(self.path, METADATA)))
         driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
+        # Where all chunks are stored, one that is not there is lost; TensorStore would give zeros.
+        is_complete = metadata.get("store_array_data_equal_to_fill_value") is True
         # Absent in older versions, which kept an array in a folder of its own.
         is_ocdbt = os.path.isfile(os.path.join(self.path, "manifest.ocdbt"))
         folder = os.path.abspath(self.path)
@@ -97,7 +99,8 @@ class OrbaxReader(CheckpointReader):
             if is_ocdbt:
                 base = {"driver": "file", "path": f"{folder}/"}
                 store = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
-            pending["/".join(keys)] = tensorstore.open({"driver": driver, "kvstore": store})
+            spec = {"driver": driver, "kvstore": store, "fill_missing_data_reads": not is_complete}
+            pending["/".join(keys)] = tensorstore.open(spec)
         return {name: future.result() for name, future in pending.items()}
 
     @property

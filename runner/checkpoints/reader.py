@@ -72,7 +72,7 @@ def is_number(name: str) -> bool:
 
 def is_read(dtype: str) -> bool:
     """Returns whether tensors of a type can be read; PyTorch's sparse ones cannot, for example."""
-    return not dtype.endswith(" of PyTorch")
+    return " of " not in dtype
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,13 @@ class CheckpointSpec:
       layers: group -> name of the layer, in Keras's weights files; the model's group is empty.
       keys: the keys under which TensorFlow's index holds the tensors of an object-based checkpoint,
         such as `a/.ATTRIBUTES/VARIABLE_VALUE` -> the name in `tensors`.
+      order: name or alias of a variable of a Keras model -> its position in the saved model: a
+        path without numbers, and the numbers; comparable where the paths are the same.
+      trained: group of a layer -> whether it trained, in the order of the saved model; of `.keras`
+        archives of functional and sequential models.
+      place: returns the tensor for a variable of a model that has a name in the checkpoint by the
+        model's structure; see `weights_layout.Places.place`.
+      unnamed_slots: why the slots of the checkpoint's optimizer have no names; empty if they have.
     """
 
     path: str
@@ -110,6 +117,12 @@ class CheckpointSpec:
     tied: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    order: Mapping[str, tuple[str, tuple[int, ...]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    trained: Mapping[str, bool] = field(default_factory=dict, repr=False, compare=False)
+    place: Callable[[str, str], str | None] | None = field(default=None, repr=False, compare=False)
+    unnamed_slots: str = field(default="", repr=False, compare=False)
 
     def find(self, name: str) -> TensorSpec | None:
         """Returns the tensor with a name, an alias or a key, or None."""

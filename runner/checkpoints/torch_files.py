@@ -76,14 +76,16 @@ def read_zip(path: str) -> TorchFile:
             raise PickleError(f"{pickled.filename} is larger than {MAX_BYTES:,} bytes")
         root, _ = read_pickle(io.BytesIO(archive.read(pickled)))
         order = members.get(f"{folder}byteorder")
-        is_big = order is not None and archive.read(order) == b"big"
+        byteorder = b"little" if order is None else archive.read(order)
+        if byteorder not in (b"little", b"big"):
+            raise PickleError(f"its byte order is {byteorder[:20]!r}, neither b'little' nor b'big'")
         prefix = f"{folder}data/"
         storages = {
             name.removeprefix(prefix): Span(archives.stored_at(file, member), member.file_size)
             for name, member in members.items()
             if name.startswith(prefix)
         }
-    return TorchFile(root, storages, "big" if is_big else "little")
+    return TorchFile(root, storages, "big" if byteorder == b"big" else "little")
 
 
 def _folder(members: Mapping[str, object]) -> str:
@@ -112,8 +114,10 @@ def read_legacy(path: str) -> TorchFile:
         magic, protocol, system = (read_pickle(head)[0] for _ in range(3))  # type: ignore[arg-type]
         if magic != int.from_bytes(TORCH_MAGIC, "little") or protocol != _PROTOCOL:
             raise PickleError(f"its protocol is {protocol!r}, where PyTorch writes {_PROTOCOL}")
-        is_big = isinstance(system, dict) and system.get("little_endian") is False
-        byteorder: ByteOrder = "big" if is_big else "little"
+        is_little = system.get("little_endian") if isinstance(system, dict) else None
+        if not isinstance(is_little, bool):
+            raise PickleError("it does not say its byte order")
+        byteorder: ByteOrder = "little" if is_little else "big"
         root, references = read_pickle(head)  # type: ignore[arg-type]
         keys, _ = read_pickle(head)  # type: ignore[arg-type]
         # Whole modules also refer to their classes' source code.

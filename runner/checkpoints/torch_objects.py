@@ -301,6 +301,8 @@ def _view(function: str, arguments: tuple[Node, ...]) -> StorageView:
     tensor = StorageView(key, dtype, shape, offset, strides)
     metadata = arguments[metadata_at] if len(arguments) > metadata_at else None
     if isinstance(metadata, dict):
+        if not (metadata.keys() <= {"conj", "neg"} and {*map(type, metadata.values())} <= {bool}):
+            return replace(tensor, dtype="tensor with unknown settings of PyTorch")
         tensor = replace(
             tensor,
             is_conjugate=metadata.get("conj") is True,

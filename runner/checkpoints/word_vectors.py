@@ -126,6 +126,7 @@ def _binary_rows(data: mmap.mmap, layout: Layout) -> Iterator[tuple[bytes, int]]
             raise ValueError(f"it ends within vector {row:,} of {layout.rows:,}")
         yield data[position:end].lstrip(b"\n"), end + 1
         position = end + 1 + size
+    _require_end(data, position, layout)
 
 
 def _lines(data: mmap.mmap, layout: Layout) -> Iterator[bytes]:
@@ -139,6 +140,13 @@ def _lines(data: mmap.mmap, layout: Layout) -> Iterator[bytes]:
             raise ValueError(f"vector {row:,} of {layout.rows:,} has too few numbers")
         yield line
         position = end + 1 if end >= 0 else len(data)
+    _require_end(data, position, layout)
+
+
+def _require_end(data: mmap.mmap, position: int, layout: Layout) -> None:
+    """Checks that nothing but line ends follows the last vector."""
+    if data[position : position + _HEAD].strip():
+        raise ValueError(f"it holds more than the {layout.rows:,} vectors of its first line")
 
 
 def _token(line: bytes, layout: Layout) -> bytes:

@@ -1,6 +1,6 @@
 """Trains one model in several processes, on TensorFlow's distributed runtime.
 
-Every process of a cluster is a task with a role, which the configuration names (`cluster.task`):
+Every process of a cluster is a task with a role, which `TF_CONFIG` names:
 
 - `chief`: runs the experiment and leads the others. `Chief` is a `Coordinator`, the seam between a
   run and its cluster. `serve` is a parameter server, which holds variables until it is released.
@@ -12,19 +12,19 @@ They have in common:
 - `channel`: finds out which tasks answer; announcements and metrics that pass through the
   parameter servers.
 - `sessions`: a task's server, and creators of sessions that wait for the tasks they need.
-- `replica`: a task's copy of the graph, the servers of its variables, and the batches it reads.
-- `synchronous`: updates that combine one gradient per worker.
+- `replica`: a task's graph, the servers of its variables, and the batches it reads.
 
 In mode `collective` there are no parameter servers: every task holds the model.
 
-- `collective`: a task's copy of the graph, whose gradients are summed over all tasks.
-- `peers`: sessions that begin and end together, and the worker of this mode.
+- `collective`: how the tasks follow the chief, which tells them before every step what comes, and
+  take over its values. The sums of a step are those of `runner.graph.step_sums`.
+- `peers`: sessions that begin and end together, and the worker of this mode; `peer_watch`: closes
+  one when another task is lost.
 
-`local` starts the tasks of a cluster on this machine. A local cluster may run a trial of a sweep;
-its chief reports to the sweep through `trial_link`.
+`local` starts the tasks of a cluster on this machine.
 
-Entry points for the command line: `chief.coordinator_of`, `chief.run_task`, `local.LocalCluster`,
-`local.task_command` and `trial_link.linked_trial`.
+Entry points for the command line: `chief.coordinator_of`, `chief.run_task`, `local.LocalCluster`
+and `local.task_command`.
 `runner.config.cluster` reads the tasks and their addresses. The chief trains by `runner.training`,
 which does not know this room; a worker has a separate loop.
 """

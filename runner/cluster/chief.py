@@ -16,9 +16,11 @@ import tensorflow as tf
 from runner.cluster.channel import Announcement, Channel, left_flag, released_flag, unreachable
 from runner.cluster.collective import CollectiveReplica
 from runner.cluster.evaluator import follow_checkpoints
+from runner.cluster.local import report_begun
 from runner.cluster.peers import (
     CollectiveChiefSessionCreator,
     EndTogetherHook,
+    StepTogetherHook,
     run_collective_worker,
 )
 from runner.cluster.replica import ClusterReplica
@@ -30,9 +32,8 @@ from runner.cluster.sessions import (
     session_config,
     start_server,
 )
-from runner.cluster.trial_link import report_begun
 from runner.cluster.worker import run_worker
-from runner.config.cluster_spec import is_cluster, is_collective, parameter_servers
+from runner.config.cluster_spec import is_cluster, is_collective, parameter_servers, task_of
 from runner.config.masking import Mask
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
@@ -87,12 +88,9 @@ class Chief(Coordinator):
 
     def hooks(self, run: OpenedRun) -> tuple[list[_Hook], list[_Hook]]:
         """Returns the hooks to run before all others, and those to run after them."""
-        creator = self._creator
-        first: list[_Hook] = [_StopWorkersHook(creator.channel, run.interruption.received)]
-        if self.replica.update is not None:
-            wait = self._cluster.recovery_wait_secs
-            first.append(self.replica.update.hook(lambda: creator.restarted, wait))
-        return first, [_TasksHook(creator.channel, run, self._cluster.grace_secs)]
+        channel = self._creator.channel
+        stopping = _StopWorkersHook(channel, run.interruption.received)
+        return [stopping], [_TasksHook(channel, run, self._cluster.grace_secs)]
 
     @contextmanager
     def session_scope(self, run: OpenedRun) -> Iterator[None]:
@@ -152,8 +150,13 @@ class CollectiveChief(Coordinator):
 
     def hooks(self, run: OpenedRun) -> tuple[list[_Hook], list[_Hook]]:
         """Returns the hooks to run before all others, and those to run after them."""
-        ending = EndTogetherHook(self._creator, self.replica, run.interruption.received)
-        return [ending], [_TasksHook(self._creator.channel, run, self._cluster.grace_secs)]
+        ending = EndTogetherHook(self._creator, run.interruption.received)
+        tasks = _TasksHook(self._creator.channel, run, self._cluster.grace_secs)
+        return [ending], [tasks, StepTogetherHook(self._creator)]
+
+    def share_values(self, run: OpenedRun, session: _Session) -> None:
+        """Gives values of the session that no step has changed to all devices of all tasks."""
+        self._creator.share_values(session)
 
     @contextmanager
     def session_scope(self, run: OpenedRun) -> Iterator[None]:
@@ -238,7 +241,7 @@ def serve(config: RunConfig, screen: Screen) -> None:
     Raises:
       InterruptedRunError: after a signal.
     """
-    index = config.cluster.task.index
+    index = task_of(config.cluster).index
     with Interruption(config.session.grace_seconds).handled() as interruption:
         target = start_server(config)
         only_here = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:{index}"])
@@ -270,4 +273,4 @@ def run_task(config: RunConfig) -> None:
     roles = {PS: serve, WORKER: worker, EVALUATOR: follow_checkpoints}
     # What user code records in these tasks is dropped.
     with CurrentRun(Mask(config.tracking.mask, {})).active():
-        roles[config.cluster.task.type or ""](config, Screen())
+        roles[task_of(config.cluster).type](config, Screen())

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,9 @@ from typing import Any
 
 import psutil
 
-from runner.cluster.trial_link import OBJECTIVE, TRIAL, TrialLink, has_begun
 from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError
-from runner.sweeps.job import Trial
 from runner.system.lifeline import LIFELINE, redirect_to_devnull
 from runner.system.signals import GRACE_SECONDS, Interruption
 
@@ -33,8 +31,10 @@ _POLL_SECONDS = 0.1
 _MARGIN_SECONDS = 10.0
 # Exit codes that a restart would not change: a mistake in the command, a plan with problems.
 _MISTAKES = (ConfigError.exit_code, PlanError.exit_code)
-# Overrides that concern a sweep and not its trials, or the process that started the command.
-_NOT_FOR_TASKS = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher|callbacks)\b")
+# Overrides that concern the process that started the command.
+_NOT_FOR_TASKS = re.compile(r"[+~]*hydra[./](mode|callbacks)\b")
+# Variable in the environment of a chief: the file to create once its run has begun or resumed.
+BEGUN = "RUNNER_BEGUN_FILE"
 
 
 @dataclass
@@ -67,7 +67,6 @@ class LocalCluster:
       cluster: the configuration, with `local`.
       command: starts a task, which reads its role in `TF_CONFIG`.
       save_seconds: how long the chief may take to save after a signal, `session.grace_seconds`.
-      trial: the trial of a sweep that watches the run of the chief.
     """
 
     def __init__(
@@ -76,26 +75,21 @@ class LocalCluster:
         command: Sequence[str],
         *,
         save_seconds: float = GRACE_SECONDS,
-        trial: Trial | None = None,
     ) -> None:
         self._cluster, self._command = cluster, list(command)
         self._chief_seconds = max(cluster.grace_secs, save_seconds + _MARGIN_SECONDS)
-        self._link = TrialLink(trial) if trial is not None else None
         self._tasks: list[_Task] = []
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._environment: dict[str, str] = {}
         self._printing = threading.Lock()
 
-    def run(self) -> float | None:
-        """Trains, and returns the objective.
-
-        No process is left when it returns or raises.
+    def run(self) -> None:
+        """Trains; no process is left when it returns or raises.
 
         Raises:
           ClusterError: when a task has failed more often than `cluster.restarts`, with the exit
             code of the task.
           ConfigError: when other networks could reach the tasks, and `cluster.exposed` is false.
-          PrunedRunError: when the trial is pruned; the last step is saved.
           InterruptedRunError: after a signal.
         """
         # Longer than `_end_all`, so that this process does not end before its tasks.
@@ -104,12 +98,11 @@ class LocalCluster:
             tempfile.TemporaryDirectory() as folder,
             Interruption(seconds).handled() as interruption,
         ):
-            objective = Path(folder) / "objective"
             self._environment = {
                 **os.environ,
                 "PYTHONPATH": _python_path(),
                 LIFELINE: str(os.getpid()),
-                OBJECTIVE: str(objective),
+                BEGUN: str(Path(folder) / "begun"),
             }
             try:
                 with interruption.deferred():
@@ -129,9 +122,6 @@ class LocalCluster:
             chief = next(task for task in self._tasks if task.kind == CHIEF)
             if chief.process.returncode != 0:
                 interruption.check()
-            if self._link is not None:
-                self._link.end()
-            return float(objective.read_text()) if objective.exists() else None
 
     def _start_all(self) -> None:
         cluster = self._cluster
@@ -160,24 +150,19 @@ class LocalCluster:
         addresses = {role: hosts for role, hosts in self._addresses.items() if hosts}
         environment = {**self._environment, VARIABLE: write_tf_config(addresses, kind, index)}
         # Even if the command asks for a new run, the chief resumes the run that it has begun.
-        extra = ["resume=auto"] if kind == CHIEF and has_begun(self._environment) else []
-        pipe = None
-        if kind == CHIEF and self._link is not None:
-            pipe, environment[TRIAL] = self._link.connect()
+        has_begun = kind == CHIEF and Path(self._environment[BEGUN]).exists()
+        extra = ["resume=auto"] if has_begun else []
         process = subprocess.Popen(
             [*self._command, *extra],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=[] if pipe is None else [pipe.fileno()],
             text=True,
             errors="replace",
             # Ctrl-C in the terminal is for this process, which ends the tasks in their order.
             start_new_session=True,
         )
-        if pipe is not None:
-            pipe.close()
         name = kind if kind in (CHIEF, EVALUATOR) else f"{kind} {index}"
         relay = threading.Thread(target=self._relay, args=(name, process), daemon=True)
         relay.start()
@@ -185,18 +170,15 @@ class LocalCluster:
         return _Task(kind, index, name, restarts, process, relay)
 
     def _follow(self, interruption: Interruption) -> None:
-        """Waits until the chief has succeeded or is pruned, or a signal has come."""
+        """Waits until the chief has succeeded, or a signal has come."""
         while not interruption.received():
-            pruned = self._link is not None and self._link.pruned
             for position, task in enumerate(self._tasks):
                 code = task.process.poll()
-                if task.kind == CHIEF and (code == 0 or (code and pruned)):
+                if task.kind == CHIEF and code == 0:
                     self._await_others(interruption)
                     return
                 if code:
                     self._tasks[position] = self._restarted(task, code)
-            if self._link is not None:
-                self._link.check()
             time.sleep(_POLL_SECONDS)
 
     def _restarted(self, task: _Task, code: int) -> _Task:
@@ -258,6 +240,13 @@ class LocalCluster:
                 # the interpreter flushes when it ends, go to /dev/null.
                 redirect_to_devnull(sys.stdout.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
+
+
+def report_begun(environ: Mapping[str, str]) -> None:
+    """Reports to the process that started this one, if any, that a run is begun or resumed."""
+    file = environ.get(BEGUN)
+    if file is not None:
+        Path(file).touch()
 
 
 def public_addresses() -> list[str]:

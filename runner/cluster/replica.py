@@ -1,80 +1,55 @@
-"""A task's copy of the training graph: places its variables, and selects its batches."""
+"""A task's training graph beside parameter servers: places its variables, selects its batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 import tensorflow as tf
 
-from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import Placement
-from runner.config.cluster_spec import replica_index
-from runner.config.schema import CHIEF, PS, ClusterConfig
-from runner.errors import ConfigError
-from runner.graph.optimization import Gradients
+from runner.config.cluster_spec import replica_index, task_of
+from runner.config.schema import PS, ClusterConfig
 from runner.graph.replica import Replica, VariablePlacement
-from runner.graph.variables import partition_of
 
 # Operations that hold variables; by default lookup tables would be placed on the servers too.
 _VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
 class ClusterReplica(Replica):
-    """The copy of the training graph in one task of a cluster.
+    """The training graph of one task of a cluster with parameter servers.
 
     Args:
       cluster: the resolved configuration. Before the tasks are known the graph is the chief's.
 
     Attributes:
-      count: how many copies there are; each reads separate batches.
-      update: the update that all workers make together, once the graph is built; None when updates
-        are asynchronous.
+      count: how many tasks train; each reads separate batches.
     """
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._cluster = cluster
         self.count = cluster.workers
-        self.update: SynchronousUpdate | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Places operations that are added to the default graph in it: variables on the servers."""
-        cluster = self._cluster
+        cluster, task = self._cluster, task_of(self._cluster)
         by_size = cluster.placement is Placement.by_size
         device_of = tf.compat.v1.train.replica_device_setter(
             ps_tasks=cluster.ps,
             ps_device=f"/job:{PS}",
-            worker_device=f"/job:{cluster.task.type or CHIEF}/task:{cluster.task.index}",
+            worker_device=f"/job:{task.type}/task:{task.index}",
             ps_ops=list(_VARIABLES),
             ps_strategy=BySize(cluster.ps) if by_size else None,
         )
         with tf.compat.v1.get_default_graph().device(device_of):
             yield
 
-    @contextmanager
-    def partitioned(self) -> Iterator[None]:
-        """Partitions large variables that `tf.compat.v1.get_variable` creates in it.
-
-        Raises:
-          ConfigError: when `cluster.partition_bytes` partitions no variable.
-        """
-        largest = self._cluster.partition_bytes
-        if largest is None:
-            yield
-            return
-        partitioner = tf.compat.v1.variable_axis_size_partitioner(largest)
-        scope = tf.compat.v1.get_variable_scope()
-        with tf.compat.v1.variable_scope(scope, partitioner=partitioner):
-            yield
-        if not any(map(partition_of, tf.compat.v1.global_variables())):
-            raise ConfigError.of(
-                f"cluster.partition_bytes is {largest}, and partitions no variable",
-                "it applies to larger variables that the model creates by "
-                "tf.compat.v1.get_variable when it is constructed; Keras never partitions",
-                "lower it, create large variables by get_variable, or use "
-                "cluster.placement=by_size alone",
-            )
+    def local_scope(self) -> AbstractContextManager[object]:
+        """Places variables of this task alone within."""
+        task = task_of(self._cluster)
+        scope: AbstractContextManager[object] = tf.device(f"/job:{task.type}/task:{task.index}")
+        return scope
 
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement:
         """Returns the devices of the named variables."""
@@ -82,31 +57,15 @@ class ClusterReplica(Replica):
         return VariablePlacement(self._cluster.placement.value, devices)
 
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the batches of this replica, which are every `count`-th.
+        """Returns the batches of this task, which are every `count`-th.
 
-        All replicas must see the same order, so that it is deterministic.
+        All tasks must see the same order, so that it is deterministic.
         """
         if self.count == 1:
             return dataset
         options = tf.data.Options()
         options.deterministic = True
         return dataset.with_options(options).shard(self.count, replica_index(self._cluster))
-
-    def shared_update(
-        self,
-        optimizer: tf.compat.v1.train.Optimizer,
-        gradients: Gradients,
-        change: Callable[[Gradients], Gradients],
-        *,
-        global_step: tf.Variable,
-    ) -> tf.Operation | None:
-        """Adds the update of all workers if `cluster.synchronous`; otherwise returns None."""
-        if not self._cluster.synchronous:
-            return None
-        self.update = SynchronousUpdate(
-            optimizer, gradients, change, global_step=global_step, cluster=self._cluster
-        )
-        return self.update.train_op
 
 
 class BySize:

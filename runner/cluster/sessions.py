@@ -23,11 +23,13 @@ from runner.cluster.channel import (
 )
 from runner.config.cluster_spec import (
     addresses_by_type,
+    addresses_of,
     announced_name,
     is_collective,
     needed_tasks,
     parameter_servers,
     servers,
+    task_of,
     trainers,
 )
 from runner.config.schema import CHIEF, PS, ClusterConfig, RunConfig
@@ -129,13 +131,13 @@ def start_server(config: RunConfig) -> str:
         intra_op_parallelism_threads=config.session.intra_op_threads,
         inter_op_parallelism_threads=max(config.session.inter_op_threads, 0),
     )
-    if cpus := devices_of(config.devices).logical_cpus:
-        threads.device_count["CPU"] = cpus
+    devices_of(config.devices).prepare(threads)
     _lead_collectives(threads, config.cluster)
+    task = task_of(config.cluster)
     server = tf.compat.v1.train.Server(
         tf.train.ClusterSpec(addresses_by_type(config.cluster)),
-        job_name=config.cluster.task.type,
-        task_index=config.cluster.task.index,
+        job_name=task.type,
+        task_index=task.index,
         config=threads,
     )
     return str(server.target)
@@ -156,14 +158,15 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
     one machine. A loop in a function, as in an LSTM, passes its variables through an operation that
     can be on one machine only, which soft placement allows; variables stay where they are.
     """
+    task = task_of(cluster)
     config = tf.compat.v1.ConfigProto(
-        device_filters=[f"/job:{PS}", f"/job:{cluster.task.type}/task:{cluster.task.index}"]
+        device_filters=[f"/job:{PS}", f"/job:{task.type}/task:{task.index}"]
     )
     config.graph_options.optimizer_options.do_function_inlining = True
     config.allow_soft_placement = True
     _lead_collectives(config, cluster)
-    if cluster.synchronous or is_collective(cluster):
-        # A step waits for other workers, which may never come.
+    if is_collective(cluster):
+        # A step waits for other tasks, which may never come.
         config.operation_timeout_in_ms = int(cluster.max_wait_secs * 1000)
     return config
 
@@ -256,15 +259,13 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
 
     Attributes:
       channel: in the default graph.
-      restarted: whether an earlier session had initialised the parameter servers when the newest
-        session was created.
     """
 
     def __init__(self, task: ClusterTask, run: str, **arguments: Any) -> None:
         cluster = task.cluster
         super().__init__(master=task.target, config=session_config(cluster), **arguments)
         self._task, self._run = task, run
-        self.channel, self.restarted = Channel(cluster), False
+        self.channel = Channel(cluster)
         self._clear = [flag.clear_op for flag in self.channel.session_flags(cluster.ps)]
         self._set_ready = [flag.set_op for flag in ready_flags(cluster.ps)]
         self._step = tf.compat.v1.train.get_global_step()
@@ -290,11 +291,11 @@ class ClusterChiefSessionCreator(ChiefSessionCreator):
     def _reset_servers(self) -> None:
         cluster = self._task.cluster
         with _Session(self._task.target, config=session_config(cluster)) as session:
-            self.restarted = bool(session.run(self._is_initialized))
+            restarted = bool(session.run(self._is_initialized))
             session.run(self._clear)
             self.channel.settings.set(session, shared_settings(self._task.config))
             self.channel.run.set(session, self._run)
-        if self.restarted and len(trainers(cluster)) > 1:
+        if restarted and len(trainers(cluster)) > 1:
             time.sleep(cluster.recovery_wait_secs)  # Steps in flight end meanwhile.
 
 
@@ -324,7 +325,7 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
 
     def _session_when_ready(self) -> _Session:
         cluster, create = self._task.cluster, super().create_session
-        (address,) = cluster.addresses.chief
+        (address,) = addresses_of(cluster).chief
         sessions: list[_Session] = []
 
         def waiting() -> tuple[str, Problem] | None:

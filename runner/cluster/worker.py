@@ -14,10 +14,8 @@ from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterTask,
     ClusterWorkerSessionCreator,
-    is_over,
     worker_graph,
 )
-from runner.cluster.synchronous import SynchronousUpdate
 from runner.config.choices import NonFinite
 from runner.config.cluster_spec import announced_name
 from runner.config.schema import RunConfig
@@ -39,9 +37,7 @@ _POLL_SECONDS = 0.5
 def run_worker(config: RunConfig, screen: Screen) -> None:
     """Trains until the chief has saved the last step.
 
-    After a signal an asynchronous worker ends with its step. In a synchronous run the other tasks
-    need its gradients to end their step: such a worker continues until the chief has left, or
-    `session.grace_seconds` are nearly over.
+    After a signal it ends with its step.
 
     Raises:
       ClusterError: when other tasks do not come in time, or the chief has other settings.
@@ -53,11 +49,11 @@ def run_worker(config: RunConfig, screen: Screen) -> None:
     """
     replica = ClusterReplica(config.cluster)
     with worker_graph(config, screen, replica) as (task, built):
-        train_worker(task, built, replica.update)
+        train_worker(task, built)
 
 
-def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate | None) -> None:
-    """Trains a graph, with the update that it shares with other workers, if any.
+def train_worker(task: ClusterTask, built: BuiltGraph) -> None:
+    """Trains a graph.
 
     Raises:
       RunnerError: see `run_worker`.
@@ -71,13 +67,11 @@ def train_worker(task: ClusterTask, built: BuiltGraph, update: SynchronousUpdate
             ready_for_local_init_op=missing_of_model(task.cluster.ps),
         )
         creator = ClusterWorkerSessionCreator(task, scaffold)
-        hooks = [*_hooks(task, training, creator.channel, update=update), *built.graph_hooks]
+        hooks = [*_hooks(task, training, creator.channel), *built.graph_hooks]
         task.train(training, creator, hooks)
 
 
-def _hooks(
-    task: ClusterTask, training: Training, channel: Channel, *, update: SynchronousUpdate | None
-) -> list[_Hook]:
+def _hooks(task: ClusterTask, training: Training, channel: Channel) -> list[_Hook]:
     train = task.config.train
     chief = ChiefHook(task, training, channel)
 
@@ -86,16 +80,11 @@ def _hooks(
         task.screen.line(f"step {step}/{train.steps}  {shown}")
         chief.record(metrics, step)
 
-    def stops() -> bool:
-        # The other tasks need this worker's gradients for a synchronous step.
-        return is_over(task.interruption.remaining(), needed=update is not None)
-
     values = {**training.values, "input_seconds": training.input_seconds}
     return [
-        *([] if update is None else [update.hook()]),
         chief,
         MetricsHook(values, training.step, train.log_every, record),
-        StopWhenHook(stops),
+        StopWhenHook(task.interruption.received),
     ]
 
 

@@ -6,13 +6,16 @@
   their comments, as a page of the docs and in `--help`.
 - `composition`: composes sources and trials (Hydra composes the command itself, in
   `runner.__main__`), and reports Hydra's errors as problems; `key_problems`: problems of single
-  keys; `spelling`: values as overrides and YAML, and commands to copy into a shell.
+  keys; `groups`: the groups of options, and problems of an option out of place; `spelling`: values
+  as overrides and YAML, and commands to copy into a shell.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
+  `objective`: the metric that selects the best checkpoint;
   `scaffold_reading` does so for scaffolds, `devices` for the devices that train.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.
-- `fingerprint`: the identity of a run; `masking`: secrets; `schedule`: how often something is due.
+- `fingerprint`: the identity of a run; `masking`: secrets; `masked_output`: what a
+  process prints, without them; `schedule`: how often something is due.
 - `fit_experiment`: the experiment of a call of `runner.fit`.
 - `new_project`: the project that `runner init` creates.
 

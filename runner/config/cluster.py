@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from runner.config.choices import Mode, NonFinite
 from runner.config.cluster_spec import (
     VARIABLE,
+    Cluster,
+    Task,
     addresses_by_type,
+    addresses_of,
     has_addresses,
     in_use,
     is_cluster,
@@ -16,6 +19,7 @@ from runner.config.cluster_spec import (
     is_task,
     read_tf_config,
     split,
+    task_of,
     trainers,
 )
 from runner.config.reference import in_yaml
@@ -23,10 +27,8 @@ from runner.config.schema import (
     CHIEF,
     EVALUATOR,
     TASKS,
-    AddressesConfig,
     ClusterConfig,
     RunConfig,
-    TaskConfig,
 )
 from runner.errors import ConfigError, Problem, ranked
 
@@ -34,8 +36,8 @@ from runner.errors import ConfigError, Problem, ranked
 def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     """Returns the configuration with the cluster that it and `TF_CONFIG` describe together.
 
-    If there is one, `cluster.addresses` and `cluster.task` of the result name it and this process,
-    and `cluster.workers` and `cluster.ps` count its tasks. A chief alone is not a cluster.
+    With `TF_CONFIG`, the cluster is a `Cluster`, whose `workers` and `ps` count its tasks. A chief
+    alone is not a cluster.
 
     Raises:
       ConfigError: with every mistake in the two.
@@ -43,65 +45,73 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     cluster = config.cluster
     tf_config = read_tf_config(environ)
     if config.mode not in (Mode.train, Mode.plan):
-        _require_chief(config.mode, (tf_config or cluster).task)
+        _require_chief(config.mode, task_of(tf_config or cluster))
         return config
-    problems = list(_conflicts(cluster, tf_config))
     if tf_config is not None:
-        if problems:
-            raise ConfigError(*problems)
-        cluster = replace(
-            cluster,
-            addresses=tf_config.addresses,
-            task=tf_config.task,
-            evaluator=cluster.evaluator or tf_config.evaluator,
-        )
-    alone = bool(cluster.addresses.chief) and not (cluster.addresses.worker or cluster.addresses.ps)
+        cluster = _together(cluster, tf_config)
+    addresses = addresses_of(cluster)
+    alone = bool(addresses.chief) and not (addresses.worker or addresses.ps)
+    problems: list[Problem] = []
     if is_cluster(cluster) and not alone:
         problems += _training_problems(config, _counted(cluster))
-    if has_addresses(cluster):
-        source = VARIABLE if tf_config else "cluster.addresses"
-        problems += _address_problems(cluster, source)
-        problems += _task_problems(cluster, config.mode, VARIABLE if tf_config else "cluster.task")
+    if isinstance(cluster, Cluster):
+        problems += _address_problems(cluster)
+        problems += _task_problems(cluster, config.mode)
     if not cluster.local:
         problems += _unused_problems(cluster)
     if problems:
         raise ConfigError(*problems)
-    if alone:
-        cluster = replace(cluster, addresses=AddressesConfig(), task=TaskConfig())
-    return replace(config, cluster=_counted(cluster))
+    return config if alone else replace(config, cluster=_counted(cluster))
+
+
+def _together(cluster: ClusterConfig, tf_config: Cluster) -> Cluster:
+    if cluster.local and not tf_config.local:
+        raise ConfigError.of(
+            f"cluster.local is true, and {VARIABLE} is set",
+            f"with {VARIABLE} this process would be one task of a cluster that exists",
+            f"unset {VARIABLE}, or set cluster=none",
+        )
+    evaluator = cluster.evaluator or tf_config.evaluator
+    changes = {"addresses": tf_config.addresses, "task": tf_config.task, "evaluator": evaluator}
+    return Cluster(**{**vars(cluster), **changes})
 
 
 def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     """Returns the configuration of a trial of a sweep, resolved as by `resolve`.
 
     Raises:
-      ConfigError: also if this process is a task of a cluster, because each task would sweep.
+      ConfigError: also if there is a cluster: each task would sweep.
     """
     resolved = resolve(config, environ)
+    if resolved.cluster.local:
+        raise ConfigError.of(
+            "cluster.local is true, in a sweep",
+            "a trial is one process",
+            "cluster=none; or start each trial as a separate run",
+        )
     if is_task(resolved.cluster):
-        task = resolved.cluster.task
+        task = task_of(resolved.cluster)
         raise ConfigError.of(
             f"this process is {task.type} {task.index} of a cluster, and is to sweep",
             "each task would sweep by itself, and no trial would have all of its tasks",
-            "cluster=local starts a cluster for each trial; on several machines start each "
-            "trial as a separate run",
+            f"unset {VARIABLE}; or start each trial as a separate run",
         )
     return resolved
 
 
-def _require_chief(mode: Mode, task: TaskConfig) -> None:
+def _require_chief(mode: Mode, task: Task) -> None:
     """Raises ConfigError if this is one of several tasks that would all do the same."""
-    if task.type not in (None, CHIEF):
+    if task.type != CHIEF:
         raise ConfigError.of(
             f"mode is {mode.value}, and this process is {task.type} {task.index} of a cluster",
             "one process does that alone, and every task would repeat it",
-            f"start mode={mode.value} in the chief alone, or unset {VARIABLE} and cluster.task",
+            f"start mode={mode.value} in the chief alone, or unset {VARIABLE}",
         )
 
 
 def _counted(cluster: ClusterConfig) -> ClusterConfig:
     """Returns the cluster with its tasks counted from the addresses, if there are any."""
-    if not has_addresses(cluster):
+    if not isinstance(cluster, Cluster):
         return replace(cluster, ps=0) if cluster.local and is_collective(cluster) else cluster
     return replace(
         cluster,
@@ -111,60 +121,26 @@ def _counted(cluster: ClusterConfig) -> ClusterConfig:
     )
 
 
-def _conflicts(cluster: ClusterConfig, tf_config: ClusterConfig | None) -> Iterator[Problem]:
-    """Yields the contradictions within `cluster:`, and between it and `TF_CONFIG`."""
-    if cluster.local and (has_addresses(cluster) or (cluster.task.type and tf_config is None)):
-        yield Problem(
-            "cluster.local is true, and there are cluster.addresses or a cluster.task",
-            "this process starts all tasks of a local cluster, and gives them their addresses",
-            "delete cluster.addresses and cluster.task, or set cluster.local=false",
-        )
-    if tf_config is None:
-        return
-    if cluster.local and not tf_config.local:
-        yield Problem(
-            f"cluster.local is true, and {VARIABLE} is set",
-            f"with {VARIABLE} this process would be one task of a cluster that exists",
-            f"unset {VARIABLE}, or set cluster=none",
-        )
-    for key in ("addresses", "task"):
-        ours, theirs = getattr(cluster, key), getattr(tf_config, key)
-        if ours not in (theirs, getattr(ClusterConfig(), key)):
-            yield Problem(
-                f"cluster.{key} and {VARIABLE} contradict each other",
-                f"one has {asdict(ours)} and the other {asdict(theirs)}",
-                f"delete one of them, or unset {VARIABLE}",
-            )
-
-
-# Keys that have no effect without a cluster, besides those that have none with addresses.
-_OF_CLUSTERS = ("mode", "evaluator", "synchronous", "backup", "placement", "partition_bytes")
+# Keys that have no effect without a cluster, besides those of a local cluster.
+_OF_CLUSTERS = ("mode", "evaluator", "placement")
 # Keys that have no effect without parameter servers.
-_OF_SERVERS = ("ps", "synchronous", "backup", "placement", "partition_bytes")
+_OF_SERVERS = ("ps", "placement")
 
 
 def _unused_problems(cluster: ClusterConfig) -> Iterator[Problem]:
     """Yields the problem of settings that have no effect, because no local cluster is started."""
     used: dict[str, object] = {"workers": 1, "ps": 1, "restarts": 0, "exposed": False}
     if has_addresses(cluster):
-        used |= {"workers": len(trainers(cluster)), "ps": len(cluster.addresses.ps)}
-        state, cause = "the tasks have addresses", "there are as many tasks as addresses"
+        used |= {"workers": len(trainers(cluster)), "ps": len(addresses_of(cluster).ps)}
+        state, cause = f"{VARIABLE} is set", "it names the tasks"
     else:
         used |= {key: getattr(ClusterConfig(), key) for key in _OF_CLUSTERS}
         state, cause = "there is no cluster", "one process would train, to which this means nothing"
-        kind = cluster.task.type
-        if kind is not None:
-            yield Problem(
-                f"cluster.task.type is {kind}, and there are no addresses",
-                "a task must know where the others are",
-                "set cluster.addresses.chief, .worker and .ps, or TF_CONFIG",
-            )
     if changed := _changed(cluster, used):
         yield Problem(
             f"{changed}, and {state}",
             cause,
-            f"delete it; cluster=local starts a cluster on this machine, and cluster.addresses or "
-            f"{VARIABLE} name one",
+            f"delete it; cluster=local starts a cluster on this machine, and {VARIABLE} names one",
         )
 
 
@@ -178,27 +154,27 @@ def _changed(cluster: ClusterConfig, used: Mapping[str, object]) -> str:
     )
 
 
-def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
-    """Yields the problems of addresses, from `source`, that are malformed or missing."""
+def _address_problems(cluster: Cluster) -> Iterator[Problem]:
+    """Yields the problems of addresses that are malformed or missing."""
     for kind, hosts in addresses_by_type(cluster).items():
         for index, address in enumerate(hosts):
             if split(address) is None:
                 yield Problem(
-                    f"{source}: {kind} {index} is at {address!r}",
+                    f"{VARIABLE}: {kind} {index} is at {address!r}",
                     "it is not an address",
                     "write host:port, with a port from 1 to 65535",
                 )
     chiefs = len(cluster.addresses.chief)
     if chiefs != 1:
         yield Problem(
-            f"{source}: there {'is no chief' if not chiefs else f'are {chiefs} chiefs'}",
+            f"{VARIABLE}: there {'is no chief' if not chiefs else f'are {chiefs} chiefs'}",
             "one task initialises, restores, saves and records for all",
             "give `chief` one address, for example by moving the first worker's there",
         )
     if is_collective(cluster):
         if cluster.addresses.ps:
             yield Problem(
-                f"{source}: there are parameter servers, and cluster.mode is collective",
+                f"{VARIABLE}: there are parameter servers, and cluster.mode is collective",
                 "every task holds all variables itself",
                 "delete `ps`, or set cluster.mode=parameter_servers",
             )
@@ -207,36 +183,29 @@ def _address_problems(cluster: ClusterConfig, source: str) -> Iterator[Problem]:
         if cluster.addresses.worker or evaluated:
             others = "workers" if cluster.addresses.worker else "a chief and an evaluator"
             yield Problem(
-                f"{source}: there are {others}, and no ps",
+                f"{VARIABLE}: there are {others}, and no ps",
                 "tasks share their variables through parameter servers",
                 "give `ps` at least one address, or set cluster.mode=collective, which needs none; "
                 "a chief alone also evaluates by itself (train.evaluate_every)",
             )
 
 
-def _task_problems(cluster: ClusterConfig, mode: Mode, source: str) -> Iterator[Problem]:
+def _task_problems(cluster: Cluster, mode: Mode) -> Iterator[Problem]:
     """Yields the problem that keeps this process from being its task, if there is one."""
     kind, index = cluster.task.type, cluster.task.index
-    hosts = addresses_by_type(cluster).get(kind or "", [])
-    if kind is None and mode is not Mode.plan:
+    hosts = addresses_by_type(cluster).get(kind, [])
+    if kind not in TASKS:
         yield Problem(
-            "cluster.addresses are set, and no cluster.task.type",
-            "each process must know which task it is",
-            "for example cluster.task.type=worker cluster.task.index=0",
-            TASKS,
-        )
-    elif kind is not None and kind not in TASKS:
-        yield Problem(
-            f"{source}: this task is of type {kind!r}",
+            f"{VARIABLE}: this task is of type {kind!r}",
             "there is no such type",
             "fix the type",
             ranked(kind, TASKS),
         )
-    elif kind in (None, EVALUATOR):
+    elif kind == EVALUATOR:
         return
     elif not 0 <= index < len(hosts):
         yield Problem(
-            f"{source}: this task is {kind} {index}, and there "
+            f"{VARIABLE}: this task is {kind} {index}, and there "
             f"{'is' if len(hosts) == 1 else 'are'} {len(hosts) or 'none'} of that type",
             "its index is the position of its address, counted from 0",
             "fix the index, or add the task's address",
@@ -253,47 +222,33 @@ def _task_problems(cluster: ClusterConfig, mode: Mode, source: str) -> Iterator[
 def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Problem]:
     """Yields the problems of settings that several processes cannot follow."""
     train, workers = config.train, cluster.workers
-    if train.non_finite.action is NonFinite["rollback"]:
+    if config.model.get("jit_compile"):
         yield Problem(
-            "train.non_finite.action is rollback, in a cluster",
-            "the other workers would continue with the values that were not finite",
-            "train.non_finite.action=raise; with cluster.restarts the run itself goes back",
+            "model.jit_compile is true, in a cluster",
+            "XLA compiles within one process, and a step exchanges values with others",
+            "delete model.jit_compile",
         )
     if is_collective(cluster):
         yield from _collective_problems(config.cluster, workers)
         return
-    if config.model.get("jit_compile"):
+    if train.non_finite.action is NonFinite["rollback"]:
         yield Problem(
-            "model.jit_compile is true, in a cluster",
-            "XLA compiles within one process, and the variables are in others",
-            "delete model.jit_compile",
+            "train.non_finite.action is rollback, and there are parameter servers",
+            "the other workers would continue with the values that were not finite",
+            "train.non_finite.action=raise; with cluster.restarts the run itself goes back",
         )
     averaged, remedy = "", ""
     if train.ema_decay:
         averaged, remedy = f"train.ema_decay is {train.ema_decay:g}", "train.ema_decay=null"
     elif config.optimizer.get("use_ema"):
         averaged, remedy = "optimizer.use_ema is true", "optimizer.use_ema=false"
-    if averaged and train.evaluate_ema and workers > 1 and not cluster.synchronous:
+    if averaged and train.evaluates_averages and workers > 1:
         yield Problem(
             f"{averaged} with train.evaluate_ema, and {workers} workers train",
             "while the chief evaluates, the averages replace the weights on the servers, and the "
             "other workers would train them",
             f"train.evaluate_ema=false evaluates the weights; or {remedy}",
         )
-    if cluster.backup > 0 and not cluster.synchronous:
-        yield Problem(
-            f"cluster.backup is {cluster.backup}, and cluster.synchronous is false",
-            "without synchronous updates no worker waits for another",
-            "cluster.synchronous=true, or cluster.backup=0",
-        )
-    elif cluster.backup >= workers > 0:
-        yield Problem(
-            f"cluster.backup is {cluster.backup}, and {workers} workers train",
-            "an update needs the gradient of one worker at least",
-            f"at most cluster.backup={workers - 1}",
-        )
-    if cluster.synchronous:
-        yield from _synchronous_problems(config)
 
 
 def _collective_problems(cluster: ClusterConfig, workers: int) -> Iterator[Problem]:
@@ -309,28 +264,4 @@ def _collective_problems(cluster: ClusterConfig, workers: int) -> Iterator[Probl
             "cluster.mode is collective, and cluster.workers is 1",
             "there is no other task to share a batch with",
             "cluster.workers=2 or more, or cluster=none",
-        )
-
-
-def _synchronous_problems(config: RunConfig) -> Iterator[Problem]:
-    cause = "one optimizer makes synchronous updates, in one place"
-    for name, scaffold in config.scaffolds.items():
-        if scaffold.freeze_until_step or scaffold.learning_rate_multiplier != 1.0:
-            yield Problem(
-                f"scaffolds.{name} has its own schedule, and cluster.synchronous is true",
-                cause,
-                f"delete freeze_until_step and learning_rate_multiplier of scaffolds.{name}, or "
-                "set cluster.synchronous=false",
-            )
-    if config.model.get("dtype_policy") == "mixed_float16":
-        yield Problem(
-            "model.dtype_policy is mixed_float16, and cluster.synchronous is true",
-            f"each worker would scale its loss differently, and {cause}",
-            "model.dtype_policy=mixed_bfloat16, or cluster.synchronous=false",
-        )
-    if config.train.ema_decay is not None:
-        yield Problem(
-            f"train.ema_decay is {config.train.ema_decay:g}, and cluster.synchronous is true",
-            f"every worker would move the averages at each update, and {cause}",
-            "train.ema_decay=null, or cluster.synchronous=false",
         )

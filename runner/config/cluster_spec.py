@@ -6,24 +6,22 @@ import errno
 import json
 import re
 import socket
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from runner.config.choices import Mode
-from runner.config.key_problems import merged
 from runner.config.schema import (
     CHIEF,
     EVALUATOR,
     PS,
     TASKS,
     WORKER,
-    AddressesConfig,
     ClusterConfig,
     ClusterMode,
     RunConfig,
-    TaskConfig,
 )
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, Problem, ranked
 
 VARIABLE = "TF_CONFIG"
 # What older scripts call the chief.
@@ -37,7 +35,58 @@ _EXAMPLE = (
 )
 
 
-def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
+@dataclass
+class Addresses:
+    """The tasks of a cluster by type, each as `host:port`; an evaluator has no address.
+
+    Attributes:
+      chief: the chief, which trains, saves and records; at most one.
+      worker: the other tasks that train.
+      ps: the parameter servers, which hold the variables.
+    """
+
+    chief: list[str] = field(default_factory=list)
+    worker: list[str] = field(default_factory=list)
+    ps: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Task:
+    """The task of a cluster that a process is.
+
+    Attributes:
+      type: `chief`, `worker`, `ps` or `evaluator`.
+      index: its position among the tasks of its type, from 0.
+    """
+
+    type: str = CHIEF
+    index: int = 0
+
+
+@dataclass
+class Cluster(ClusterConfig):
+    """A configured cluster with what `TF_CONFIG` says: all tasks, and the one of this process."""
+
+    addresses: Addresses = field(default_factory=Addresses)
+    task: Task = field(default_factory=Task)
+
+
+def addresses_of(cluster: ClusterConfig) -> Addresses:
+    """Returns the addresses of the tasks; none where `TF_CONFIG` names no cluster."""
+    return cluster.addresses if isinstance(cluster, Cluster) else Addresses()
+
+
+def task_of(cluster: ClusterConfig) -> Task:
+    """Returns the task of this process, by default the chief."""
+    return cluster.task if isinstance(cluster, Cluster) else Task()
+
+
+def configured(cluster: ClusterConfig) -> ClusterConfig:
+    """Returns a cluster without what `TF_CONFIG` says."""
+    return ClusterConfig(**{key.name: getattr(cluster, key.name) for key in fields(ClusterConfig)})
+
+
+def read_tf_config(environ: Mapping[str, str]) -> Cluster | None:
     """Returns the cluster that `TF_CONFIG` describes; None if it is not set or names none.
 
     `master` is read as `chief`. Without either the first worker is the chief, as in TensorFlow, and
@@ -61,17 +110,12 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
         raise _malformed(f"{VARIABLE}: cluster is {hosts!r}", "it is not a JSON object")
     if not isinstance(task, Mapping) or task.get("type") is None:
         raise _malformed(f"{VARIABLE} names no task", "each process must know which task it is")
+    if CHIEF in hosts and MASTER in hosts:
+        raise _malformed(f"{VARIABLE} names a chief and a master", "they are one task")
     hosts = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in hosts.items()}
     # An evaluator takes no part in the cluster, and needs no address.
     evaluators = hosts.pop(EVALUATOR, None)
-    addresses, problems = merged(AddressesConfig, hosts, "cluster.addresses")
-    # Platforms add keys of their own, such as `trial`.
-    fields = {"type": task["type"], "index": task.get("index", 0)}
-    typed_task, task_problems = merged(TaskConfig, fields, "cluster.task")
-    problems = [
-        replace(problem, state=f"{VARIABLE}: {problem.state}")
-        for problem in (*problems, *task_problems)
-    ]
+    problems = list(_malformed_parts(hosts, task))
     if isinstance(evaluators, list) and len(evaluators) > 1:
         problems.append(
             Problem(
@@ -82,18 +126,41 @@ def read_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
         )
     if problems:
         raise ConfigError(*problems)
-    chief, workers = list(addresses.chief), list(addresses.worker)
-    kind, index = typed_task.type, typed_task.index
+    chief, workers = list(hosts.get(CHIEF, ())), list(hosts.get(WORKER, ()))
+    kind, index = str(task["type"]), int(task.get("index", 0))
     if workers and not chief:
         chief, workers = workers[:1], workers[1:]
         if kind == WORKER:
             kind, index = (WORKER, index - 1) if index else (CHIEF, 0)
-    return ClusterConfig(
+    return Cluster(
         local=content.get("environment") == LOCAL,
-        addresses=AddressesConfig(chief, workers, list(addresses.ps)),
-        task=TaskConfig(CHIEF if kind == MASTER else kind, index),
+        addresses=Addresses(chief, workers, list(hosts.get(PS, ()))),
+        task=Task(CHIEF if kind == MASTER else kind, index),
         evaluator=bool(evaluators),
     )
+
+
+def _malformed_parts(hosts: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[Problem]:
+    for kind, addresses in hosts.items():
+        if kind not in (CHIEF, WORKER, PS):
+            yield Problem(
+                f"{VARIABLE}: cluster.{kind} is no type of task",
+                "it is misspelt, or belongs elsewhere",
+                choices=ranked(kind, TASKS),
+            )
+        elif not (isinstance(addresses, list) and all(isinstance(each, str) for each in addresses)):
+            state = f"{VARIABLE}: cluster.{kind} is {addresses!r}"
+            yield Problem(state, "it must be a list of addresses")
+    # Platforms add keys of their own, such as `trial`, and write numbers as strings.
+    index = task.get("index", 0)
+    if "index" not in task and task["type"] in (WORKER, PS):
+        yield Problem(
+            f"{VARIABLE}: task.index is missing",
+            f"it tells which {task['type']} this process is",
+            "set it to the position of the task's address, counted from 0",
+        )
+    elif not re.fullmatch(r"-?\d{1,9}", str(index)):
+        yield Problem(f"{VARIABLE}: task.index is {index!r}", "it must be a whole number")
 
 
 def _malformed(state: str, cause: str) -> ConfigError:
@@ -115,7 +182,8 @@ def write_tf_config(
 
 def has_addresses(cluster: ClusterConfig) -> bool:
     """Whether the tasks' addresses are known."""
-    return bool(cluster.addresses.chief or cluster.addresses.worker or cluster.addresses.ps)
+    addresses = addresses_of(cluster)
+    return bool(addresses.chief or addresses.worker or addresses.ps)
 
 
 def is_cluster(cluster: ClusterConfig) -> bool:
@@ -125,7 +193,7 @@ def is_cluster(cluster: ClusterConfig) -> bool:
 
 def is_task(cluster: ClusterConfig, *types: str) -> bool:
     """Whether this process is a task of a cluster, and of one of `types` if there are any."""
-    return has_addresses(cluster) and cluster.task.type in (types or TASKS)
+    return has_addresses(cluster) and task_of(cluster).type in (types or TASKS)
 
 
 def is_collective(cluster: ClusterConfig) -> bool:
@@ -140,14 +208,15 @@ def launches(config: RunConfig) -> bool:
 
 def replica_index(cluster: ClusterConfig) -> int:
     """Returns the index of this process among those that train; the chief is 0."""
-    return cluster.task.index + 1 if cluster.task.type == WORKER else 0
+    task = task_of(cluster)
+    return task.index + 1 if task.type == WORKER else 0
 
 
 def trainers(cluster: ClusterConfig) -> dict[str, str]:
     """Returns the tasks that train with their addresses, the chief first."""
-    workers = enumerate(cluster.addresses.worker)
-    tasks = {f"{WORKER} {index}": address for index, address in workers}
-    return {CHIEF: cluster.addresses.chief[0], **tasks} if cluster.addresses.chief else tasks
+    addresses = addresses_of(cluster)
+    tasks = {f"{WORKER} {index}": address for index, address in enumerate(addresses.worker)}
+    return {CHIEF: addresses.chief[0], **tasks} if addresses.chief else tasks
 
 
 def servers(cluster: ClusterConfig) -> dict[str, str]:
@@ -157,7 +226,7 @@ def servers(cluster: ClusterConfig) -> dict[str, str]:
     announce.
     """
     if is_collective(cluster):
-        return {CHIEF: cluster.addresses.chief[0]}
+        return {CHIEF: addresses_of(cluster).chief[0]}
     return parameter_servers(cluster)
 
 
@@ -174,30 +243,30 @@ def needed_tasks(cluster: ClusterConfig) -> dict[str, str]:
 
 def trainer_name(cluster: ClusterConfig) -> str:
     """Returns the name of this process among `trainers`."""
-    return f"{WORKER} {cluster.task.index}" if cluster.task.type == WORKER else CHIEF
+    task = task_of(cluster)
+    return f"{WORKER} {task.index}" if task.type == WORKER else CHIEF
 
 
 def parameter_servers(cluster: ClusterConfig) -> dict[str, str]:
     """Returns the parameter servers with their addresses."""
-    return {f"{PS} {index}": address for index, address in enumerate(cluster.addresses.ps)}
+    return {f"{PS} {index}": address for index, address in enumerate(addresses_of(cluster).ps)}
 
 
 def addresses_by_type(cluster: ClusterConfig) -> dict[str, list[str]]:
     """Returns type of task -> addresses, as `tf.train.ClusterSpec` takes them."""
-    return {kind: list(hosts) for kind, hosts in vars(cluster.addresses).items() if hosts}
+    return {kind: list(hosts) for kind, hosts in vars(addresses_of(cluster)).items() if hosts}
 
 
 def announcing_tasks(cluster: ClusterConfig) -> list[str]:
     """Returns the names under which the chief records the metrics of other tasks."""
-    workers = [f"{WORKER}{index}" for index in range(len(cluster.addresses.worker))]
+    workers = [f"{WORKER}{index}" for index in range(len(addresses_of(cluster).worker))]
     return workers + [EVALUATOR] * cluster.evaluator
 
 
 def announced_name(cluster: ClusterConfig) -> str:
     """Returns the name of this process among `announcing_tasks`."""
-    if cluster.task.type == EVALUATOR:
-        return EVALUATOR
-    return f"{cluster.task.type}{cluster.task.index}"
+    task = task_of(cluster)
+    return EVALUATOR if task.type == EVALUATOR else f"{task.type}{task.index}"
 
 
 # A name, an IPv4 address, or an IPv6 address in brackets.

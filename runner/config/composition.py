@@ -8,12 +8,12 @@ in a composed configuration are reported together, by `validation`.
 from __future__ import annotations
 
 import copy
+import hashlib
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -31,13 +31,13 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from runner.config.groups import group_of, hydra_problem, misplaced, not_found, shipped, to_add
 from runner.config.instantiation import register_resolvers
 from runner.config.key_problems import bad_value, unknown_key
 from runner.config.keys import annotation
 from runner.config.reference import help_of_keys
 from runner.config.schema import RunConfig, to_compose
 from runner.errors import ConfigError, Problem, ranked, similar
-from runner.internals.omegaconf import bound_yaml
 
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 # A composition, like a run, can also raise these: OmegaConf fails itself at an override below a key
@@ -52,9 +52,10 @@ RAISED = (
 Compose = Callable[[Sequence[str]], DictConfig]
 
 _FREE = re.compile(
-    r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?|devices\.[^=]+"
+    r"(scaffolds\.(?!\d)[^.=]+\.[^=]*|restoration\.expect(\.[^=]+)?|devices\.[^=]+|class_weight"
     r"|hydra\.sweeper\.(params|objectives|constraints)(\.[^=]+)?)="
 )
+_PLUGIN = re.compile(r"\+*(hydra\.(?:sweeper|launcher))=(\w+)")
 # Hydra would let `devices=2` and `devices.batch=per_device` replace each other.
 _SHORT_DEVICES = re.compile(r"devices=(?=[^{\s])(?!null$)")
 
@@ -87,10 +88,17 @@ def _composed(
 def with_plus_plus(override: str) -> str:
     """Puts `++` before an override of a scaffold's key, so that its YAML need not hold the key.
 
-    Likewise of the devices, of an expectation, whose keys are names of scaffolds, and of mappings
-    of a sweeper. Hydra knows only the keys that the YAML holds; ours are checked by `validate` and
-    the sweeper. The short form `devices=2` is written out as `++devices.count=2`.
+    Likewise of the devices, of an expectation, whose keys are names of scaffolds, of the weights of
+    classes, and of mappings of a sweeper. Hydra knows only the keys that the YAML holds; ours are
+    checked by `validate` and the sweeper. The short form `devices=2` is written out as
+    `++devices.count=2`.
+
+    Raises:
+      ConfigError: an override gives an option of a group to `hydra.sweeper` or `hydra.launcher`,
+        which Hydra would take.
     """
+    if plugin := _PLUGIN.fullmatch(override):
+        raise ConfigError(misplaced(plugin[1], plugin[2], ""))
     if short := _SHORT_DEVICES.match(override):
         override = f"devices.count={override[short.end() :]}"
     return f"++{override}" if _FREE.match(override) else override
@@ -143,7 +151,8 @@ def compose_command(overrides: Sequence[str]) -> DictConfig:
 @contextmanager
 def experiment_in_store(node: Mapping[str, Any]) -> Iterator[str]:
     """Lets Hydra compose an experiment that no file holds, by the name that the block gets."""
-    name = f"{node['name']}.of_python"
+    # Hydra's grammar does not take all that an experiment may be called.
+    name = f"python_{hashlib.sha256(str(node['name']).encode()).hexdigest()[:12]}"
     store = ConfigStore.instance()
     store.store(
         name=name, node=OmegaConf.create(dict(node)), group="experiment", package="_global_"
@@ -179,19 +188,25 @@ def reporting_composition() -> Iterator[None]:
 
 def is_of_composition(error: BaseException) -> bool:
     """Whether one of the errors `RAISED` is about the command, and not a bug of later code."""
-    return isinstance(error, _COMPOSITION_ERRORS) or _raised_in(error) in ("hydra", "omegaconf")
+    if isinstance(error, _COMPOSITION_ERRORS):
+        return True
+    # Where a recursion ends is chance.
+    last = 100 if isinstance(error, RecursionError) else 1
+    return not {"hydra", "omegaconf"}.isdisjoint(_packages(error)[-last:])
 
 
-def _raised_in(error: BaseException) -> str:
-    """Returns the package whose code raised an error."""
+def _packages(error: BaseException) -> list[str]:
+    """Returns the packages whose code an error has passed, ending with the one that raised it."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0]
+    return [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame in frames]
 
 
 def problem_of(error: BaseException) -> Problem:
     """Returns the problem that an error of a composition reports."""
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
         group, _, name = str(error.missing_cfg_file).rpartition("/")
+        if unfound := not_found(group, name, _file(str(error))):
+            return unfound
         return Problem(
             f"{group} {name!r} is not known",
             str(error).splitlines()[0],
@@ -226,8 +241,10 @@ def problem_of(error: BaseException) -> Problem:
             "hundreds of levels deep",
             "remove the entry from `defaults`, or flatten the value",
         )
-    if isinstance(error, AttributeError | AssertionError) and _raised_in(error) == "omegaconf":
+    if isinstance(error, AttributeError | AssertionError) and _packages(error)[-1] == "omegaconf":
         return _below_nothing("an override is below a key that has no value")
+    if problem := hydra_problem(str(error)):
+        return problem
     state, *rest = str(error).splitlines() or [type(error).__name__]
     return Problem(state, " ".join(line.strip() for line in rest))
 
@@ -248,34 +265,48 @@ def _below_nothing(state: str) -> Problem:
     )
 
 
+def _file(text: str) -> str:
+    """Returns the file that Hydra's message names: `In 'experiment/mine': ...`."""
+    named = re.match(r"In '([^']+)'", text)
+    return named[1] if named else ""
+
+
 def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     """Returns the problem of a key or a value that OmegaConf does not accept."""
     key = str(cause.full_key or "the configuration")
-    # Hydra's own error names the file that holds it: `In 'experiment/mine': ...`.
-    place = f"{text.partition(':')[0]}: " if text.startswith("In '") else ""
-    first = place + str(cause).splitlines()[0]
+    file = _file(text)
     if isinstance(cause, MissingMandatoryValue):
         return _below_nothing(f"{key} has no value, and an override is below it")
     if not isinstance(cause, ConfigKeyError | ConfigAttributeError):
-        return bad_value(key, first)
+        return bad_value(key, cause, file)
     if key == "experiment":
         return Problem(
             "an experiment is composed below the key 'experiment'",
-            first,
+            f"{f'In {file!r}: ' if file else ''}{str(cause).splitlines()[0]}",
             "make `# @package _global_` the first line of its file, without a byte order mark",
         )
     if key.startswith("hydra."):
         return Problem(f"{key} is not a key of Hydra", remedy="see --hydra-help")
+    group = group_of(key)
     if annotation(key, RunConfig) is None:
-        return unknown_key(key, place)
+        # A file of a group that is composed below the name of the group.
+        option = file.removeprefix(f"{group}/") if file.startswith(f"{group}/") else None
+        if group is not None:
+            return misplaced(key, option or cause.value, "" if option else file)
+        return unknown_key(key, f"In {file!r}: " if file else "")
+    if group is not None and isinstance(cause.value, str):
+        return misplaced(key, cause.value, file)
     parent, dot, name = key.rpartition(".")
-    siblings = cause.parent_node if isinstance(cause.parent_node, DictConfig) else {}
-    names = [str(sibling) for sibling in siblings if sibling != "_target_"]
+    siblings = cause.parent_node if isinstance(cause.parent_node, DictConfig) else None
+    entries = dict(siblings.items_ex(resolve=False)) if siblings else {}
+    names = [str(sibling) for sibling in entries if sibling != "_target_"]
     other = _OTHER_NAMES.get(name)
     close = [other] if other in names else similar(name, names)
     # A plus would only lead to an argument that the target refuses.
-    takes = siblings.get("_target_") or parent or "the experiment"
+    takes = entries.get("_target_") or parent or "the experiment"
     remedy = f"fix the name, or, if {takes} takes it, put a plus before it: +{key}=..."
+    if added := to_add(key):
+        remedy = f"fix the name, or choose an option of its group by {added}"
     return Problem(
         f"{key} is not set, so there is nothing to override",
         f"the experiment sets no such key below {parent}" if parent else "~KEY deletes it",
@@ -284,23 +315,15 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     )
 
 
-def shipped(folder: str) -> Path:
-    """Returns a shipped folder: inside the package in a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / folder
-    return inside if inside.is_dir() else package.parent / folder
-
-
 def default_optimizer() -> Any:
     """Returns the `optimizer` of a configuration that chooses none."""
-    return OmegaConf.load(shipped("conf") / "optimizer" / "adam.yaml")
+    return OmegaConf.load(shipped("conf") / "optimizer" / "default.yaml")
 
 
 @cache
 def register() -> None:
     """Makes the schema known to Hydra as `runner_config`; calling it again changes nothing."""
     register_resolvers()
-    bound_yaml()
     OmegaConf.register_new_resolver("runner_help", help_of_keys)
     store = ConfigStore.instance()
     store.store(name="runner_config", node=to_compose())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from enum import Enum
@@ -13,8 +12,7 @@ from typing import Any
 
 from runner.config.choices import EXPERIMENT, Mode, Resume
 from runner.config.composition import compose_experiment, experiment_names
-from runner.config.schema import DevicesConfig, RunConfig, ScaffoldConfig
-from runner.config.training_schema import EVALUATE_EVERY, TrainConfig, implied_goal
+from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError, Problem, RunnerError
 
@@ -35,18 +33,6 @@ NOT_IN_FINGERPRINT = (
     "cluster",
     "devices",
 )
-# Left out if empty, because runs that are older than these keys must resume.
-_IF_SET = (
-    "loss_weights",
-    "weighted_metrics",
-    "class_weight",
-    "model_fn",
-    "params",
-    "input_fns",
-    "graph",
-    "callbacks",
-)
-_OF_A_SCAFFOLD_IF_SET = ("rules", "update_statistics")
 # Read by the modes evaluate and export only.
 _UNUSED_INPUTS = ("test", "serving")
 # Keys of a scaffold that check values and change none.
@@ -65,60 +51,23 @@ def settings(config: RunConfig, source_fingerprint: Callable[[str], str]) -> dic
     plain = {key: value for key, value in asdict(config).items() if key not in NOT_IN_FINGERPRINT}
     for key in _UNUSED_INPUTS:
         plain["input_fns"].pop(key, None)
-    for key in _IF_SET:
-        if not plain[key]:
-            del plain[key]
-    for key in _UNUSED_TRAIN_KEYS:
-        del plain["train"][key]
     train = plain["train"]
+    for key in _UNUSED_TRAIN_KEYS:
+        del train[key]
     if train["steps_per_epoch"] is not None:
         del train["epochs"]  # `steps` counts the same, and may become more by resume=extend.
-    else:
-        for key in ("epochs", "steps_per_epoch"):
-            if train[key] is None:
-                del train[key]
-        if "epochs" not in train and train["evaluate_every"] is None:
-            train["evaluate_every"] = EVALUATE_EVERY  # Older runs have the default itself.
-    plain["train"]["goal"] = config.train.direction
-    for hook in plain["hooks"].values():
-        if str(hook["_target_"]).endswith(".EarlyStoppingHook"):
-            _name_as_before(hook, config.train)
-    if devices := _settings_of_devices(config.devices):
-        plain["devices"] = devices
-    if config.cluster.synchronous:
-        # Not where the tasks are, nor how many: a run may resume with more of them.
-        plain["cluster"] = {"synchronous": True}
+    train["goal"] = config.train.direction
+    # Neither the names of the devices nor their number.
+    devices = config.devices
+    plain["devices"] = {"batch": devices.batch, "sync_batch_norm": devices.sync_batch_norm}
     for name, scaffold in plain["scaffolds"].items():
         for key in _CHECKS:
             del scaffold[key]
-        for key in _OF_A_SCAFFOLD_IF_SET:
-            if not scaffold[key]:
-                del scaffold[key]
         checkpoint = scaffold["checkpoint"]
         if checkpoint and checkpoint.startswith(EXPERIMENT):
             scaffold["checkpoint"] = f"{checkpoint}@{source_fingerprint(name)}"
     plain_values: dict[str, Any] = json.loads(json.dumps(plain, default=_spelling))
-    for part in (plain_values["data"], plain_values["model"]):
-        if "_target_" in part:
-            # Runs of a checkout have the examples that a wheel ships by this name.
-            part["_target_"] = re.sub(r"^runner\.examples\.", "experiments.", str(part["_target_"]))
     return plain_values
-
-
-def _settings_of_devices(devices: DevicesConfig) -> dict[str, Any]:
-    """Returns the settings of devices that affect the result: neither their names nor number."""
-    plain, default = asdict(devices), asdict(DevicesConfig())
-    return {key: plain[key] for key in ("batch", "sync_batch_norm") if plain[key] != default[key]}
-
-
-def _name_as_before(hook: dict[str, Any], train: TrainConfig) -> None:
-    """Gives an early stopping the keys and values that it had in older runs."""
-    asked = hook.pop("objective", None) or hook.pop("metric", None) or train.objective
-    goal = hook.pop("goal", None) or hook.pop("mode", None)
-    implied = train.direction if asked == train.objective else implied_goal(asked)
-    hook.pop("metric", None)
-    hook.pop("mode", None)
-    hook["metric"], hook["mode"] = asked.removeprefix("validation/"), goal or implied
 
 
 def fingerprint(plain: dict[str, Any]) -> str:

@@ -128,6 +128,14 @@ def call_object(function: Callable[..., Any], **arguments: Any) -> Any:
 CALL = f"{__name__}.{call_object.__name__}"
 
 
+def given_object(value: Any) -> Any:
+    """Returns an object: the `_target_` of one that is handed over, `${python:NAME}`."""
+    return value
+
+
+GIVEN = f"{__name__}.{given_object.__name__}"
+
+
 def has_reference(node: Any) -> bool:
     """Whether a nested value holds a reference."""
     return any(_REFERENCE.search(string) for _, string in _strings("", node))
@@ -168,9 +176,18 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
             raise cause from None
         if not isinstance(cause, ValueError | TypeError):
             raise raised(key, cause or error) from cause
-        has_arguments = any(name not in _HYDRA_KEYS[:2] for name in node)
-        refused = "refuses its arguments" if has_arguments else "fails"
-        raise ConfigError.of(f"{key}: {node['_target_']} {refused}", located(cause)) from error
+        called, arguments = _called(node)
+        refused = "refuses its arguments" if arguments else "fails"
+        raise ConfigError.of(f"{key}: {called} {refused}", located(cause)) from error
+
+
+def _called(node: Mapping[str, Any]) -> tuple[str, set[str]]:
+    """Returns the name of what a node calls, and the names of its arguments."""
+    arguments = {name for name in node if name not in _HYDRA_KEYS[:2]}
+    function = _REFERENCE.fullmatch(str(node.get("function")))
+    if node["_target_"] != CALL or function is None:
+        return str(node["_target_"]), arguments
+    return function[2], arguments - {"function"}
 
 
 def check_target(key: str, node: Mapping[str, Any], references: References) -> None:

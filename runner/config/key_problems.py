@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf.errors import KeyValidationError, OmegaConfBaseException
 
 from runner.config.choices import FINITE, MOST_BYTES, RULE
-from runner.config.keys import annotation, hints, keys, options, paths
+from runner.config.groups import group_of, misplaced, value_in
+from runner.config.keys import annotation, hints, is_enum, keys, options, paths, words
 from runner.config.schema import RunConfig
+from runner.config.spelling import number_or_text
 from runner.errors import Problem, ranked, similar
 
 
@@ -42,10 +45,79 @@ def unknown_key(key: str, place: str = "") -> Problem:
     return Problem(state, cause, remedy, keys(RunConfig))
 
 
-def bad_value(key: str, cause: str) -> Problem:
-    """Returns the problem of a value that does not fit the annotation of its dotted key."""
-    choices = options(annotation(key, RunConfig))
-    return Problem(f"{key} has a value that does not fit", cause, choices=choices)
+def bad_value(key: str, error: OmegaConfBaseException, file: str = "") -> Problem:
+    """Returns the problem of a value that does not fit the annotation of its dotted key.
+
+    Args:
+      key: the key; where `error` concerns a whole section, its parent.
+      error: OmegaConf's.
+      file: the file that sets it, such as `experiment/mine`; empty for an override.
+    """
+    first = str(error).splitlines()[0]
+    place = f"In {file!r}: " if file else ""
+    if section := _NO_SECTION.search(first):
+        names = (path for path in paths(RunConfig) if _is_named(path, section["kind"]))
+        key = next(names, key)
+        value: object = number_or_text(section["value"])
+    else:
+        value = error.value
+        value = number_or_text(str(value)) if isinstance(value, Node) else value
+        if not error.full_key and file and "ListConfig" in first:
+            key = next((name for name in keys(RunConfig) if _is_list(file, name)), key)
+    kind = annotation(key, RunConfig)
+    group = group_of(key)
+    if group is not None and isinstance(value, str):
+        return misplaced(key, value, file)
+    if isinstance(error, KeyValidationError):
+        name = str(error.key)
+        return _bad_name(key.removesuffix(f".{name}"), name, place)
+    remedy = _remedy(key)
+    if kind is Any and "ListConfig" in first:
+        return Problem(f"{key} is a list", f"{place}the experiment has a mapping there", remedy)
+    if kind is None or kind is Any or "deletion" in first:
+        return Problem(f"{key} has a value that does not fit", f"{place}{first}", remedy)
+    article = "" if kind is bool or is_enum(kind) else "a "
+    cause = f"{place}it must be {article}{words(kind, 'one of the choices')}"
+    if "not Optional" in first:
+        state = f"{key} is null"
+    elif value is None:  # Of a list in place of a mapping, or the reverse, it names both kinds.
+        state = f"{key} is {'a list' if 'ListConfig' in first else 'a mapping'}"
+    else:
+        state = f"{key} is {_shown(value)}"
+    return Problem(state, cause, remedy, options(kind))
+
+
+# OmegaConf's message about a value in place of a whole section.
+_NO_SECTION = re.compile(r"\w+ is not a subclass of (?P<kind>\w+)\. value: (?P<value>.*)")
+
+
+def _is_named(path: str, kind: str) -> bool:
+    return getattr(annotation(path, RunConfig), "__name__", "") == kind
+
+
+def _is_list(file: str, key: str) -> bool:
+    """Whether a file has a list as the value of a key that holds none."""
+    holds = annotation(key, RunConfig)
+    return holds is not Any and isinstance(value_in(file, key), list)
+
+
+def _bad_name(parent: str, name: str, place: str) -> Problem:
+    """Returns the problem of a name in a mapping whose names are of another type."""
+    names = words(get_args(annotation(parent, RunConfig))[0])
+    remedy = _remedy(parent)
+    if name.isdecimal() and names != "string":
+        remedy = f"give the whole mapping: {parent}={{{name}: ...}}"
+    elif names == "string":
+        remedy = f"quote it: {parent}={{'{name}': ...}}"
+    return Problem(f"{parent} has the key {name}", f"{place}its keys are {names}s", remedy)
+
+
+def _remedy(key: str) -> str:
+    """Returns the remedy of the rule of a key's field."""
+    parent, _, name = key.rpartition(".")
+    kind = annotation(parent, RunConfig)
+    field = next((f for f in fields(kind) if f.name == name), None) if is_dataclass(kind) else None
+    return field.metadata.get(RULE, FINITE).remedy.replace("{key}", key) if field else ""
 
 
 def unresolved(error: OmegaConfBaseException, names: Iterable[str] = ()) -> Problem:
@@ -75,6 +147,8 @@ def merged(kind: Any, value: Any, key: str) -> tuple[DictConfig, list[Problem]]:
     """
     typed = _structured(kind)
     entry = asdict(value) if isinstance(value, kind) else value
+    if isinstance(entry, str) and group_of(key):
+        return typed, [misplaced(key, entry)]
     if not isinstance(entry, Mapping):
         return typed, [Problem(f"{key} is {entry!r}", "it must be a mapping", choices=keys(kind))]
     with contextlib.suppress(OmegaConfBaseException):
@@ -86,8 +160,7 @@ def merged(kind: Any, value: Any, key: str) -> tuple[DictConfig, list[Problem]]:
         except OmegaConfBaseException as error:
             place = f"{key}.{error.full_key or name}"
             unknown = annotation(place, RunConfig) is None
-            cause = str(error).splitlines()[0]
-            problems.append(unknown_key(place) if unknown else bad_value(place, cause))
+            problems.append(unknown_key(place) if unknown else bad_value(place, error))
     return typed, problems
 
 
@@ -118,3 +191,19 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
 def _shown(value: object) -> str:
     text = f"{value:g}" if isinstance(value, float) else repr(value)
     return f"{text[:60]}...{text[-1]}" if len(text) > MOST_BYTES else text
+
+
+def epoch_count_problems(train: Mapping[str, Any], *, counted: bool) -> Iterator[Problem]:
+    """Yields the problems of numbers of epochs; `counted`, where callbacks count them."""
+    if train["initial_epoch"] >= (train["epochs"] or math.inf):
+        yield Problem(
+            f"train.initial_epoch is {train['initial_epoch']}, and train.epochs {train['epochs']}",
+            "epochs up to initial_epoch are not trained, so none is left",
+            "train.epochs is the last epoch, not how many follow: set a larger one",
+        )
+    if counted or train["epochs"] or train["steps_per_epoch"]:
+        return
+    for key in ("log_every", "evaluate_every", "checkpoint_every"):
+        if isinstance(train[key], str) and "epoch" in train[key]:
+            cause = "the run counts steps, not epochs"
+            yield Problem(f"train.{key} is {train[key]}", cause, "set train.epochs")

@@ -4,15 +4,56 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 # Key of the metadata of a field that holds structured configs by name.
 ENTRIES = "entries"
 # The same of a field that holds a structured config, or a short form of it.
 SECTION = "section"
+# The same of a field that holds `_target_` nodes; its value is a `Target`.
+TARGET = "target"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """How a field holds nodes with a `_target_`.
+
+    Attributes:
+      by_name: whether it maps names to nodes; otherwise it is one node.
+      called: whether the target is called with further arguments.
+      measure: whether a name that Keras knows, or one node for each output, will do.
+    """
+
+    by_name: bool = False
+    called: bool = False
+    measure: bool = False
+
+
+def target_nodes(config: Any, kind: Any, prefix: str = "") -> Iterator[tuple[str, Any, Target]]:
+    """Yields the dotted key and the node of everything that may have a `_target_`.
+
+    Args:
+      config: a structured config, or its plain values.
+      kind: the structured config's class.
+      prefix: the dotted key of the structured config and a dot; empty for the root.
+    """
+    values = config if isinstance(config, Mapping) else vars(config)
+    for field in dataclasses.fields(kind):
+        if field.name not in values:
+            continue  # `devices` may have a few of its keys.
+        value, key = values[field.name], f"{prefix}{field.name}"
+        target, inner = field.metadata.get(TARGET), hints(kind)[field.name]
+        if target is None:
+            if dataclasses.is_dataclass(inner) and (isinstance(value, Mapping | inner)):
+                yield from target_nodes(value, inner, f"{key}.")
+        elif target.by_name:
+            yield from ((f"{key}.{name}", node, target) for name, node in value.items())
+        else:
+            yield key, value, target
 
 
 def _hints(kind: Any) -> dict[str, Any]:
@@ -49,6 +90,45 @@ def annotation(key: str, root: Any) -> Any:
     return kind
 
 
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    float: "number",
+    int: "whole number",
+    str: "string",
+    type(None): "null",
+    Any: "any value",
+}
+
+
+def words(kind: Any, enum: str = "one of the values below") -> str:
+    """Describes the values that an annotation allows; `enum` stands for those that are listed."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(words(argument, enum) for argument in arguments)
+    if is_enum(kind):
+        return enum
+    if origin is list:
+        return f"list of {_plural(arguments[0])}"
+    if origin is dict:
+        return "mapping" if arguments[1] is Any else f"mapping to {_plural(arguments[1])}"
+    if dataclasses.is_dataclass(kind):
+        return f"mapping with the keys {', '.join(keys(kind))}"
+    return _WORDS[kind]
+
+
+def _plural(kind: Any) -> str:
+    if get_origin(kind) is list:
+        return f"lists of {_plural(get_args(kind)[0])}"
+    if dataclasses.is_dataclass(kind):
+        return "mappings with the keys below"
+    return "the values below" if is_enum(kind) else f"{words(kind)}s"
+
+
+def is_enum(kind: Any) -> bool:
+    """Whether an annotation is an enum."""
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
 def keys(kind: Any) -> tuple[str, ...]:
     """Returns the keys of a structured config in order; an empty tuple for another annotation."""
     if not dataclasses.is_dataclass(kind):
@@ -58,7 +138,7 @@ def keys(kind: Any) -> tuple[str, ...]:
 
 def options(kind: Any) -> tuple[str, ...]:
     """Returns the values that an annotation allows, if they can be listed."""
-    if isinstance(kind, type) and issubclass(kind, Enum):
+    if is_enum(kind):
         return tuple(kind.__members__)
     return ("true", "false") if kind is bool else ()
 

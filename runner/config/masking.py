@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -15,6 +16,9 @@ from runner.config.keys import flatten
 
 MASKED = "***"
 
+# What secrets look like is not secret.
+_DEFINITION = "tracking.mask."
+
 # A shorter value occurs by chance within other words.
 _MIN_LENGTH = 5
 
@@ -23,11 +27,19 @@ _PARAMS = "hydra.sweeper.params"
 # The keys of mappings in an override: `+data={token: abc}`.
 _KEY = re.compile(r"[\w.@/-]+(?=\s*['\"]?\s*:)")
 
-# A password, up to the last `@`, and a token in place of a user's name.
+# A password, up to the last `@`, and a token in place of a user's name; but neither a container of
+# Azure nor the user of git servers. The signature of an address that expires.
 _IN_ADDRESSES = (
     r"://[^\s/@:]*:([^\s'\"]+)@",
-    r"(?i)https?://([^\s/@:]+):?@",
+    r"(?i)(?<!\babfs)(?<!\babfss)(?<!\bwasb)(?<!\bwasbs)://(?!git@)([^\s/@:]+):?@",
+    r"(?i)[?&;](?:sig|signature|code|key|x-(?:amz|goog)-(?:signature|credential|security-token))"
+    r"=([^\s&;'\"<>]+)",
 )
+# Keys that often hold something else: only they themselves are secrets, not what is below them, and
+# of keys such as `label_key` only a value that is no word.
+_NAMES_OF_VALUES = ("key", "pass")
+_NAMES_OF_KEYS = "*_key"
+_WORDS = re.compile(r"[A-Za-z]{0,20}(?:[_/. -][A-Za-z]{0,20})*")
 
 # (last part of a key, value) -> the `${...}` that gave the value from an environment variable.
 _typed: dict[tuple[str, str], str] = {}
@@ -37,8 +49,9 @@ _typed: dict[tuple[str, str], str] = {}
 class MaskConfig:
     """The definition of a secret, which is recorded as `***` in parameters, tags and artifacts."""
 
-    # Globs that match keys of the configuration, dotted or by their last part, ignoring case. All
-    # below such a key is secret too.
+    # Globs that match keys of the configuration, dotted or by their last part, ignoring case, `-`
+    # as `_`. All below such a key is secret too, except below `key`, `pass` and `*_key`; and words
+    # such as `label` are no secrets of a `*_key`.
     names: list[str] = field(
         default_factory=lambda: [
             "*password*",
@@ -52,11 +65,17 @@ class MaskConfig:
             "auth",
             "*_auth",
             "*authorization*",
+            "*cookie*",
             "*api_key*",
             "*apikey*",
             "*access_key*",
+            "*account_key*",
             "*private_key*",
             "*credential*",
+            "*connection_string*",
+            "pass",
+            "key",
+            "*_key",
         ]
     )
     # Regular expressions that match parts of strings; masks the first group, or else the whole
@@ -64,9 +83,10 @@ class MaskConfig:
     values: list[str] = field(
         default_factory=lambda: [
             *_IN_ADDRESSES,
-            r"(?i)(?:password|passwd|passphrase|pwd|secret|token|api_?key|access_key|credential"
-            r"|\bauth)=([^\s,;&'\"]+)",
-            r"(?i)authorization['\"]?\s*[:=]\s*['\"]?((?:\w+ )?[^\s'\",]+)",
+            r"(?i)(?:password|passwd|passphrase|pwd|secret|token|api_?key|access_?key|account_?key"
+            r"|credential|signature|\b(?:auth|pass|sig))=([^\s,;&'\"]+)",
+            r"(?i)(?:authorization|api-key|auth-token)['\"]?\s*[:=]\s*['\"]?((?:\w+ )?[^\s'\",]+)",
+            r"(?i)\bcookie['\"]?\s*[:=]\s*['\"]?([^'\"\n]+)",
             r"\bAKIA[0-9A-Z]{16}\b",
             r"\b(?:gh[pousr]|github_pat|glpat|hf)[_-]\w{16,}",
             r"\bsk-[\w-]{16,}",
@@ -79,8 +99,9 @@ class Mask:
     """Replaces the secrets in `settings`, and in `others` such as a sweep's trials, by `***`.
 
     A secret is a value whose key in the configuration, or a key above it, matches one of
-    `config.names`, wherever that value occurs in a string; and any part of a string that matches
-    one of `config.values`. A value from an environment variable is replaced by its `${...}`.
+    `config.names`, and any part of a string that matches one of `config.values`; wherever it occurs
+    in a string, also with escapes as in Python, JSON, a shell or an address. A value from an
+    environment variable is replaced by its `${...}`.
     """
 
     def __init__(
@@ -89,24 +110,37 @@ class Mask:
         settings: Mapping[str, object],
         others: Iterable[Mapping[str, object]] = (),
     ) -> None:
-        self._names = tuple(pattern.lower() for pattern in config.names)
+        self._names = tuple(pattern.lower().replace("-", "_") for pattern in config.names)
         self._patterns = [re.compile(pattern) for pattern in config.values]
-        secrets = {
-            str(value)
-            for values in (settings, *others)
-            for name, value in flatten(values).items()
-            if self._is_secret(name, value) and len(str(value)) >= _MIN_LENGTH
-        }
+        values = [item for nested in (settings, *others) for item in flatten(nested).items()]
+        secrets = {secret for name, value in values for secret in self._secrets(name, value)}
+        self.known = frozenset(secret for secret in secrets if len(secret) >= _MIN_LENGTH)
         # The longest first: one secret may be part of another.
-        self._known = sorted(secrets, key=len, reverse=True)
+        longest_first = sorted(self.known, key=len, reverse=True)
+        self._spellings = [_spellings(secret) for secret in longest_first]
+
+    def _secrets(self, name: str, value: object) -> Iterator[str]:
+        """Yields the secrets in the value of a dotted key."""
+        if name.startswith(_DEFINITION):
+            return
+        if self._is_secret(name, value):
+            if _parts(name)[-1] != "key" or not _WORDS.fullmatch(str(value)):
+                yield str(value)
+        elif isinstance(value, str):
+            for pattern in self._patterns:
+                yield from (match[1] for match in pattern.finditer(value) if match.re.groups)
 
     def text(self, text: str) -> str:
         """Returns `text` without the secrets in it."""
-        for secret in self._known:
-            text = text.replace(secret, MASKED)
+        for spelling in self._spellings:
+            text = spelling.sub(MASKED, text)
         for pattern in self._patterns:
             text = pattern.sub(_masked, text)
         return text
+
+    def is_in(self, text: str) -> bool:
+        """Whether a secret of the configuration is in `text`."""
+        return any(spelling.search(text) for spelling in self._spellings)
 
     def overrides(self, overrides: Iterable[str]) -> list[str]:
         """Returns overrides, or other arguments, without the secrets in them.
@@ -130,6 +164,8 @@ class Mask:
 
     def value(self, name: str, value: object) -> object:
         """Returns the value of the dotted `name` without the secrets in it."""
+        if name.startswith(_DEFINITION):
+            return value
         typed = _typed.get((_parts(name)[-1], value)) if isinstance(value, str) else None
         # A default in it, `${oc.env:X,default}`, may be the secret.
         if self._is_secret(name, value) and (typed is None or "," in typed):
@@ -149,7 +185,14 @@ class Mask:
         # An absent value or a boolean reveals nothing.
         if value in (None, "") or isinstance(value, bool | dict | list):
             return False
-        return _is_secret_name(name.lower(), self._names)
+        name = name.lower().replace("-", "_")
+        if _is_secret_name(name, self._names):
+            return True
+        last = _parts(name)[-1]
+        if last in _NAMES_OF_VALUES:
+            return last in self._names
+        is_key = _NAMES_OF_KEYS in self._names and fnmatchcase(last, _NAMES_OF_KEYS)
+        return is_key and not _WORDS.fullmatch(str(value))
 
 
 # The configurations of a run, its sources and the other trials of its sweep have the same keys.
@@ -160,7 +203,8 @@ def _is_secret_name(name: str, patterns: tuple[str, ...]) -> bool:
     if parts[-1] == "_target_":
         return False  # The name of a class reveals nothing.
     keys = [*parts, *(".".join(parts[: count + 1]) for count in range(len(parts)))]
-    return any(fnmatchcase(key, pattern) for key in keys for pattern in patterns)
+    all_below = [name for name in patterns if name not in (*_NAMES_OF_VALUES, _NAMES_OF_KEYS)]
+    return any(fnmatchcase(key, pattern) for key in keys for pattern in all_below)
 
 
 def mask_of_command(arguments: Iterable[str]) -> Mask:
@@ -185,6 +229,42 @@ def remember_typed(typed: Any, resolved: Any) -> None:
         value = values.get(name)
         if isinstance(value, str) and any(secret and secret in value for secret in secrets):
             _typed[_parts(name)[-1], value] = text
+
+
+def _spellings(secret: str) -> re.Pattern[str]:
+    """Returns a pattern of a secret as it is, and with each character escaped in any usual way."""
+    return re.compile("".join(map(_spelling, secret)))
+
+
+def _spelling(character: str) -> str:
+    """Returns a pattern of a character, plain or escaped; of any number of backslashes, once."""
+    if character.isascii() and character.isalnum():
+        return character
+    code, octets = ord(character), character.encode("utf-8", "surrogatepass")
+    units = re.findall("....", character.encode("utf-16-be", "surrogatepass").hex())
+    escapes = [
+        "".join(f"%{octet:02x}" for octet in octets),
+        "".join(rf"\\+x{octet:02x}" for octet in octets),
+        "".join(rf"\\+u{unit}" for unit in units),
+        rf"\\+x{code:02x}",
+        rf"\\+U{code:08x}",
+        f"&#{code};",
+        re.escape(html.escape(character)),
+        rf"\\*{re.escape(character)}",
+        *_ESCAPES.get(character, ()),
+    ]
+    return f"(?i:{'|'.join(escapes)})"
+
+
+# Further escapes: of control characters, of quotes within quotes, of a space in an address.
+_ESCAPES = {
+    "\n": (r"\\+n",),
+    "\r": (r"\\+r",),
+    "\t": (r"\\+t",),
+    "'": ("'\"'\"'", "''"),
+    '"': ('""',),
+    " ": (r"\+",),
+}
 
 
 def without_passwords(text: str) -> str:

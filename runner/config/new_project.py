@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.config.composition import shipped
+from runner.config.groups import shipped
 from runner.config.spelling import program
 from runner.errors import ConfigError
 

@@ -14,17 +14,16 @@ import inspect
 import json
 import shutil
 import textwrap
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_args
 
 from omegaconf import MISSING, OmegaConf
 
 from runner.config.choices import RULE, Rule
-from runner.config.keys import ENTRIES, hints
+from runner.config.keys import ENTRIES, hints, is_enum, words
 from runner.config.schema import RunConfig
 
 _HEAD = """\
@@ -54,14 +53,6 @@ _EXAMPLES = {
     "optimizer.learning_rate=0.1": "Arguments of the optimizer, or of the model, are keys too.",
     "~scaffolds.NAME": "A tilde deletes a key; here, the part starts from its initializers.",
     "+hook@hooks.stop=early_stopping": "A plus adds a key that the experiment does not set.",
-}
-_WORDS: dict[Any, str] = {
-    bool: "true or false",
-    float: "number",
-    int: "whole number",
-    str: "string",
-    type(None): "null",
-    Any: "any value",
 }
 # The width of lines without a terminal, and of the column of keys.
 _WIDTH, _LEFT = 99, 35
@@ -173,39 +164,14 @@ def _members(node: ast.stmt) -> Iterator[tuple[str, str, int]]:
                     yield node.targets[0].id, str(key.value), key.lineno
 
 
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Enum)
-
-
 def _accepts(kind: Any, rule: Rule | None) -> str:
     if rule is None or not rule.words:
-        return _words(kind)
-    return rule.words if kind is Any else f"{_words(kind)}, {rule.words}"
-
-
-def _words(kind: Any) -> str:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return " or ".join(map(_words, arguments))
-    if _is_enum(kind):
-        return "one of the values below"
-    if origin is list:
-        return f"list of {_plural(arguments[0])}"
-    if origin is dict:
-        return "mapping" if arguments[1] is Any else f"mapping to {_plural(arguments[1])}"
-    return _WORDS[kind]
-
-
-def _plural(kind: Any) -> str:
-    if get_origin(kind) is list:
-        return f"lists of {_plural(get_args(kind)[0])}"
-    if dataclasses.is_dataclass(kind):
-        return "mappings with the keys below"
-    return "the values below" if _is_enum(kind) else f"{_words(kind)}s"
+        return words(kind)
+    return rule.words if kind is Any else f"{words(kind)}, {rule.words}"
 
 
 def _choices(kind: Any) -> Mapping[str, str]:
-    for hint in filter(_is_enum, (kind, *get_args(kind))):
+    for hint in filter(is_enum, (kind, *get_args(kind))):
         meanings = _comments(hint.__module__)
         return {name: meanings.get((hint.__name__, name), "") for name in hint.__members__}
     return {}

@@ -106,15 +106,30 @@ def plain(value: str) -> str:
     return element if isinstance(element, str) else value
 
 
-def _element(value: str) -> Any:
-    """Returns the element that the grammar reads from a value; the value itself if malformed."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+def is_plain(text: str) -> bool:
+    """Whether the grammar reads a string as itself, without quotes."""
     from hydra.errors import HydraException
 
     try:
-        return OverridesParser.create().parse_rule(value, "element")
+        return bool(_read(text) == text)
+    except HydraException:
+        return False
+
+
+def _element(value: str) -> Any:
+    """Returns the element that the grammar reads from a value; the value itself if malformed."""
+    from hydra.errors import HydraException
+
+    try:
+        return _read(value)
     except HydraException:
         return value
+
+
+def _read(value: str) -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_rule(value, "element")
 
 
 def plain_node(value: Any) -> Any:

@@ -1,37 +1,32 @@
 """`tf.estimator` for programs that were written for it: `import runner`, `runner.estimator.X`.
 
-- `spec`: `EstimatorSpec`, the result of a `model_fn`, and `ModeKeys`.
-- `model_fn`: calls a `model_fn` for a mode, and returns the graph as a `runner.GraphSpec`.
-- `estimator`, with its `results`, and `train_and_evaluate`: for programs that use an `Estimator`.
-  It trains in a `MonitoredTrainingSession`, not in a run: without plan, journal and MLflow.
-- `experimental`: hooks that end a training early, or evaluate while it runs.
-- `run_config`, `exporters`, `export`: the arguments of the above, with TensorFlow's defaults.
+It is the original, of the package `tensorflow-estimator`, which `pip install 'runner[estimator]'`
+installs: every name of `tf.estimator` as of TensorFlow 2.15.
 
-It extends the rooms before it, and they import none of its modules: for a configuration with a
-`model_fn`, `runner.graph.build` looks up `model_fn.ModelFnGraph` by its name.
+- `estimator`: `Estimator`, which may start from several checkpoints as well. It trains in
+  `runner.MonitoredTrainingSession`, not in a run: without a record and MLflow.
+- `model_fn`: the graph of a configuration with a `model_fn`.
+
+It extends the rooms before it, and they import none of its modules: `runner.graph.build` looks up
+`model_fn.ModelFnGraph` by its name.
 """
 
-from runner.estimator import experimental, export
-from runner.estimator.estimator import Estimator
-from runner.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
-from runner.estimator.run_config import RunConfig, VocabInfo, WarmStartSettings
-from runner.estimator.spec import EstimatorSpec, ModeKeys
-from runner.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_evaluate
+import sys
+from typing import Any
 
-__all__ = [
-    "BestExporter",
-    "Estimator",
-    "EstimatorSpec",
-    "EvalSpec",
-    "Exporter",
-    "FinalExporter",
-    "LatestExporter",
-    "ModeKeys",
-    "RunConfig",
-    "TrainSpec",
-    "VocabInfo",
-    "WarmStartSettings",
-    "experimental",
-    "export",
-    "train_and_evaluate",
-]
+from runner.estimator.estimator import Estimator
+from runner.internals.estimator import original_estimator
+
+_ORIGINAL = original_estimator()
+for _part in ("experimental", "export"):  # For `from runner.estimator.export import NAME`.
+    sys.modules[f"{__name__}.{_part}"] = getattr(_ORIGINAL, _part)
+
+__all__ = ["Estimator", *(name for name in dir(_ORIGINAL) if not name.startswith("_"))]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_ORIGINAL, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

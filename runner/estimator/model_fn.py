@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,47 +11,27 @@ from typing import Any
 import tensorflow as tf
 
 from runner.config.instantiation import build_target, locate_target
-from runner.config.schema import RunConfig as ExperimentConfig
+from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.estimator.export import (
-    TensorServingInputReceiver,
-    build_raw_serving_input_receiver_fn,
-)
-from runner.estimator.run_config import RunConfig
-from runner.estimator.spec import EstimatorSpec, ModeKeys
 from runner.graph.built_graph import Features, PredictionGraph
 from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.precision import new_graph
+from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import first_example, named
 from runner.graph.user_graph import UserCalls, UserGraph
+from runner.internals.estimator import original_class, original_estimator
 from runner.internals.tensorflow import build_all_signature_defs
+
+_ORIGINAL: Any = original_estimator()
+_MODES: Any = _ORIGINAL.ModeKeys
 
 
 @dataclass(frozen=True)
 class ModelFn:
-    """A `model_fn` with its arguments `params` and `config`.
+    """The `model_fn` of an original Estimator, which passes `params` and `config` on."""
 
-    Attributes:
-      function: takes `features`, and any of `labels`, `mode`, `params` and `config`.
-      params: the `params`, a dict or any other object; None if the function takes none.
-      config: the `config`.
-
-    Raises:
-      ValueError: when there are `params` and the function takes none.
-    """
-
-    function: Callable[..., Any]
-    params: Any
-    config: RunConfig
-
-    def __post_init__(self) -> None:
-        if self.params is not None and "params" not in _arguments(self.function):
-            raise ValueError(
-                f"model_fn ({self.function}) does not include params argument, but params "
-                f"({self.params}) is passed to Estimator."
-            )
+    estimator: Any
 
     def input(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, Any]:
         """Calls an `input_fn`.
@@ -63,50 +42,135 @@ class ModelFn:
         Raises:
           ValueError: when it returns a tuple or list that is not a pair.
         """
-        with tf.device("/cpu:0"):
-            result = self._call(input_fn, mode)
-            if callable(result):  # `input_fn` is a builder of an input_fn.
-                result = self._call(result, mode)
+        result = self.estimator._call_input_fn(input_fn, mode)
+        if callable(result):  # `input_fn` is a builder of an input_fn.
+            result = self.estimator._call_input_fn(result, mode)
         source = None
         if isinstance(result, tf.data.Dataset):
             # As deep as the program prefetches, and no deeper: its position is saved.
-            dataset = result if mode == ModeKeys.TRAIN else without_autotuning(result)
+            dataset = result if mode == _MODES.TRAIN else without_autotuning(result)
             source = TrainingInput(dataset, prefetch=False)
             result, _ = source.next()
-        if isinstance(result, list | tuple):
-            if len(result) != 2:
-                raise ValueError("input_fn should return (features, labels) as a len 2 tuple.")
-            return result[0], result[1], source
-        return result, None, source
+        return *original_class().estimator_util.parse_iterator_result(result), source
 
-    def spec(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        """Calls the `model_fn`.
+    def spec(self, features: Any, labels: Any, mode: str) -> Any:
+        """Calls the `model_fn`, and returns its `EstimatorSpec`.
 
         Raises:
           ValueError: when there are labels and it takes none, or when it does not return an
             `EstimatorSpec` of this mode.
         """
-        arguments = {"features": features}
-        if "labels" in _arguments(self.function):
-            arguments["labels"] = labels
-        elif labels is not None:
-            raise ValueError("model_fn does not take labels, but input_fn returns labels.")
-        spec = self._call(self.function, mode, **arguments)
-        if not isinstance(spec, EstimatorSpec):
-            raise ValueError("model_fn should return an EstimatorSpec.")
-        if spec.mode is None:  # From a model_fn that does not take the mode.
-            return EstimatorSpec(**{**spec._asdict(), "mode": mode})
-        if spec.mode != mode:
+        spec = self.estimator._call_model_fn(features, labels, mode, self.estimator.config)
+        if spec.mode not in (None, mode):  # None from a model_fn that does not take the mode.
             raise ValueError(
                 f"model_fn returns an EstimatorSpec with mode {spec.mode!r}: {mode!r} is built"
             )
         return spec
 
-    def _call(self, function: Callable[..., Any], mode: str, **arguments: Any) -> Any:
-        params = copy.deepcopy(self.params or {})
-        optional = {"mode": mode, "params": params, "config": self.config}
-        arguments |= {name: optional[name] for name in _arguments(function) if name in optional}
-        return function(**arguments)
+    def training(self, input_fn: Callable[..., Any]) -> GraphSpec:
+        """Adds the graph of mode TRAIN to the default graph."""
+        features, labels, source = self.input(input_fn, _MODES.TRAIN)
+        spec = self.spec(features, labels, _MODES.TRAIN)
+        return GraphSpec(
+            loss=spec.loss,
+            train_op=spec.train_op,
+            input=source,
+            scaffold=spec.scaffold,
+            hooks=spec.training_hooks,
+            chief_hooks=spec.training_chief_hooks,
+        )
+
+    def evaluation(self, input_fn: Callable[..., Any]) -> GraphSpec:
+        """Adds the graph of mode EVAL to the default graph."""
+        features, labels, source = self.input(input_fn, _MODES.EVAL)
+        spec = self.spec(features, labels, _MODES.EVAL)
+        for name in ("loss", "global_step"):
+            if name in spec.eval_metric_ops:
+                raise ValueError(
+                    f'Metric with name "{name}" is not allowed, because Estimator already defines '
+                    "a default metric with the same name."
+                )
+        return GraphSpec(
+            loss=spec.loss,
+            evaluation=spec.eval_metric_ops,
+            input=source,
+            scaffold=spec.scaffold,
+            hooks=spec.evaluation_hooks,
+        )
+
+    def serving(self, receiver: Any) -> GraphSpec:
+        """Adds the graph of mode PREDICT to the default graph, fed by a receiver.
+
+        Raises:
+          ValueError: when no signature can be served.
+        """
+        spec = self.spec(receiver.features, None, _MODES.PREDICT)
+        signatures = build_all_signature_defs(
+            receiver.receiver_tensors, spec.export_outputs, receiver.receiver_tensors_alternatives
+        )
+        if not signatures:
+            raise ValueError("export_outputs: none can be computed from the receiver_tensors")
+        return GraphSpec(scaffold=spec.scaffold, signatures=signatures)
+
+
+class ModelFnGraph(UserGraph):
+    """The graph of a configuration with a `model_fn`.
+
+    The `config` that the `model_fn` gets has the seed, and the configured `run_dir` as `model_dir`.
+    """
+
+    key, data_key = "model_fn", "input_fns"
+
+    def function(self) -> Callable[..., GraphSpec]:
+        """Returns the function that calls the `model_fn` and its `input_fn` for a `mode`.
+
+        Raises:
+          ConfigError: when a target does not fit.
+        """
+        self._model_fn()
+
+        def graph(mode: str) -> GraphSpec:
+            model = self._model_fn()
+            if mode == "export":
+                return _serving_graph(self.config, model)
+            build = model.training if mode == "train" else model.evaluation
+            return build(_input_fn(self.config, mode))
+
+        return graph
+
+    def _model_fn(self) -> ModelFn:
+        """Builds the `model_fn`, again for each graph: its builder may keep tensors of the last."""
+        config = self.config
+        function = _function("model_fn", config.model_fn or {}, "features")
+        takes_params = "params" in _arguments(function)
+        params = config.params if config.params or takes_params else None
+        try:
+            settings = _ORIGINAL.RunConfig(tf_random_seed=config.seed)
+            return ModelFn(_ORIGINAL.Estimator(function, config.run_dir, settings, params))
+        except (ValueError, TypeError) as error:
+            raise ConfigError.of("model_fn: its Estimator cannot be made", str(error)) from error
+
+    def input_key(self, mode: str) -> str:
+        """Returns the key of the mode's `input_fn`."""
+        return f"input_fns.{mode}"
+
+    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
+        """Builds the graph of mode PREDICT over the features of an `input_fn`, or over others."""
+        config = self.config
+        with new_graph(config, Replica()) as graph, self.calling("predict"):
+            read = features if callable(features) else _input_fn(config, features)
+            model = self._model_fn()
+            batch, _, source = model.input(read, _MODES.PREDICT)
+            spec = model.spec(batch, None, _MODES.PREDICT)
+            local = local_init_op(spec.scaffold, *([] if source is None else [source.initializer]))
+            return PredictionGraph(
+                graph=graph,
+                outputs=named("outputs", spec.predictions),
+                restorer=spec.scaffold.saver or tf.compat.v1.train.Saver(),
+                initializers=[local or tf.compat.v1.train.Scaffold.default_local_init_op()],
+                cardinality=None if source is None else source.cardinality(),
+                explaining=UserCalls(self, "predict").explaining,
+            )
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
@@ -124,132 +188,23 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def training_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
-    """Adds the graph of mode TRAIN to the default graph."""
-    features, labels, source = model.input(input_fn, ModeKeys.TRAIN)
-    spec = model.spec(features, labels, ModeKeys.TRAIN)
-    return GraphSpec(
-        loss=spec.loss,
-        train_op=spec.train_op,
-        input=source,
-        scaffold=spec.scaffold,
-        hooks=spec.training_hooks,
-        chief_hooks=spec.training_chief_hooks,
-    )
-
-
-def evaluation_graph(model: ModelFn, input_fn: Callable[..., Any]) -> GraphSpec:
-    """Adds the graph of mode EVAL to the default graph."""
-    features, labels, source = model.input(input_fn, ModeKeys.EVAL)
-    spec = model.spec(features, labels, ModeKeys.EVAL)
-    for name in ("loss", "global_step"):
-        if name in spec.eval_metric_ops:
-            raise ValueError(
-                f'Metric with name "{name}" is not allowed, because Estimator already defines a '
-                "default metric with the same name."
-            )
-    return GraphSpec(
-        loss=spec.loss,
-        evaluation=spec.eval_metric_ops,
-        input=source,
-        scaffold=spec.scaffold,
-        hooks=spec.evaluation_hooks,
-    )
-
-
-def serving_graph(model: ModelFn, receiver_fn: Callable[[], Any]) -> GraphSpec:
-    """Adds the graph of mode PREDICT to the default graph, fed by a receiver.
-
-    Raises:
-      ValueError: when no signature can be served.
-    """
-    receiver = receiver_fn()
-    spec = model.spec(receiver.features, None, ModeKeys.PREDICT)
-    signatures = build_all_signature_defs(
-        receiver.receiver_tensors, spec.export_outputs, receiver.receiver_tensors_alternatives
-    )
-    if not signatures:
-        raise ValueError("export_outputs: none can be computed from the receiver_tensors")
-    return GraphSpec(scaffold=spec.scaffold, signatures=signatures)
-
-
-class ModelFnGraph(UserGraph):
-    """The graph of a configuration with a `model_fn`.
-
-    The `config` that the `model_fn` gets has the seed, and the configured `run_dir` as `model_dir`.
-    """
-
-    key, data_key = "model_fn", "input_fns"
-
-    def function(self) -> Callable[..., GraphSpec]:
-        """Returns the function that calls the `model_fn` and its `input_fn` for a `mode`.
-
-        Raises:
-          ConfigError: when a target does not fit.
-        """
-        config = self.config
-        self._model_fn()
-
-        def graph(mode: str) -> GraphSpec:
-            model = self._model_fn()
-            if mode == "export":
-                return _serving_graph(config, model)
-            build = training_graph if mode == "train" else evaluation_graph
-            return build(model, _input_fn(config, mode))
-
-        return graph
-
-    def _model_fn(self) -> ModelFn:
-        """Builds the `model_fn`, again for each graph: its builder may keep tensors of the last."""
-        config = self.config
-        function = _function("model_fn", config.model_fn or {}, "features")
-        takes_params = "params" in _arguments(function)
-        settings = RunConfig(tf_random_seed=config.seed).replace(model_dir=config.run_dir)
-        return ModelFn(function, config.params if config.params or takes_params else None, settings)
-
-    def input_key(self, mode: str) -> str:
-        """Returns the key of the mode's `input_fn`."""
-        return f"input_fns.{mode}"
-
-    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
-        """Builds the graph of mode PREDICT over the features of an `input_fn`, or over others."""
-        config = self.config
-        with new_graph(config, Replica()) as graph, self.calling("predict"):
-            read = features if callable(features) else _input_fn(config, features)
-            model = self._model_fn()
-            batch, _, source = model.input(read, ModeKeys.PREDICT)
-            spec = model.spec(batch, None, ModeKeys.PREDICT)
-            local = local_init_op(spec.scaffold, *([] if source is None else [source.initializer]))
-            return PredictionGraph(
-                graph=graph,
-                outputs=named("outputs", spec.predictions),
-                restorer=spec.scaffold.saver or tf.compat.v1.train.Saver(),
-                initializers=[local or tf.compat.v1.train.Scaffold.default_local_init_op()],
-                cardinality=None if source is None else source.cardinality(),
-                explaining=UserCalls(self, "predict").explaining,
-            )
-
-
 def _function(key: str, node: Mapping[str, Any], argument: str) -> Callable[..., Any]:
     """Returns the function that a target is or returns.
 
     A target that takes `argument` is the function. Any other target is called with the configured
     arguments and must return the function.
     """
-    target = locate_target(key, node)
-    if argument in _arguments(target):
-        function: Callable[..., Any] = build_target(key, {**node, "_partial_": True})
-        return function
-    result = build_target(key, node)
-    if not callable(result):
+    is_function = argument in _arguments(locate_target(key, node))
+    function: Callable[..., Any] = build_target(key, {**node, "_partial_": is_function})
+    if not callable(function):
         raise ConfigError.of(
-            f"{key}: {node['_target_']} takes no {argument} and returns {type(result).__name__}",
+            f"{key}: {node['_target_']} takes no {argument} and returns {type(function).__name__}",
             f"it is neither a {key} nor a function that returns one",
         )
-    return result  # type: ignore[no-any-return]
+    return function
 
 
-def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
+def _input_fn(config: RunConfig, mode: str) -> Callable[..., Any]:
     if mode not in config.input_fns:
         raise ConfigError.of(
             f"input_fns.{mode} is missing",
@@ -263,40 +218,40 @@ def _input_fn(config: ExperimentConfig, mode: str) -> Callable[..., Any]:
     return function
 
 
-def _serving_graph(config: ExperimentConfig, model: ModelFn) -> GraphSpec:
+def _serving_graph(config: RunConfig, model: ModelFn) -> GraphSpec:
     """Adds the graph of mode PREDICT, fed as configured, or by the features themselves."""
     if "serving" in config.input_fns:
         receiver = _input_fn(config, "serving")()
-        return serving_graph(model, receiver if callable(receiver) else lambda: receiver)
+        return model.serving(receiver() if callable(receiver) else receiver)
     split = next(name for name in ("test", "validation") if name in config.input_fns)
-    read = partial(model.input, _input_fn(config, split), ModeKeys.PREDICT)
+    read = partial(model.input, _input_fn(config, split), _MODES.PREDICT)
     with tf.Graph().as_default():
         features, _, source = read()
-        specs = {name: _fed_spec(name, value, split) for name, value in _named(features).items()}
-    raw = build_raw_serving_input_receiver_fn(specs)
-
-    def single_tensor_receiver() -> TensorServingInputReceiver:
-        fed = raw().receiver_tensors
-        return TensorServingInputReceiver(fed["features"], fed)
-
-    spec = serving_graph(model, raw if isinstance(features, dict) else single_tensor_receiver)
+    single = not isinstance(features, dict)
+    fed = {
+        name: _placeholder(name, feature, split)
+        for name, feature in ({"features": features} if single else features).items()
+    }
+    export = _ORIGINAL.export
+    spec = model.serving(
+        export.TensorServingInputReceiver(fed["features"], fed)
+        if single
+        else export.ServingInputReceiver(fed, fed)
+    )
     # Tensors without a dataset may come from queues, which nothing would fill.
     return spec if source is None else replace(spec, example=lambda: _example(read))
 
 
-def _fed_spec(name: str, feature: Any, split: str) -> tf.TensorSpec:
+def _placeholder(name: str, feature: Any, split: str) -> tf.Tensor:
     if isinstance(feature, tf.Tensor):
-        return tf.TensorSpec(feature.shape, feature.dtype)
+        shape = tf.TensorShape([None]).concatenate(feature.shape[1:])
+        return tf.compat.v1.placeholder(feature.dtype, shape, str(name))
     feature_class = type(feature).__name__
     raise ConfigError.of(
         "input_fns.serving is missing",
         f"only tensors can be fed, and {name!r} of input_fns.{split} is a {feature_class}",
         "give input_fns.serving the `_target_` of a serving_input_receiver_fn",
     )
-
-
-def _named(features: Any) -> dict[str, tf.Tensor]:
-    return features if isinstance(features, dict) else {"features": features}
 
 
 def _example(read: Callable[[], tuple[Any, Any, Any]]) -> dict[str, Any]:

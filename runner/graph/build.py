@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hydra.utils import get_object
+import importlib
 
 from runner.config.schema import RunConfig
 from runner.graph.built_graph import BuiltGraph, GraphMaker
 from runner.graph.configured_hooks import CALLBACKS, HOOKS, graph_references
-from runner.graph.precision import set_threads
+from runner.graph.new_graph import set_threads
 from runner.graph.replica import Replica
 from runner.system.signals import Interruption
 
@@ -21,9 +21,14 @@ MAKERS = {
 
 
 def graph_maker(config: RunConfig) -> GraphMaker:
-    """Returns the maker of a configuration's graphs; only one of their keys is set."""
+    """Returns the maker of a configuration's graphs; only one of their keys is set.
+
+    Raises:
+      ConfigError: when a `model_fn` needs the original Estimator, which is not installed.
+    """
     key = next(key for key in MAKERS if getattr(config, key))
-    maker: type[GraphMaker] = get_object(MAKERS[key])
+    module, _, name = MAKERS[key].rpartition(".")
+    maker: type[GraphMaker] = getattr(importlib.import_module(module), name)
     return maker(config)
 
 

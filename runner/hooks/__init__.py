@@ -3,9 +3,10 @@
 - `scheduled`: `ScheduledHook`, the base class of hooks that act on a schedule
 - `checkpoint`: saves checkpoints and keeps the best; `evaluation`: evaluates
 - `stop`: ends training; `nan_loss`: raises, stops or rolls back when the loss is NaN
-- `callbacks`: calls Keras callbacks as `fit` does; `callback_state`: their state in checkpoints
-- `metrics`: passes training metrics and the cost of steps to a callback, and writes summaries and
-  profiles for TensorBoard; its `RewindHook` tells what is recorded to go back to the step of a new
+- `callbacks`: calls Keras callbacks as `fit` does; `callback_state`: their state in checkpoints;
+  `final_weights`: leaves the weights that `fit` leaves at the end
+- `metrics`: passes training metrics and the cost of steps to a callback, and writes profiles for
+  TensorBoard; its `RewindHook` tells what is recorded to go back to the step of a new
   session, after a rollback or on resuming
 - `progress`: shows how far training is
 
@@ -16,12 +17,11 @@ decides which hooks a run has, and in which order.
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
 from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook
 from runner.hooks.metrics import (
-    MemoryHook,
+    Means,
     MetricsHook,
     ProfileOnDemandHook,
     RewindHook,
     StepTimingHook,
-    SummariesHook,
 )
 from runner.hooks.nan_loss import FiniteCheck, NanLossHook, NanLossPolicy
 from runner.hooks.progress import ProgressHook
@@ -35,7 +35,7 @@ __all__ = [
     "EvaluationHook",
     "FiniteCheck",
     "InputStateHook",
-    "MemoryHook",
+    "Means",
     "MetricsHook",
     "NanLossHook",
     "NanLossPolicy",
@@ -46,6 +46,5 @@ __all__ = [
     "StepTimingHook",
     "StopAtStepHook",
     "StopWhenHook",
-    "SummariesHook",
     "WallClockLimitHook",
 ]

@@ -1,19 +1,15 @@
-"""Records training: metrics of its steps, their cost, summaries, profiles on demand."""
+"""Records training: metrics of its steps, their cost, profiles on demand."""
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import tensorflow as tf
 
 from runner.config.schedule import When
-from runner.hooks.evaluation import EvaluationHook
 from runner.hooks.scheduled import (
     Clock,
     ScheduledHook,
@@ -29,6 +25,34 @@ from runner.hooks.scheduled import (
 Record: TypeAlias = Callable[[Mapping[str, float], int], None]
 
 
+class Means:
+    """Means of values over the steps of which they were fetched, since the last call of `take`.
+
+    Args:
+      names: the values to average; others are ignored.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the steps so far."""
+        self._count, self._sums = 0, dict.fromkeys(self._names, 0.0)
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Adds the values of a step."""
+        self._count += 1
+        for name in self._names:
+            self._sums[name] += float(values[name])
+
+    def take(self) -> dict[str, float]:
+        """Returns the means, and begins anew; they are empty where no step was added."""
+        count, sums = self._count, self._sums
+        self.clear()
+        return {name: total / count for name, total in sums.items()} if count else {}
+
+
 class MetricsHook(ScheduledHook):
     """Records scalars at the steps that a schedule names.
 
@@ -42,6 +66,7 @@ class MetricsHook(ScheduledHook):
       clock: seconds from any origin; for tests.
       one_kind_until: up to this step, every step fetches the values, recorded or not, so that the
         session prepares one kind of step. By default, only the steps that record them do.
+      means: takes the values of every step that fetches them; a new session clears it.
 
     Raises:
       ValueError: when `every` is not a schedule, or `step` or a value not a scalar.
@@ -56,11 +81,19 @@ class MetricsHook(ScheduledHook):
         clock: Clock = time.monotonic,
         *,
         one_kind_until: int = 0,
+        means: Means | None = None,
     ) -> None:
         super().__init__(step, every, clock=clock)
+        self._means = means
         for name, value in values.items():
             require_scalar(name, value)
         self._values, self._record, self._one_kind_until = values, record, one_kind_until
+
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
+        """Clears the means: the steps of a session that is lost are taken again."""
+        super().after_create_session(session, coord)
+        if self._means is not None:
+            self._means.clear()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step, and the values where they are due."""
@@ -72,6 +105,8 @@ class MetricsHook(ScheduledHook):
         """Records the values, if they are due."""
         step, values = run_values.results
         self._step = int(step)
+        if self._means is not None and values:
+            self._means.add(values)
         if self._due and values:
             self._record({name: float(value) for name, value in values.items()}, self._step)
 
@@ -106,59 +141,6 @@ class RewindHook(tf.compat.v1.train.SessionRunHook):
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Calls `reach`."""
         self._reach(int(run_values.results))
-
-
-class SummariesHook(MetricsHook):
-    """Writes training metrics on a schedule, and every evaluation, to event files.
-
-    For histograms and images there is `tf.compat.v1.train.SummarySaverHook`.
-
-    Args:
-      values: metric name -> scalar, written as `train/NAME`.
-      step: the global step after the train op has run.
-      directory: where the event files are written.
-      every: the schedule of the training metrics, by default 100 steps.
-      evaluation: an earlier hook whose results are written as `validation/NAME`; None, the
-        default, writes none.
-    """
-
-    def __init__(
-        self,
-        values: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        directory: Path | str,
-        every: When = 100,
-        evaluation: EvaluationHook | None = None,
-    ) -> None:
-        super().__init__(values, step, every, partial(self._write, "train"))
-        self._directory, self._evaluation = str(directory), evaluation
-        self._evaluated: int | None = None
-
-    def begin(self) -> None:
-        """Opens a new event file."""
-        self._writer = tf.compat.v1.summary.FileWriter(self._directory)
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Writes what is new."""
-        super().after_run(run_context, run_values)
-        self._write_evaluation()
-
-    def end(self, session: Session) -> None:
-        """Writes the last evaluation and closes the file."""
-        self._write_evaluation()
-        self._writer.close()
-
-    def _write_evaluation(self) -> None:
-        latest = self._evaluation.latest if self._evaluation else None
-        if latest is not None and latest[0] != self._evaluated:
-            self._evaluated = latest[0]
-            self._write("validation", latest[1], latest[0])
-
-    def _write(self, prefix: str, values: Mapping[str, float], step: int) -> None:
-        summary = tf.compat.v1.Summary()
-        for name, value in values.items():
-            summary.value.add(tag=f"{prefix}/{name}", simple_value=value)
-        self._writer.add_summary(summary, step)
 
 
 class StepTimingHook(ScheduledHook):
@@ -217,28 +199,6 @@ class StepTimingHook(ScheduledHook):
 
     def _reset(self, now: float) -> None:
         self._since, self._count, self._inside, self._waited = now, 0, 0.0, 0.0
-
-
-class MemoryHook(ScheduledHook):
-    """Records `memory/peak_mib`, the largest resident set of the process so far, in MiB.
-
-    Args:
-      step: the global step after the train op has run.
-      record: takes the value by name, and the step.
-      every: the schedule, by default 100 steps.
-    """
-
-    def __init__(self, step: tf.Tensor, record: Record, every: When = 100) -> None:
-        super().__init__(step, every)
-        self._record = record
-
-    def act(self, session: Session, step: int) -> None:
-        """Records."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        # ru_maxrss counts kibibytes on Linux and bytes on macOS.
-        self._record(
-            {"memory/peak_mib": peak / (2**20 if sys.platform == "darwin" else 2**10)}, step
-        )
 
 
 class ProfileOnDemandHook(ScheduledHook):

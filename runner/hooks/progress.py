@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from typing import Any
 
 import tensorflow as tf
 from rich import progress
+from rich.console import Console, RenderableType
+from rich.constrain import Constrain
 from rich.table import Column
 from rich.text import Text
 
@@ -36,6 +38,24 @@ class _Rate(progress.ProgressColumn):
     def render(self, task: progress.Task) -> Text:
         """Returns the steps per second of the last seconds."""
         return Text(f"{task.speed:.0f} steps/s" if task.speed else "")
+
+
+class _Bar(progress.Progress):
+    """A bar that leaves room for the `^C` that a terminal shows.
+
+    In a full line it would go to the next one, and the bar stay where nothing erases it.
+    """
+
+    def __init__(
+        self, *columns: progress.ProgressColumn, console: Console, **settings: Any
+    ) -> None:
+        self._terminal = console  # Rich asks for the first bar before it has a console.
+        super().__init__(*columns, console=console, **settings)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yields the bar, a little narrower than the terminal."""
+        for renderable in super().get_renderables():
+            yield Constrain(renderable, max(self._terminal.width - len("^C "), 1))
 
 
 class _NotebookBar:
@@ -99,7 +119,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         if isinstance(self._screen, NotebookScreen):
             self._bar = _NotebookBar(self._screen, self._steps, step)
         elif self._screen.is_terminal:
-            self._bar = bar = progress.Progress(
+            self._bar = bar = _Bar(
                 progress.TextColumn("training", table_column=_one_line()),
                 progress.BarColumn(bar_width=None),  # Takes what the others leave.
                 progress.MofNCompleteColumn(table_column=_one_line()),

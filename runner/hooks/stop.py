@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from runner.config.choices import Goal
 from runner.config.schedule import as_seconds
-from runner.config.training_schema import implied_goal
+from runner.config.training_schema import implied_goal, metric_of
 from runner.errors import ConfigError, ranked
 from runner.hooks.evaluation import EvaluationHook
 from runner.hooks.scheduled import (
@@ -136,8 +136,6 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
         another objective the one that its name implies.
       directory: where `early_stopping.json` keeps the history, so that a resumed run continues to
         count; with None, the default, every process starts with an empty history.
-      metric: the former name of `objective`.
-      mode: the former name of `goal`.
 
     Raises:
       ValueError: when `evaluation` is not an EvaluationHook, `patience` below 1, `min_delta` below
@@ -152,22 +150,18 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
         min_delta: float = 0.0,
         goal: Goal | str | None = None,
         directory: Path | str | None = None,
-        *,
-        metric: str | None = None,
-        mode: Goal | str | None = None,
     ) -> None:
         if patience < 1 or min_delta < 0:
             raise ValueError(
                 f"patience is {patience} and min_delta {min_delta:g}; at least 1 and 0 are needed"
             )
-        goal = goal or mode
         if isinstance(goal, str) and goal not in Goal.__members__:
             raise ValueError(f"no goal {goal!r}; choices: {', '.join(Goal.__members__)}")
         if not hasattr(evaluation, "metrics"):
             raise ValueError(f"evaluation is {evaluation!r}; it is for example ${{run:evaluation}}")
         self._evaluation, self._patience, self._min_delta = evaluation, patience, min_delta
         followed = evaluation.objective
-        self._metric = (objective or metric or followed).removeprefix("validation/")
+        self._metric = metric_of(objective or followed)
         goal = goal or (evaluation.goal if self._metric == followed else implied_goal(self._metric))
         if goal is None and self._metric in evaluation.metrics:
             raise ValueError(

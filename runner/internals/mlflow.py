@@ -22,6 +22,15 @@ def installed() -> tuple[int, ...]:
     return tuple(map(int, version("mlflow").split(".")[:2]))
 
 
+def unquotes_databases() -> bool:
+    """Whether `%3F` in the path of an SQLite database is a question mark.
+
+    So it is since SQLAlchemy 2.1, by which MLflow opens databases; before, such a path cannot be
+    written.
+    """
+    return tuple(map(int, version("sqlalchemy").split(".")[:2])) >= (2, 1)
+
+
 def records_load_of_any_store() -> bool:
     """Whether the load of a machine can be recorded.
 

@@ -10,7 +10,8 @@ variables + checkpoints + rules -> plan -> report, or restore:
   layers, `torch_layouts`: of PyTorch's; `target`: the variable that steps are built for.
 - `conversions`, `resampling`, `vocabularies`: compute the steps; `combinations`: the functions.
 - `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit;
-  `source_tensors`: the way from them to the variable's value, and back.
+  `codes`: keeps codes of quantized weights from float variables; `source_tensors`: the way from
+  tensors to the variable's value, and back.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
 - `inversion`: trained values as tensors of the checkpoint that they came from.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
@@ -18,7 +19,9 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `restorer`: `Restorer`, the door for restoring in sessions; `session_backend`: their backend;
   `initialization`: the initializers that must run before.
 - `sources`: opens the scaffolds' checkpoints.
-- `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them.
+- `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them;
+  `places`: which layers of a file are the model's, by names and places; `optimizer_slots`: whose
+  the numbered slots of a file are; `file_order`: in which orders its layers may have trained.
 - `eager_plan`: `WarmStartPlan`, a plan as programs have it.
 - `eager`: `plan`, `warm_start` and the callback `WarmStart`, the doors for programs without a run.
 - `proving`: `prove`, the door for comparing a model with what the source of its weights computes;

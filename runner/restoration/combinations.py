@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints.quantization import is_narrow
 from runner.restoration.conversions import Shape
 
 
@@ -59,9 +60,9 @@ class Sum(Combination):
 
     def apply(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """See `Combination.apply`."""
-        total = values[0]
+        total = _wide(values[0])
         for value in values[1:]:
-            total = total + value
+            total = total + _wide(value)
         return np.asarray(total)
 
     def invert(self, value: NDArray[Any], values: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
@@ -156,6 +157,11 @@ class WeightNorm(Combination):
 
     def __str__(self) -> str:
         return "weight norm merged"
+
+
+def _wide(value: NDArray[Any]) -> NDArray[Any]:
+    # Sums of small integers would wrap around.
+    return value.astype(np.float64) if is_narrow(value.dtype.name) else value
 
 
 def _norm(value: NDArray[Any], shape: Shape) -> NDArray[Any]:

@@ -61,6 +61,10 @@ class Cast(Conversion):
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`; a value outside the new type's range is a ValueError."""
         target = parse_dtype(self.dtype)
+        if value.dtype.kind == "c" and target.kind != "c":
+            if np.any(value.imag):
+                raise ValueError(f"complex values have no place in {self.dtype}")
+            value = value.real
         with np.errstate(over="ignore", invalid="ignore"):
             converted = value.astype(target)
             if target.kind in "iu":

@@ -271,7 +271,8 @@ def _prepare(
     located, sources = open_sources(configs, _artifacts(configs))
     if isinstance(model, keras.Layer):
         shapes = {name: tuple(slot.shape) for name, slot in slots.items()}
-        saved_slots = Slots(type(optimizer).__name__, shapes) if slots else None
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        saved_slots = Slots(type(inner).__name__, shapes) if slots else None
         located = named_sources(located, partial(weights_layout, model, variables), saved_slots)
     plan = make_plan(specs, configs, located, collision=rules.collision, expect=rules.expect)
     origins = {name: source.origins for name, source in sources.items()}

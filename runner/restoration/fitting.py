@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from runner.checkpoints.reader import TensorSpec, is_number
+from runner.checkpoints.quantization import is_code
+from runner.checkpoints.reader import TensorSpec, is_number, parse_dtype
 from runner.config.choices import ShapePolicy
 from runner.config.schema import ScaffoldConfig
 from runner.config.spelling import override
 from runner.errors import PlanError, Problem
+from runner.restoration.combinations import Combination, Fill, Sum, WeightNorm
 from runner.restoration.conversions import (
+    AddForgetBias,
     Cast,
     Conversion,
     PadOrSlice,
     Reshape,
     Slice,
     casts_freely,
+    is_float,
 )
 from runner.restoration.expressions import Expression
+from runner.restoration.resampling import Interpolate, Reduce, Scale
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.steps import source_tensor
 from runner.restoration.target import Target
@@ -52,6 +57,9 @@ class Fitter:
           PlanError: when the tensors do not fit.
         """
         piece = source_tensor(expression, self._scaffold, target, iter(tensors))
+        is_widened = _computes(piece) and _is_wider(variable.tensor.dtype, tensors)
+        if is_widened:
+            piece = _cast_first(piece, Cast(variable.tensor.dtype))
         steps, last, after = [*piece.conversions], None, piece.shape
         if steps and isinstance(steps[-1], VocabularyRemap):
             last = steps.pop()
@@ -71,7 +79,8 @@ class Fitter:
         if variable.partition is not None:
             parts, last = _part(variable.partition, variable.tensor.shape, shape, last)
             steps += parts
-        cast, notes = self._cast(variable, tensors)
+        cast, notes = self._cast(variable, tensors, piece)
+        cast = () if is_widened else cast
         conversions = (*steps, *cast, *([last] if last else []))
         fitted = conversions == piece.conversions
         return piece if fitted else replace(piece, conversions=conversions), notes
@@ -85,15 +94,21 @@ class Fitter:
         return None
 
     def _cast(
-        self, variable: VariableSpec, tensors: Sequence[TensorSpec]
+        self, variable: VariableSpec, tensors: Sequence[TensorSpec], piece: SourceTensor
     ) -> tuple[tuple[Conversion, ...], tuple[str, ...]]:
         new = variable.tensor.dtype
-        old = next((tensor.dtype for tensor in tensors if tensor.dtype != new), new)
-        if old == new:
-            return (), ()
+        others = dict.fromkeys(tensor.dtype for tensor in tensors if tensor.dtype != new)
+        if not others:
+            is_filled = new != _FILLED and any(isinstance(made, Fill) for made in _made(piece))
+            return (Cast(new),) * is_filled, ()
+        is_scaled = any(isinstance(made, Scale) for made in _made(piece))
+        allowed = {
+            old for old in others if self._may_cast(old, new) or (is_scaled and is_code(old))
+        }
+        old = next((old for old in others if old not in allowed), "")
+        if not old:
+            return (Cast(new),), (f"{', '.join(others)} cast to {new}",)
         numbers = is_number(old) and is_number(new)
-        if casts_freely(old, new) or (numbers and self._config.cast):
-            return (Cast(new),), (f"{old} cast to {new}",)
         key = f"scaffolds.{self._scaffold}"
         cause = f"{old} and {new} do not convert into each other"
         remedy = "exclude the variables, or rename them to other tensors"
@@ -102,6 +117,10 @@ class Fitter:
             remedy = f"allow it by ++{key}.cast=true, or exclude the variables"
         state = f"{key}: {variable.full_name} is {new}, but its tensor is {old}"
         raise PlanError.of(state, cause, remedy)
+
+    def _may_cast(self, old: str, new: str) -> bool:
+        numbers = is_number(old) and is_number(new)
+        return casts_freely(old, new) or (numbers and self._config.cast)
 
     def _shape(self, variable: VariableSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> Problem:
         key, new, name = f"scaffolds.{self._scaffold}", variable.full_shape, variable.full_name
@@ -122,6 +141,39 @@ class Fitter:
             f"it in {key}.variables.exclude",
             tuple(filter(None, choices)),
         )
+
+
+# The type of constants.
+_FILLED = "float32"
+# What computes, and so rounds to the type that it computes in; all others move values.
+_COMPUTING = (AddForgetBias, Interpolate, Reduce, Scale, Sum, WeightNorm)
+
+
+def _made(piece: SourceTensor) -> Iterator[Conversion | Combination]:
+    """Yields all combinations and conversions of a piece and its operands."""
+    yield from (part for operand in piece.operands for part in _made(operand))
+    if piece.combination is not None:
+        yield piece.combination
+    yield from piece.conversions
+
+
+def _computes(piece: SourceTensor) -> bool:
+    return any(isinstance(part, _COMPUTING) for part in _made(piece))
+
+
+def _is_wider(new: str, tensors: Sequence[TensorSpec]) -> bool:
+    """Returns whether a type is a float with more bits than those of all tensors, also floats."""
+    types = [parse_dtype(name) for name in (new, *(t.dtype for t in tensors)) if is_number(name)]
+    if len(types) <= len(tensors) or not all(map(is_float, types)):
+        return False
+    return all(types[0].itemsize > old.itemsize for old in types[1:])
+
+
+def _cast_first(piece: SourceTensor, cast: Cast) -> SourceTensor:
+    """Returns a piece that computes in the type of a cast."""
+    if piece.tensor is not None:
+        return replace(piece, conversions=(cast, *piece.conversions))
+    return replace(piece, operands=tuple(_cast_first(part, cast) for part in piece.operands))
 
 
 def _axes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
+from runner.checkpoints.quantization import REMEDY
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
+from runner.restoration.codes import Codes
 from runner.restoration.expressions import names_in
 from runner.restoration.fitting import Fitter
 from runner.restoration.patterns import compile_pattern
@@ -75,6 +77,13 @@ def match(
     )
 
 
+_COUNTED = "layers with names that Keras counts are identified by their places, and it has others"
+_UNTRAINED = "its optimizer has none of it: the variable did not train there"
+_NUMBERED = (
+    "averages are among the numbered variables of its optimizer, which an optimizer of the same "
+    "class with use_ema names if `state` has moving_averages; a rename to optimizer/vars/N does too"
+)
+_OF_OPTIMIZERS = (StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE)
 # Tensors that give a variable, or a part of one, its value if the checkpoint has them all; notes.
 _Candidate: TypeAlias = tuple[VariableSpec, tuple[str, ...], tuple[str, ...]]
 
@@ -98,11 +107,11 @@ class _Matcher:
         self._key, self._config, self._source = f"scaffolds.{scaffold}", config, source
         self._owners, self._addresses = owners, addresses
         self._fitter = Fitter(scaffold, config)
+        self._codes = Codes(self._key, config, source)
         self._translator = Translator(config)
         self._names = {*source.tensors, *source.other_names}
         self._misses: dict[str, Miss] = {}
         self._misfits: list[Problem] = []
-        self._not_renamed: list[str] = []
         self.taken: set[str] = set()
 
     def match(self, variable: VariableSpec) -> Match:
@@ -142,18 +151,34 @@ class _Matcher:
             (name, address) if address else (name,), target, self._has, exact
         )
         names = tuple(names_in(expression))
+        if exact is None:
+            names = tuple(self._placed(name, address, tensor) for tensor in names)
+        if "" in names:
+            return self._miss(variable, (name,), renamed=renamed, reason=_COUNTED)
         if owner and exact is None:
-            names = tuple(tensor + full_name.removeprefix(owner) for tensor in names)
+            end = full_name.removeprefix(owner)
+            names = tuple(self._of_tensor(tensor, end) for tensor in names)
+        self._codes.require_none(variable, names, expression)
         for fitted, wanted, notes in self._candidates(variable, names, renamed=renamed):
             tensors = [tensor for name in wanted if (tensor := self._source.find(name))]
             if len(tensors) == len(wanted):
                 piece, more = self._fitter.fit(fitted, tensors, expression, target=target)
                 if piece:
                     self.taken.update([tensor.name for tensor in tensors])
-                if not renamed:
-                    self._not_renamed.append(full_name)
                 return Match(piece, (*notes, *more))
         return self._miss(variable, names, renamed=renamed)
+
+    def _placed(self, variable: str, address: str | None, name: str) -> str:
+        """Returns a tensor's name, where the file's structure tells it; see `Places.place`."""
+        place = self._source.place
+        tensor = place(variable, variable if name == address else name) if place else None
+        return name if tensor is None else tensor
+
+    def _of_tensor(self, name: str, end: str) -> str:
+        """Returns the name of a slot or an average of a tensor."""
+        tensor = self._source.find(name)
+        is_other = self._source.find(name + end) is None
+        return f"{tensor.name}{end}" if is_other and tensor is not None else name + end
 
     @functools.cached_property
     def _has_conv1d(self) -> bool:
@@ -192,16 +217,25 @@ class _Matcher:
             if len(alike) == 1:
                 yield variable, (alike[0],), (f"the source's only {leaf}",)
 
-    def _miss(self, variable: VariableSpec, names: Sequence[str], *, renamed: bool) -> Match:
+    def _miss(
+        self, variable: VariableSpec, names: Sequence[str], *, renamed: bool, reason: str = ""
+    ) -> Match:
         averaged = self._needs_average(variable)
-        name = next(
+        missing = (
             name
             for name in names
             if (moving_average(name, self._names) if averaged else self._source.find(name)) is None
         )
+        name = names[0] if reason else next(missing)
         wanted = f"{name}{EMA_SUFFIX}" if averaged else name
         owner = self._owners.get(variable.full_name)
         other = f" {wanted!r}" if wanted != variable.full_name else ""
+        if not (reason or renamed) and variable.state in _OF_OPTIMIZERS:
+            reason = self._source.unnamed_slots or (_UNTRAINED if self._source.layers else "")
+        if self._codes.layout and not renamed and not owner:
+            reason = f"some of its weights are quantized ({self._codes.layout}): {REMEDY}"
+        if averaged and self._source.layers:
+            reason = self._source.unnamed_slots or _NUMBERED
         if self._config.missing is Missing.init or (
             variable.shared_by and not renamed and not self._is_included_by_name(variable)
         ):
@@ -212,7 +246,7 @@ class _Matcher:
             wanted,
             variable.full_shape,
             owner=owner,
-            renameable=not (owner or renamed or averaged) and len(names) == 1,
+            reason=reason,
         )
         return Match(notes=(f"no tensor{other}",))
 
@@ -224,12 +258,12 @@ class _Matcher:
         if names:
             for part, rules in self._translator.unused().items():
                 problems += [unused_rule(f"{self._key}.{part}", rule, names) for rule in rules]
+        problems += self._codes.unmerged(self.taken)
         problems += missing_problems(
             self._key,
             self._source,
             tuple(self._misses.values()),
             taken=self.taken,
-            not_renamed=self._not_renamed,
         )
         return problems + combined(self._key, self._misfits)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from runner.checkpoints.reader import CheckpointSpec, TensorSpec
+from runner.checkpoints.reader import CheckpointSpec
 from runner.config.schema import ScaffoldConfig
-from runner.config.spelling import override, yaml
 from runner.errors import Problem, nearest, ranked, similar
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import PATTERN_MAPS, FirstMatch, Renames
@@ -18,8 +17,6 @@ from runner.restoration.rules import parse_rule
 
 # How many variables a problem names, each with the nearest name in the checkpoint.
 _NAMED = 3
-# The most prefixes that a suggested rename may have.
-_PREFIXES = 4
 
 
 @dataclass(frozen=True)
@@ -31,87 +28,14 @@ class Miss:
       wanted: the name of the tensor.
       shape: the variable's shape.
       owner: the variable that it is a slot or an average of, if any.
-      renameable: whether a rename of the variable may find the tensor.
+      reason: why the checkpoint does not say which tensor is the variable's; empty if it lacks one.
     """
 
     variable: str
     wanted: str
     shape: tuple[int, ...]
     owner: str | None = None
-    renameable: bool = True
-
-
-def missing_problems(
-    key: str,
-    source: CheckpointSpec,
-    misses: Sequence[Miss],
-    *,
-    taken: Collection[str],
-    not_renamed: Iterable[str],
-) -> list[Problem]:
-    """Returns the problem of all that is missing, and one with its remedy if a rename finds it.
-
-    Args:
-      key: the scaffold's, e.g. `scaffolds.cnn`.
-      source: the checkpoint.
-      misses: the variables without a tensor.
-      taken: the tensors that other variables take.
-      not_renamed: the variables whose tensors have their names, which a new rename may not change.
-    """
-    lost = {miss.variable for miss in misses}
-    misses = [miss for miss in misses if miss.owner not in lost]
-    renameable = [miss for miss in misses if miss.renameable]
-    tensors = {**source.tensors}
-    tensors |= {alias: source.tensors[name] for alias, name in source.other_names.items()}
-    free = [name for name, tensor in tensors.items() if tensor.name not in taken]
-    rules = suggest([miss.variable for miss in renameable], not_renamed, free)
-    problems = []
-    if rules is not None:
-        problems.append(_with_rename(key, source, renameable, rules))
-        misses = [miss for miss in misses if not miss.renameable]
-    if misses:
-        problems.append(_without_rename(key, source, misses, taken=taken, tensors=tensors))
-    return problems
-
-
-def suggest(
-    missing: Sequence[str], not_renamed: Iterable[str], tensors: Iterable[str]
-) -> dict[str, str] | None:
-    """Returns prefix renames that map every missing name to a tensor, e.g. `{cnn/: features/}`.
-
-    They match none of the names `not_renamed`. None if no change of one prefix finds all tensors.
-    """
-    if not missing:
-        return None
-    names, unchanged, first = set(tensors), list(not_renamed), missing[0]
-    ends = [0, *(at + 1 for at, letter in enumerate(first) if letter == "/")]
-    for old, rest in ((first[:end], first[end:]) for end in ends):
-        for new in sorted(name.removesuffix(rest) for name in names if name.endswith(rest)):
-            if not all(
-                name.startswith(old) and new + name.removeprefix(old) in names for name in missing
-            ):
-                continue
-            # A prefix that is only added is spelled out for each of the parts that get it.
-            heads = {old} if old else {name[: name.find("/") + 1] or name for name in missing}
-            rules = {head: new + head.removeprefix(old) for head in sorted(heads)}
-            renames = Renames(rules)
-            if len(rules) <= _PREFIXES and not any(renames.find(name) for name in unchanged):
-                return rules
-    return None
-
-
-def _with_rename(
-    key: str, source: CheckpointSpec, misses: Sequence[Miss], rules: Mapping[str, str]
-) -> Problem:
-    command = override(f"{key}.rename", rules)
-    how = f"in YAML {yaml('rename', rules)}" + (f", or paste {command}" if command else "")
-    return Problem(
-        _missing(key, misses),
-        f"{source.path} holds {len(source.tensors)} tensors, none named "
-        f"{some([miss.wanted for miss in misses])}; a rename finds all that is missing",
-        how,
-        tuple(Renames(rules).apply(miss.variable) for miss in misses[:3]),
-    )
+    reason: str = ""
 
 
 def _missing(key: str, misses: Sequence[Miss]) -> str:
@@ -121,15 +45,29 @@ def _missing(key: str, misses: Sequence[Miss]) -> str:
     return f"{key}: no tensor {misses[0].wanted!r} for the variable {names}"
 
 
-def _without_rename(
-    key: str,
-    source: CheckpointSpec,
-    misses: Sequence[Miss],
-    *,
-    taken: Collection[str],
-    tensors: Mapping[str, TensorSpec],
-) -> Problem:
-    """Returns the problem of all that is missing, with the nearest names of the same shape."""
+def missing_problems(
+    key: str, source: CheckpointSpec, misses: Sequence[Miss], *, taken: Collection[str]
+) -> list[Problem]:
+    """Returns the problem of all that is missing, with the nearest names of the same shape.
+
+    Args:
+      key: the scaffold's, e.g. `scaffolds.cnn`.
+      source: the checkpoint.
+      misses: the variables without a tensor.
+      taken: the tensors that other variables take.
+    """
+    lost = {miss.variable for miss in misses}
+    misses = [miss for miss in misses if miss.owner not in lost]
+    reasons = dict.fromkeys(miss.reason for miss in misses if miss.reason)
+    problems = [
+        _uncertain(key, source, [miss for miss in misses if miss.reason == reason])
+        for reason in reasons
+    ]
+    misses = [miss for miss in misses if not miss.reason]
+    if not misses:
+        return problems
+    tensors = {**source.tensors}
+    tensors |= {alias: source.tensors[name] for alias, name in source.other_names.items()}
     near = {}
     free = Counter(math.prod(spec.shape) for spec in tensors.values() if spec.name not in taken)
     sizes = Counter(math.prod(miss.shape) for miss in misses)
@@ -149,11 +87,28 @@ def _without_rename(
         choices = tuple(f"{name}: {names[0]}" for name, names in near.items() if names)
     if any(name.endswith(".weight") for name in tensors) and misses[0].wanted == misses[0].variable:
         remedy = f"""set {key}.convert={{"*": torch}} if these are PyTorch's, {remedy}"""
+    return [
+        *problems,
+        Problem(
+            _missing(key, misses),
+            f"{source.path} holds {len(source.tensors)} tensors, {likely}",
+            f"{remedy}, name another checkpoint, exclude the variables, "
+            f"or set ++{key}.missing=init",
+            choices,
+        ),
+    ]
+
+
+def _uncertain(key: str, source: CheckpointSpec, misses: Sequence[Miss]) -> Problem:
+    """Returns the problem of variables for which the checkpoint does not say the tensor."""
+    names = some([miss.variable for miss in misses])
+    others = [] if any(miss.owner for miss in misses) else [*source.tensors]
     return Problem(
-        _missing(key, misses),
-        f"{source.path} holds {len(source.tensors)} tensors, {likely}",
-        f"{remedy}, name another checkpoint, exclude the variables, or set ++{key}.missing=init",
-        choices,
+        f"{key}: it is not certain which tensors are {names}",
+        f"{source.path}: {misses[0].reason}",
+        f"name their tensors in {key}.rename or rules, which `python -m runner.inspect "
+        f"{source.path}` lists, exclude the variables, or set ++{key}.missing=init",
+        nearest(misses[0].wanted, others) if others else (),
     )
 
 

@@ -5,6 +5,7 @@ The table has a row for each model variable, and one for each other class of sta
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections import Counter
@@ -17,24 +18,28 @@ from rich.text import Text
 from runner.checkpoints.reader import CheckpointSpec
 from runner.console import Listing, as_text, plural, shaped, short, sized
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.variables import WARM_STARTED, StateClass
+from runner.restoration.variables import OF_MODEL, WARM_STARTED, StateClass
 
 # Of more model variables than these, numbered layers that agree share a row.
 _ONE_BY_ONE = 60
 # How many unused tensors of a source are listed, unless in full.
 _UNUSED = 5
-_COLUMNS = ("variable", "shape", "value from", "training", "notes")
+_COLUMNS = ("variable", "shape", "count", "value from", "training", "notes")
 
 
-def table(plan: RestorationPlan, *, full: bool = False, whole: bool = False) -> RenderableType:
+def table(
+    plan: RestorationPlan, *, full: bool = False, whole: bool = False, width: int | None = None
+) -> RenderableType:
     """Returns the summary, variables, unused tensors and problems, for a rich console.
 
     With `full`, every variable and every unused tensor is listed; with `whole`, digests are whole.
+    Rows of a table that would be wider than `width`, by default the console, become two lines.
     """
     rows: list[list[str | Text]] = [
         [
             row.variable,
             row.shape,
+            str(row.count) if row.count > 1 else "",
             Text(row.origin, style="green" if row.source else ""),
             row.training,
             row.notes,
@@ -46,15 +51,17 @@ def table(plan: RestorationPlan, *, full: bool = False, whole: bool = False) -> 
         problems.insert(0, f"\n{plural(len(problems), 'problem')}:")
     return Group(
         *map(Text, summary(plan, whole=whole)),
-        Listing(_COLUMNS, rows),
+        Listing(_COLUMNS, rows, ("count",), width),
         *map(Text, _details(plan, full)),
         *(Text(problem, style="red") for problem in problems),
     )
 
 
-def text(plan: RestorationPlan, *, full: bool = False, whole: bool = True) -> str:
-    """Returns the table as plain text without wrapping."""
-    return as_text(table(plan, full=full, whole=whole))
+def text(
+    plan: RestorationPlan, *, full: bool = False, whole: bool = True, width: int | None = None
+) -> str:
+    """Returns the table as plain text in which no line is folded."""
+    return as_text(table(plan, full=full, whole=whole, width=width))
 
 
 def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
@@ -76,6 +83,12 @@ def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
         line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
         digest = source.digest if whole else short(source.digest)
         lines.append(line + (f"; {digest}" if digest else ""))
+    brought = [a for a in plan.assignments if a.variable.is_of_model and not a.pieces]
+    if brought:
+        digests = "".join(assignment.variable.model_digest for assignment in brought)
+        digest = f"sha256:{hashlib.sha256(digests.encode()).hexdigest()}"
+        shown = digest if whole else short(digest)
+        lines.append(f"model: {_count(brought)} from values that the model brings along; {shown}")
     frozen = [assignment for assignment in plan.assignments if training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
@@ -102,9 +115,10 @@ def model_counts(plan: RestorationPlan) -> dict[str, int]:
     """Counts weights and batch-norm statistics.
 
     Returns:
-      `variables`; how many of them are `restored` from a checkpoint, at least in part; how many are
-      `unknown`, as their scaffold's checkpoint cannot be used; `bytes` of all; `restored_bytes`;
-      and from how many `checkpoints` anything is restored.
+      `variables`; how many of them are `restored` from a checkpoint, at least in part; how many
+      have values that the model has `brought` along; how many are `unknown`, as their scaffold's
+      checkpoint cannot be used; `bytes` of all; `restored_bytes`; and from how many `checkpoints`
+      anything is restored.
     """
     model = [
         assignment for assignment in plan.assignments if assignment.variable.state in WARM_STARTED
@@ -114,6 +128,7 @@ def model_counts(plan: RestorationPlan) -> dict[str, int]:
     return {
         "variables": len(model),
         "restored": len(restored),
+        "brought": sum(a.variable.is_of_model and not a.pieces for a in model),
         "unknown": sum(assignment.scaffold in plan.unusable for assignment in model),
         "bytes": sum(assignment.variable.tensor.bytes for assignment in model),
         "restored_bytes": sum(assignment.variable.tensor.bytes for assignment in restored),
@@ -130,8 +145,13 @@ def _headline(plan: RestorationPlan) -> str:
         of = f"{restored:,} of {plural(count['variables'], 'model variable')}"
         source = plural(count["checkpoints"], "checkpoint")
         parts.append(f"{of} ({share:g} % of their bytes) from {source}")
-    rest = count["variables"] - restored - unknown
-    others = {kept_value(plan): rest, "from a checkpoint that cannot be used": unknown}
+    brought = count["brought"]
+    rest = count["variables"] - restored - unknown - brought
+    others = {
+        kept_value(plan): rest,
+        "from the model": brought,
+        "from a checkpoint that cannot be used": unknown,
+    }
     for origin, other in others.items():
         if other:
             parts.append(f"{other if parts else plural(other, 'model variable')} {origin}")
@@ -145,7 +165,7 @@ class Row:
 
     Attributes:
       variable: its name; of several `body/layer_{0..11}/kernel`, or `26 optimizer slots`.
-      shape: e.g. `3x3x8`, `scalar int64`; for a class of state its size.
+      shape: e.g. `3x3x8`, `scalar int64`, of several `8 .. 64`; for a class of state its size.
       origin: where its value comes from.
       training: whether and how it trains; empty for state that never trains.
       notes: remarks, e.g. on a cast.
@@ -153,6 +173,7 @@ class Row:
       state: its class of state.
       scaffold: the scaffold that owns it, if any.
       bytes: their total size.
+      count: how many variables share the row by their numbers.
     """
 
     variable: str
@@ -164,6 +185,7 @@ class Row:
     state: StateClass
     scaffold: str | None
     bytes: int
+    count: int = 1
 
 
 def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
@@ -235,7 +257,7 @@ def _origin(
     if not assignment.pieces:
         if assignment.scaffold in plan.unusable:
             return f"{assignment.scaffold}: its checkpoint cannot be used"
-        return variable.initializer or "unchanged"
+        return OF_MODEL if variable.is_of_model else variable.initializer or "unchanged"
     origins = []
     for piece in assignment.pieces:
         names = [aliases.get((piece.source, name), name) for name in piece.names]
@@ -277,9 +299,10 @@ _NUMBER = re.compile(r"(\{[\d.,]+\}|\d+)")
 def collapse(rows: Sequence[Row]) -> list[Row]:
     """Joins rows whose names differ in one number, repeatedly from the innermost number.
 
-    Everything else must agree, except that numbers in the origin and the notes may differ from the
-    number in the name by a constant: `layer_{0..11}` from `block{1..12}`. Rows that differ in a
-    number alone come one after the other.
+    Everything else must agree, except for shapes, of which the row has the first and the last; and
+    numbers in the origin and the notes may differ from the number in the name by a constant:
+    `layer_{0..11}` from `block{1..12}`. Rows that differ in a number alone come one after the
+    other.
     """
     collapsed = list(rows)
     for turn in range(max((len(_NUMBER.findall(row.variable)) for row in rows), default=0)):
@@ -295,7 +318,7 @@ def _but_for_a_number(row: Row, turn: int) -> object:
     name = _NUMBER.split(row.variable)
     place = len(name) - 2 - 2 * turn
     others = re.sub(r"\d+", "#", f"{row.origin}\n{row.notes}")
-    same = (others, row.shape, row.training, row.source, row.scaffold)
+    same = (others, row.training, row.source, row.scaffold)
     return (tuple(name[:place]), tuple(name[place + 1 :]), *same) if place > 0 else None
 
 
@@ -316,8 +339,26 @@ def _joined(group: Sequence[Row], turn: int) -> Sequence[Row]:
         else:
             return group
     variable, origin, notes = "".join(parts).split("\n", 2)
-    size = sum(row.bytes for row in group)
-    return [replace(group[0], variable=variable, origin=origin, notes=notes, bytes=size)]
+    return [
+        replace(
+            group[0],
+            variable=variable,
+            shape=_shapes(group),
+            origin=origin,
+            notes=notes,
+            bytes=sum(row.bytes for row in group),
+            count=sum(row.count for row in group),
+        )
+    ]
+
+
+def _shapes(group: Sequence[Row]) -> str:
+    """Returns the shape of the rows, or the first and the last of several."""
+    shapes = [shape for row in group for shape in row.shape.split(_TO)]
+    return shapes[0] if len(set(shapes)) == 1 else f"{shapes[0]}{_TO}{shapes[-1]}"
+
+
+_TO = " .. "
 
 
 def _ranges(numbers: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoints.quantization import is_narrow
 from runner.restoration.conversions import Conversion, Shape
 
 
@@ -19,8 +20,14 @@ def _resized(shape: Shape, axis: int, size: int) -> Shape:
 
 
 def _fractional(value: NDArray[Any]) -> NDArray[Any]:
-    """Returns integers as float64, which holds the results that lie between them."""
-    return value.astype(np.float64) if value.dtype.kind in "biu" else value
+    """Returns integers and floats of 8 bits as float64, which holds what lies between them."""
+    is_coarse = value.dtype.kind in "biu" or is_narrow(value.dtype.name)
+    return value.astype(np.float64) if is_coarse else value
+
+
+def _wide(value: NDArray[Any], *, exact: bool) -> NDArray[Any]:
+    """Returns the array in a type of results, which are integers of `value` where `exact`."""
+    return value if exact and not is_narrow(value.dtype.name) else _fractional(value)
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Scale(Conversion):
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
-        value = value if self.factor.is_integer() else _fractional(value)
+        value = _wide(value, exact=self.factor.is_integer())
         return np.asarray(value * np.asarray(self.factor, value.dtype))
 
     def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
@@ -56,7 +63,7 @@ class Reduce(Conversion):
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
         """See `Conversion.apply`."""
         function = np.mean if self.mean else np.sum
-        value = _fractional(value) if self.mean else value
+        value = _wide(value, exact=not self.mean)
         return np.asarray(function(value, axis=self.axis, keepdims=True, dtype=value.dtype))
 
     def __str__(self) -> str:
@@ -101,7 +108,7 @@ class Pad(Conversion):
         """See `Conversion.apply`."""
         widths = [(0, 0)] * value.ndim
         widths[self.axis] = (self.before, self.after)
-        value = value if float(self.value).is_integer() else _fractional(value)
+        value = _wide(value, exact=float(self.value).is_integer())
         return np.pad(value, widths, constant_values=self.value)
 
     def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +23,6 @@ from runner.config.key_problems import unresolved
 from runner.config.scaffold_reading import read_restoration, read_scaffolds
 from runner.config.schema import RestorationConfig, ScaffoldConfig
 from runner.errors import CheckpointError, ConfigError, Problem, TrackingError
-from runner.internals.omegaconf import bounded_loader
 from runner.restoration.plan import LocatedSources
 from runner.runs.provenance import Origin, origin
 
@@ -153,11 +153,11 @@ def read_warm_start(
 def _read(path: str | Path) -> Any:
     where = os.fspath(path)
     try:
-        content = yaml.load(files.read_text(where, _MAX_YAML), bounded_loader())
-        return OmegaConf.to_container(OmegaConf.create(content or {}), resolve=True)
+        content = OmegaConf.load(io.StringIO(files.read_text(where, _MAX_YAML)))
+        return OmegaConf.to_container(content, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(unresolved(error)) from error
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError.of(
             f"{where} cannot be read as YAML",
             " ".join(str(error).split()),

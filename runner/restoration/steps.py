@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from runner.checkpoints.reader import TensorSpec
@@ -113,7 +113,16 @@ def _tokens(target: Target, shape: Shape, old: str, new: str, axis: int = 0) -> 
     axis %= len(shape)
     old_tokens, new_tokens = target.read(old), target.read(new)
     sizes = {"old_size": shape[axis], "new_size": target.shape[axis]}
+    if {*old_tokens}.isdisjoint(new_tokens):
+        raise ValueError(
+            f"no token of {new} is in {old}: they begin with {_beginning(new_tokens)} and "
+            f"{_beginning(old_tokens)}, where a file holds one token a line and nothing else"
+        )
     return (remap(old_tokens, new_tokens, axis, **sizes),)
+
+
+def _beginning(tokens: Sequence[str]) -> str:
+    return ", ".join(map(repr, tokens[:3])) or "nothing"
 
 
 STEPS: Mapping[str, Build] = {

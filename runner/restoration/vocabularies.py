@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,6 +95,8 @@ def remap(
 
 # Larger than any vocabulary; its tokens take a few times as much in memory.
 _MAX_VOCABULARY = 256 << 20
+# Of Windows, of all other systems, and of old ones.
+_LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 def read_vocabulary(path: str) -> tuple[str, ...]:
@@ -112,5 +115,6 @@ def read_vocabulary(path: str) -> tuple[str, ...]:
         text = files.read_text(path, _MAX_VOCABULARY)
     except (OSError, UnicodeDecodeError, CheckpointError) as error:
         raise ValueError(f"the vocabulary {path} cannot be read: {error}") from error
-    # Not splitlines(): a token may hold one of the separators that Unicode knows besides \n.
-    return tuple(text.removesuffix("\n").split("\n")) if text else ()
+    # Not splitlines(): a token may hold one of the separators that Unicode knows besides these.
+    lines = _LINE_END.split(text.removeprefix("\ufeff"))
+    return tuple(lines if lines[-1] else lines[:-1])

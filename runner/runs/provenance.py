@@ -24,6 +24,7 @@ from typing import Any
 
 from runner.checkpoints import files
 from runner.checkpoints.reader import CheckpointSpec
+from runner.errors import CheckpointError, RunDirectoryError
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.system.atomic_files import write_text
 from runner.tracking import RunStore
@@ -111,7 +112,14 @@ def origin(checkpoint: str, spec: CheckpointSpec) -> Origin:
     Args:
       checkpoint: its name in the configuration.
       spec: its metadata.
+
+    Raises:
+      CheckpointError: when a run of another format has saved it.
     """
+    try:
+        run_directory(spec.path)
+    except RunDirectoryError as error:
+        raise CheckpointError(*error.problems) from error
     document = provenance_of(spec.path)
     uri = _RUN_URI.fullmatch(checkpoint)
     run = document["run"] if document else {"run_id": uri[1]} if uri else None

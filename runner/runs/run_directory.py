@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,8 @@ from filelock import FileLock, Timeout
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
 from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.system.atomic_files import numbered_folders, write_text
-from runner.system.locks import OwnerFile
+from runner.system.locks import OwnerFile, locked
+from runner.system.run_format import FORMAT, require_format
 from runner.system.status import Status
 
 PROVENANCE = "provenance.json"
@@ -24,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The content of `run.json`.
+    """The content of `run.json`, besides the number of its format.
 
     Attributes:
       name: the experiment.
@@ -141,20 +142,20 @@ class RunDirectory:
         """Returns the run's record, or None when the folder holds none.
 
         Raises:
-          RunDirectoryError: when the record is not one that this version has written.
+          RunDirectoryError: when the record is damaged, or of another format.
         """
         record = self.path / RUN_RECORD
         if not record.is_file():
             return None
-        known = {entry.name for entry in fields(RunRecord)}
         try:
             content = dict(json.loads(record.read_text()))
-            content["status"] = Status(content["status"])
-            return RunRecord(**{name: value for name, value in content.items() if name in known})
+            require_format(content, record)
+            del content["format"]
+            return RunRecord(**{**content, "status": Status(content["status"])})
         except (ValueError, TypeError, KeyError) as error:
             raise RunDirectoryError.of(
                 f"{record} cannot be read",
-                f"it was edited, or written by another version: {error}",
+                f"it was edited: {error}",
                 "move the run away, or give run_dir=... another folder",
             ) from error
 
@@ -172,7 +173,8 @@ class RunDirectory:
     def write(self, record: RunRecord) -> None:
         """Replaces the run's record in an atomic write."""
         # Unsorted: the order of the scaffolds counts.
-        write_text(self.path / RUN_RECORD, json.dumps(asdict(record), indent=2))
+        content = {"format": FORMAT, **asdict(record)}
+        write_text(self.path / RUN_RECORD, json.dumps(content, indent=2))
 
     def update(self, **changes: Any) -> None:
         """Changes fields of the run's record."""
@@ -218,7 +220,7 @@ def mark_killed_runs(container: Path) -> list[RunDirectory]:
 
     A process that is killed outright cannot do so itself.
     """
-    with FileLock(container / ".lock"):
+    with locked(container / ".lock", "the folder of runs"):
         return [
             directory
             for directory, record in runs(container)

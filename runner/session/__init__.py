@@ -5,6 +5,7 @@
   Otherwise it lets its restorer first initialize everything and then restore.
 - `pretrained`: the restorer of scaffolds with savers, by a plan of what the savers restore. Runs
   have a `Restorer` of their own plan.
+- `waiting`: says which task of a cluster a session waits for.
 - `cached_session`: the session under all monitored sessions; it prepares each kind of step once.
   `fetches`: what a step fetches and feeds. `short_step`: runs a tiny step in the caller's thread
   where that is faster.

@@ -76,11 +76,13 @@ class CachedSession(tf.compat.v1.Session):
     A kind of step is a structure of fetches with a set of feed keys. Run options, structures other
     than lists, tuples, named tuples and dictionaries, fetches by name, composite tensors, feeds of
     anything but plain tensors, and values that need an error message are passed on to
-    `tf.compat.v1.Session.run`. So are all runs of a remote session, whose step raises an
-    `AbortedError` when a parameter server is lost: a `MonitoredSession` recovers from it.
+    `tf.compat.v1.Session.run`. So are all runs of a session that builds a cost model and of a
+    remote session. The latter's step raises an `AbortedError` when a parameter server is lost: a
+    `MonitoredSession` recovers from it.
 
     Where `config.inter_op_parallelism_threads` is 0, the default, and the session has one device,
-    tiny steps run in the caller's thread if that is faster; any other number is obeyed.
+    tiny steps run in the caller's thread if that is faster; any other number is obeyed, and so are
+    pools that the configuration names.
 
     Changes to operations that have already run (by private methods of TensorFlow) are not noticed.
     """
@@ -135,10 +137,13 @@ class CachedSession(tf.compat.v1.Session):
         self._prepared: dict[Hashable, _Prepared] = {}
         self._lock = threading.Lock()
         self._remote = bool(self.sess_str)
-        self._caches = not self._remote
+        config = session_config(self)
+        # A cost model is part of the metadata, which prepared steps do not give.
+        self._caches = not self._remote and not config.graph_options.build_cost_model
         # TensorFlow runs a step of several devices in its pool in any case.
         self._choose_threads = (
-            session_config(self).inter_op_parallelism_threads == 0
+            config.inter_op_parallelism_threads == 0
+            and not config.session_inter_op_thread_pool
             and self._caches
             and len(self.list_devices()) == 1
         )

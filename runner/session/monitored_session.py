@@ -9,11 +9,16 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from runner.errors import ConfigError
-from runner.internals.tensorflow import SupervisorWithManager, init_singular_session
+from runner.internals.tensorflow import (
+    SupervisorWithManager,
+    init_singular_session,
+    worker_context,
+)
 from runner.restoration.restorer import Restorer
 from runner.session.cached_session import cached
-from runner.session.pretrained import Directories, PretrainedScaffolds
+from runner.session.pretrained import Directories, PretrainedScaffolds, Scaffolds
 from runner.session.session_manager import SessionManager, with_arguments_of
+from runner.session.waiting import waits_reported
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
@@ -41,7 +46,7 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         checkpoint_filename_with_path: str | None = None,
         *,
         pretrained_checkpoint_dirs: Directories | None = None,
-        pretrained_scaffolds: Sequence[_Scaffold] | None = None,
+        pretrained_scaffolds: Scaffolds | None = None,
         restorer: Restorer | None = None,
     ) -> None:
         """Takes TensorFlow's arguments and the sources of a warm start.
@@ -89,9 +94,21 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
 class WorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
     """`tf.compat.v1.train.WorkerSessionCreator` whose sessions are `CachedSession`s."""
 
+    def __init__(
+        self,
+        scaffold: _Scaffold | None = None,
+        master: str = "",
+        config: tf.compat.v1.ConfigProto | None = None,
+        max_wait_secs: int = 1800,
+    ) -> None:
+        """Takes the arguments of `tf.compat.v1.train.WorkerSessionCreator`."""
+        super().__init__(scaffold, master, config, max_wait_secs)
+        self._waits_for = (master, config)
+
     def create_session(self) -> tf.compat.v1.Session:
         """Waits until the chief has made the model ready, and returns a new session."""
-        return cached(super().create_session())
+        with waits_reported(*self._waits_for):
+            return cached(super().create_session())
 
 
 class _CachingSessionCreator(tf.compat.v1.train.SessionCreator):
@@ -107,7 +124,8 @@ class _CachingSessionCreator(tf.compat.v1.train.SessionCreator):
 class MonitoredSession(tf.compat.v1.train.MonitoredSession):
     """`tf.compat.v1.train.MonitoredSession` over a `CachedSession`.
 
-    The default creator is `runner.ChiefSessionCreator`.
+    The default creator is `runner.ChiefSessionCreator`; under TensorFlow's distribute coordinator,
+    it is the coordinator's.
     """
 
     def __init__(
@@ -116,8 +134,10 @@ class MonitoredSession(tf.compat.v1.train.MonitoredSession):
         hooks: Sequence[_Hook] | None = None,
         stop_grace_period_secs: int = 120,
     ) -> None:
-        creator = _CachingSessionCreator(session_creator or ChiefSessionCreator())
-        super().__init__(creator, hooks, stop_grace_period_secs)
+        context = worker_context()
+        if session_creator is None:
+            session_creator = context.session_creator() if context else ChiefSessionCreator()
+        super().__init__(_CachingSessionCreator(session_creator), hooks, stop_grace_period_secs)
 
 
 class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
@@ -134,7 +154,7 @@ class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
         checkpoint_filename_with_path: str | None = None,
         *,
         pretrained_checkpoint_dirs: Directories | None = None,
-        pretrained_scaffolds: Sequence[_Scaffold] | None = None,
+        pretrained_scaffolds: Scaffolds | None = None,
     ) -> None:
         """Takes TensorFlow's arguments and, of one length, the sources of a warm start.
 
@@ -174,7 +194,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     model_checkpoint_dir: str | None = None,
     model_scaffold: _Scaffold | None = None,
     pretrained_checkpoint_dirs: Directories | None = None,
-    pretrained_scaffolds: Sequence[_Scaffold] | None = None,
+    pretrained_scaffolds: Scaffolds | None = None,
 ) -> tf.compat.v1.train.MonitoredSession:
     """Creates a `runner.MonitoredSession` that may start from several checkpoints.
 
@@ -202,11 +222,14 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
       model_checkpoint_dir: another name for `checkpoint_dir`, beside the pretrained ones.
       model_scaffold: another name for `scaffold`.
       pretrained_checkpoint_dirs: for each pretrained scaffold the directory or prefix of its
-        checkpoint, or None to keep the initial values of its variables.
-      pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables.
+        checkpoint, or None to keep the initial values of its variables. One path is a list of one.
+      pretrained_scaffolds: scaffolds whose savers restore just their subset of the variables, or
+        one of them.
 
     Raises:
-      ConfigError: when the two lists differ in length, or both names of an argument are given.
+      ConfigError: when the two lists differ in length, both names of an argument are given, or a
+        warm start is asked for under TensorFlow's distribute coordinator, which creates the
+        sessions itself.
     """
     aliases = {
         "checkpoint_dir": (checkpoint_dir, model_checkpoint_dir),
@@ -219,6 +242,33 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
             )
     checkpoint_dir = model_checkpoint_dir or checkpoint_dir
     scaffold = model_scaffold or scaffold or tf.compat.v1.train.Scaffold()
+    if worker_context():
+        if pretrained_checkpoint_dirs or pretrained_scaffolds:
+            raise ConfigError.of(
+                "a warm start is asked for under TensorFlow's distribute coordinator",
+                "the coordinator creates the sessions, which restore one checkpoint or none",
+                "start without the coordinator from the pretrained checkpoints, save, and give it "
+                "that checkpoint",
+            )
+        # It decides which tasks save checkpoints and write summaries, and where.
+        return tf.compat.v1.train.MonitoredTrainingSession(
+            master,
+            is_chief,
+            checkpoint_dir,
+            scaffold,
+            hooks,
+            chief_only_hooks,
+            save_checkpoint_secs,
+            save_summaries_steps,
+            save_summaries_secs,
+            config,
+            stop_grace_period_secs,
+            log_step_count_steps,
+            max_wait_secs,
+            save_checkpoint_steps,
+            summary_dir,
+            save_graph_def,
+        )
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         return MonitoredSession(worker, hooks, stop_grace_period_secs)
@@ -272,7 +322,7 @@ class Supervisor(SupervisorWithManager):
         self,
         *args: Any,
         pretrained_checkpoint_dirs: Directories | None = None,
-        pretrained_scaffolds: Sequence[_Scaffold] | None = None,
+        pretrained_scaffolds: Scaffolds | None = None,
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of `tf.compat.v1.train.Supervisor`, and the sources of a warm start.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -20,7 +21,6 @@ from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import Miss, combined, missing_problems
-from runner.restoration.reading import in_scaffold
 from runner.restoration.restorer import InitFunction
 from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target
 from runner.restoration.source_tensors import SourceTensor
@@ -28,7 +28,9 @@ from runner.restoration.variables import StateClass, VariableSpec
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Saver: TypeAlias = tf.compat.v1.train.Saver
-Directories: TypeAlias = Sequence[str | os.PathLike[str] | None]
+_Path: TypeAlias = str | bytes | os.PathLike[str]
+Directories: TypeAlias = Sequence[_Path | None] | _Path
+Scaffolds: TypeAlias = Sequence[_Scaffold] | _Scaffold
 # What TensorFlow's Saver puts after its name for a keras.Variable; in a list, there is no name.
 _OF_KERAS = "VARIABLE_VALUE"
 _NAME_THEM = (
@@ -43,17 +45,27 @@ class PretrainedScaffolds:
     Messages call a scaffold by its `name`, or without one by its position in the list.
 
     Args:
-      checkpoint_dirs: for each scaffold the location of its checkpoint, or None.
-      scaffolds: the scaffolds.
+      checkpoint_dirs: for each scaffold the location of its checkpoint, or None. One path is a
+        list of one.
+      scaffolds: the scaffolds. One scaffold is a list of one.
 
     Raises:
-      ConfigError: when the two lists differ in length.
+      ConfigError: when the two lists differ in length, or one of the scaffolds is something else.
     """
 
-    def __init__(
-        self, checkpoint_dirs: Directories | None, scaffolds: Sequence[_Scaffold] | None
-    ) -> None:
+    def __init__(self, checkpoint_dirs: Directories | None, scaffolds: Scaffolds | None) -> None:
+        if isinstance(checkpoint_dirs, str | bytes | os.PathLike):
+            checkpoint_dirs = [checkpoint_dirs]
+        if isinstance(scaffolds, tf.compat.v1.train.Scaffold):
+            scaffolds = [scaffolds]
         directories, scaffolds = list(checkpoint_dirs or ()), list(scaffolds or ())
+        for scaffold in scaffolds:
+            if not isinstance(scaffold, tf.compat.v1.train.Scaffold):
+                raise ConfigError.of(
+                    f"{scaffold!r} is not a tf.compat.v1.train.Scaffold",
+                    "a scaffold's saver selects the variables that its checkpoint restores",
+                    "wrap a saver: runner.Scaffold(saver=...)",
+                )
         if len(directories) != len(scaffolds):
             raise ConfigError.of(
                 f"{len(scaffolds)} scaffolds and {len(directories)} checkpoint directories are "
@@ -67,7 +79,7 @@ class PretrainedScaffolds:
         ]
         self._scaffolds = dict(zip(unique, scaffolds, strict=True))
         self._directories = {
-            name: os.fspath(directory)
+            name: os.fsdecode(directory)
             for name, directory in zip(unique, directories, strict=True)
             if directory is not None
         }
@@ -94,7 +106,7 @@ class PretrainedScaffolds:
         for name, scaffold in self._scaffolds.items():
             if scaffold.saver is None:
                 raise ConfigError.of(
-                    f"scaffolds.{name} has no saver",
+                    f"pretrained_scaffolds[{list(self._scaffolds).index(name)}] has no saver",
                     "its saver selects the variables that its checkpoint restores",
                     "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
                 )
@@ -146,9 +158,10 @@ class PretrainedScaffolds:
         readers: dict[str, CheckpointReader] = {}
         problems: list[Problem] = []
         error_class = CheckpointError
+        places = {name: place for place, name in enumerate(self._scaffolds)}
         for name, directory in self._directories.items():
             try:
-                with in_scaffold(name):
+                with _in_argument(f"pretrained_checkpoint_dirs[{places[name]}]"):
                     readers[name] = open_checkpoint(resolve(directory)[0])
             except NoCheckpointError as error:
                 if not getattr(self._scaffolds[name], "optional", False):
@@ -247,6 +260,16 @@ class _RestoredTensor:
         return Assignment(variable, scaffold, (SourceTensor(scaffold, tensor, conversions),))
 
 
+@contextmanager
+def _in_argument(argument: str) -> Iterator[None]:
+    """Names the argument in every problem of its checkpoint."""
+    try:
+        yield
+    except CheckpointError as error:
+        problems = (replace(one, state=f"{argument}: {one.state}") for one in error.problems)
+        raise type(error)(*problems) from error
+
+
 def _assign(
     scaffold: str, tensors: Iterable[_RestoredTensor], spec: CheckpointSpec
 ) -> tuple[list[Assignment], list[Problem]]:
@@ -260,7 +283,7 @@ def _assign(
         if tensor is None:
             name = restored.key.removesuffix(_OF_KERAS) or restored.key
             shape = tuple(restored.shape.as_list()) if restored.shape.is_fully_defined() else ()
-            misses.append(Miss(restored.name, name, shape, renameable=False))
+            misses.append(Miss(restored.name, name, shape))
             continue
         try:
             assignments.append(restored.assignment(scaffold, tensor))
@@ -275,7 +298,7 @@ def _assign(
                 )
             )
     taken = {name for a in assignments for piece in a.pieces for name in piece.names}
-    missing = missing_problems(key, spec, misses, taken=taken, not_renamed=())
+    missing = missing_problems(key, spec, misses, taken=taken)
     return assignments, [
         *(replace(problem, remedy=_NAME_THEM) for problem in missing),
         *combined(key, misfits),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -12,7 +13,8 @@ import tensorflow as tf
 from runner.checkpoints.locate import latest_checkpoint
 from runner.internals.tensorflow import SessionManagerWithLocalInit
 from runner.restoration.restorer import Restorer
-from runner.session.pretrained import Directories, PretrainedScaffolds
+from runner.session.pretrained import Directories, PretrainedScaffolds, Scaffolds
+from runner.session.waiting import waits_reported
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Session: TypeAlias = tf.compat.v1.Session
@@ -81,7 +83,7 @@ class SessionManager(SessionManagerWithLocalInit):
         self,
         *args: Any,
         checkpoint_dirs: Directories | None = None,
-        scaffolds: Sequence[tf.compat.v1.train.Scaffold] | None = None,
+        scaffolds: Scaffolds | None = None,
         target: str = "",
         restorer: Restorer | PretrainedScaffolds | None = None,
         **kwargs: Any,
@@ -96,9 +98,9 @@ class SessionManager(SessionManagerWithLocalInit):
             initial values of its variables: a directory of checkpoints, a run directory, a prefix,
             a SavedModel, or a file of any format that the configuration reads too, whose tensors
             have the names in the saver's `var_list`. Only MLflow's addresses and `experiment:NAME`
-            are for the configuration alone.
-          scaffolds: the scaffolds whose savers restore from these directories. They are plain
-            `tf.compat.v1.train.Scaffold`s, finalized or not, or `runner.Scaffold`s.
+            are for the configuration alone. One path is a list of one.
+          scaffolds: the scaffolds whose savers restore from these directories, or one of them. They
+            are plain `tf.compat.v1.train.Scaffold`s, finalized or not, or `runner.Scaffold`s.
           target: the TensorFlow master that `prepare_session` uses by default.
           restorer: initializes and restores instead of scaffolds.
           **kwargs: as in TensorFlow.
@@ -135,22 +137,35 @@ class SessionManager(SessionManagerWithLocalInit):
           RuntimeError: when the model is not ready afterwards.
         """
         if checkpoint_dir and saver is not None:
-            latest_checkpoint(checkpoint_dir)  # Raises an error if its newest files are gone.
+            # Raises an error if its newest files are gone.
+            latest_checkpoint(os.fsdecode(checkpoint_dir))
         if self._restorer:
             init_fn = partial(self._warm_start, init_op, init_feed_dict, init_fn)
             init_op = init_feed_dict = None
-        return super().prepare_session(
-            self._default_target if master is None else master,
-            init_op=init_op,
-            saver=saver,
-            checkpoint_dir=checkpoint_dir,
-            checkpoint_filename_with_path=checkpoint_filename_with_path,
-            wait_for_checkpoint=wait_for_checkpoint,
-            max_wait_secs=max_wait_secs,
-            config=config,
-            init_feed_dict=init_feed_dict,
-            init_fn=init_fn,
-        )
+        master = self._default_target if master is None else master
+        with waits_reported(master, config):
+            return super().prepare_session(
+                master,
+                init_op=init_op,
+                saver=saver,
+                checkpoint_dir=checkpoint_dir,
+                checkpoint_filename_with_path=checkpoint_filename_with_path,
+                wait_for_checkpoint=wait_for_checkpoint,
+                max_wait_secs=max_wait_secs,
+                config=config,
+                init_feed_dict=init_feed_dict,
+                init_fn=init_fn,
+            )
+
+    def wait_for_session(
+        self,
+        master: str,
+        config: tf.compat.v1.ConfigProto | None = None,
+        max_wait_secs: float = float("Inf"),
+    ) -> _Session:
+        """Returns a new session once another process has made the model ready, as TensorFlow's."""
+        with waits_reported(master, config):
+            return super().wait_for_session(master, config, max_wait_secs)
 
     def _warm_start(
         self,

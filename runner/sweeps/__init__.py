@@ -17,7 +17,7 @@ A sweep in the order of its life:
   execution        launches attempts, and retries failures
   job              one attempt, in whatever process the launcher has chosen; its `Trial` is the
                    sweep as the run in that process sees it
-  objectives       rank trials: objectives and constraints
+  objectives       rank trials
   bands            learning curves of trials that repeat each other
   results          tables, files and tags at the end
   figures          drawn by Matplotlib and Optuna

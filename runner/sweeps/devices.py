@@ -20,7 +20,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.sweeps.launchers import JOBLIB, RAY, SLURM, SUBMITIT
 
@@ -69,29 +68,20 @@ class TrialDevices:
     launcher: Mapping[str, Any] = field(default_factory=dict)
 
 
-def trial_devices(
-    configs: Sequence[RunConfig], launcher: Any, environ: Mapping[str, str]
-) -> TrialDevices:
+def trial_devices(count: int | None, launcher: Any, environ: Mapping[str, str]) -> TrialDevices:
     """Divides this machine's GPUs among trials, or has the launcher give each as many.
 
     Args:
-      configs: of the trials.
+      count: `sweep.devices_per_trial`.
       launcher: `hydra.launcher`.
       environ: of the trials' processes.
 
     Raises:
-      ConfigError: the trials cannot have devices of their own with this launcher, in a local
-        cluster, or on this machine.
+      ConfigError: the trials cannot have devices of their own with this launcher or on this
+        machine.
     """
-    count = configs[0].sweep.devices_per_trial
     if count is None:
         return TrialDevices()
-    if any(config.cluster.local for config in configs):
-        raise _refused(
-            count,
-            "cluster is local: the tasks of a trial would share its devices",
-            "train each trial in one process, without cluster=local",
-        )
     target = launcher["_target_"]
     if target == SLURM:
         line = f"devices: {count} for each trial, from Slurm"

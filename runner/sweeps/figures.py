@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -21,6 +18,7 @@ from runner.sweeps.bands import Band
 from runner.sweeps.objectives import Objective
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
+from runner.training.figures import COLOURS, Plot
 
 if TYPE_CHECKING:
     import optuna
@@ -29,40 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Value = bool | int | float | str
-# Plots in a figure of Pyplot's, which is then the current one.
-Plot = Callable[[], object]
-
-# Okabe and Ito's colours, which colour-blind readers distinguish; yellow is too pale for a line.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vPX"
-MOST = len(_COLOURS)
+MOST = len(COLOURS)
 """The number of bands that readers can still distinguish."""
-
-
-def draw(plots: Mapping[str, Plot], folder: Path) -> list[Path]:
-    """Draws figures, by name, and returns their files.
-
-    A figure that cannot be drawn is left out, with a warning: the trials are worth more.
-    """
-    matplotlib.use("Agg")
-    files = []
-    for name, plot in plots.items():
-        path = folder / f"{name}.png"
-        # Optuna's figures have the size of Pyplot's, and change its style.
-        style = matplotlib.rc_context({"figure.figsize": (10, 6)})
-        with warnings.catch_warnings(), style:
-            warnings.simplefilter("ignore")  # The plots' own, about few trials.
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                plot()
-                pyplot.gcf().savefig(path, bbox_inches="tight", dpi=120)
-            except Exception as error:  # noqa: BLE001 - of whatever library draws
-                logger.warning("The figure %s is left out: %s", name, error)
-                continue
-            finally:
-                pyplot.close("all")
-        files.append(path)
-    return files
 
 
 def band_plots(
@@ -78,7 +45,7 @@ def band_plots(
 def plot_bands(bands: Sequence[Band], objective: Objective, settings: SweepConfig) -> Axes:
     """Plots at most `MOST` bands in a new figure of Pyplot's."""
     figure, axes = pyplot.subplots(figsize=(8.0, 4.8), layout="constrained")
-    for band, colour, marker in zip(bands, _COLOURS, _MARKERS, strict=False):
+    for band, colour, marker in zip(bands, COLOURS, _MARKERS, strict=False):
         label = band.label or "all trials"
         axes.plot(band.steps, band.mean, color=colour, marker=marker, markersize=4, label=label)
         if len(band.curves) > 1:

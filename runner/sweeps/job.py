@@ -18,7 +18,9 @@ from typing import Any
 
 from hydra.types import RunMode
 
+from runner.config.masked_output import masked
 from runner.config.spelling import plain_node
+from runner.config.training_schema import metric_of
 from runner.errors import (
     InterruptedRunError,
     Problem,
@@ -262,7 +264,7 @@ def _run(
         objective=objective,
         metrics=_best_metrics(trial.run_dir),
         curve=_curve(attempt, trial),
-        message=message,
+        message=masked(message),
         exit_code=exit_code,
     )
     return attempt, signalled
@@ -270,7 +272,7 @@ def _run(
 
 def _curve(attempt: Attempt, trial: Trial) -> list[tuple[int, float]]:
     """Returns the evaluations of the objective, including those before the run was resumed."""
-    name = attempt.metric.removeprefix("validation/")
+    name = metric_of(attempt.metric)
     return sorted((step, metrics[name]) for step, metrics in trial.curve.items() if name in metrics)
 
 

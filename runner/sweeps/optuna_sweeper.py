@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from hydra.core.override_parser.types import Override
 
 from runner.config.choices import Resume
@@ -19,14 +17,12 @@ from runner.config.spelling import plain_node
 from runner.errors import ConfigError, Problem, SweepError, require_all
 from runner.sweeps.execution import Execution
 from runner.sweeps.objectives import (
-    Constraint,
     Objective,
-    constraints,
     fail_if_nan,
     objectives_of,
     ranked_trials,
 )
-from runner.sweeps.points import ComposedPoint, Point, compose_points
+from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.search import Search, try_search
 from runner.sweeps.search_space import SearchSpace, search_space
 from runner.sweeps.study import (
@@ -39,6 +35,7 @@ from runner.sweeps.study import (
 )
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
+from runner.system.locks import locked
 
 
 def _is_count(value: Any) -> bool:
@@ -55,10 +52,6 @@ _SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "n_jobs": (_is_count, "a whole number above 0"),
     "sampler": (_has_target, "a mapping with a `_target_`"),
     "pruner": (_has_target, "a mapping with a `_target_`"),
-    "custom_search_space": (
-        lambda value: value is None or _has_target(value),
-        "a mapping with a `_target_`, or null",
-    ),
     "storage": (
         lambda value: value is None or isinstance(value, str) or _has_target(value),
         "a database's URL, a mapping with a `_target_`, or null",
@@ -77,10 +70,7 @@ class OptunaSweeper(RunnerSweeper):
       sampler: a `_target_` of optuna.samplers.
       pruner: a `_target_` of optuna.pruners.
       objectives: metric -> goal; by default `train.objective` and `train.goal`.
-      constraints: name -> bounds of the metric of that name, `{max: 0.5}`, or `{_target_: ...}` of
-        a function (metrics) -> number that is at most 0 where it is met.
       params: key -> range or choices, in the grammar of the command line, which wins over it.
-      custom_search_space: the `_target_` of a function (optuna.Trial) -> further overrides or None.
     """
 
     several_processes = True
@@ -94,7 +84,6 @@ class OptunaSweeper(RunnerSweeper):
         self._settings: Mapping[str, Any] = {k: plain_node(v) for k, v in sweeper.items()}
         self._space: SearchSpace
         self._objectives: list[Objective] = []
-        self._constraints: dict[str, Constraint] = {}
         self.study: SearchStudy | None
         self._complete = False
 
@@ -108,9 +97,8 @@ class OptunaSweeper(RunnerSweeper):
         if problems:
             raise ConfigError(*problems)
         params = self.parsed_params(self._settings.get("params"), overrides)
-        custom = self._settings.get("custom_search_space")
-        self._space = search_space([*params, *overrides], custom)
-        if not self._space.dimensions and custom is None:
+        self._space = search_space([*params, *overrides])
+        if not self._space.dimensions:
             raise ConfigError.of(
                 "there is nothing to search",
                 "no override holds several values",
@@ -131,19 +119,15 @@ class OptunaSweeper(RunnerSweeper):
             lambda: objectives_of(settings, default, metrics),
             lambda: build_sampler(settings),
             lambda: build_target(PRUNER, settings["pruner"]),
-            lambda: constraints(settings, metrics),
             lambda: settings.get("storage") and open_storage(Path(), settings["storage"]),
         )
         self._objectives = objectives_of(settings, default, metrics)
-        self._constraints = constraints(settings, metrics)
-        drawn = try_search(settings, self._space, self._objectives)
-        if self._space.custom is not None:
-            self.check_trials(compose_points(drawn, self.compose))
+        try_search(settings, self._space, self._objectives)
         return self._objectives
 
     def identity(self) -> str:
         """Returns the space and the study, in which trials are numbered."""
-        keys = ("params", "custom_search_space", "study_name", "objectives", "constraints")
+        keys = ("params", "study_name", "objectives")
         settings = {key: self._settings.get(key) for key in keys}
         if self._settings.get("storage") is not None:
             settings["storage"] = self._settings["storage"]
@@ -154,7 +138,7 @@ class OptunaSweeper(RunnerSweeper):
     ) -> list[Attempt]:
         """Searches, and returns the last attempts of all processes at this sweep.
 
-        An error that occurs only now, for example in a constraint, ends the search. It is raised
+        An error that occurs only now, for example in the sampler, ends the search. It is raised
         once the results have been reported.
 
         Raises:
@@ -167,7 +151,6 @@ class OptunaSweeper(RunnerSweeper):
             self._study_name(composed[0].config, directory),
             self._settings,
             self._objectives,
-            self._constraints,
         )
         before = len(study.finished())
         if before > wanted:
@@ -187,17 +170,14 @@ class OptunaSweeper(RunnerSweeper):
         for file in directory.attempts():
             attempt = fail_if_nan(file.read(), self._objectives)
             last[attempt.trial] = attempt
-        infeasible = study.infeasible()
-        return [
-            replace(attempt, infeasible=number in infeasible) for number, attempt in last.items()
-        ]
+        return list(last.values())
 
     def _study_name(self, config: RunConfig, directory: SweepDirectory) -> str:
         """Returns the name of the study, the same whenever this sweep is resumed."""
         name: str | None = self._settings.get("study_name")
         if name:
             return name
-        with FileLock(directory.path / "study.lock"):
+        with locked(directory.path / "study.lock", "the study"):
             record = directory.read() or {}
             if "study" not in record:
                 # Elsewhere, a study of the same sweep may exist.
@@ -215,10 +195,7 @@ class OptunaSweeper(RunnerSweeper):
         return [] if ended else super().failures(trials)
 
     def best(self, trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[Attempt]:
-        """Returns the study's best, all of them where there are several objectives.
-
-        None of them violates a constraint.
-        """
+        """Returns the study's best, all of them where there are several objectives."""
         numbers = {trial.number for trial in self.study.best_trials} if self.study else set()
         best = [trial for trial in ranked_trials(trials, objectives) if trial.trial in numbers]
         return best if len(objectives) > 1 else best[:1]

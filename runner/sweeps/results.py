@@ -35,7 +35,7 @@ def rows(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> list[lis
             str(trial.trial),
             *(short_value(trial.values.get(key, "")) for key in swept),
             *(short_number(objective.of(trial)) for objective in objectives),
-            trial.status.value + (", infeasible" if trial.infeasible else ""),
+            trial.status.value,
             "" if trial.run_dir is None else "/".join(trial.run_dir.split("/")[-2:]),
         ]
         for trial in ranked_trials(trials, objectives)
@@ -192,8 +192,9 @@ class Results:
     def _draw(self, tracker: Tracker, folder: Path) -> None:
         # Importing Matplotlib takes time that a sweep without figures need not wait for.
         from runner.sweeps import figures
+        from runner.training.figures import Plot, draw
 
-        plots: dict[str, figures.Plot] = {}
+        plots: dict[str, Plot] = {}
         try:
             study = self.study or figures.study_of(self.trials, self.objectives)
         except ImportError as error:
@@ -201,5 +202,5 @@ class Results:
         else:
             plots = figures.study_plots(study, self.objectives)
         plots |= figures.band_plots(self._bands, self.objectives[0], self.settings)
-        for file in figures.draw(plots, folder):
+        for file in draw(plots, folder):
             tracker.log_artifact(file, "figures")

@@ -26,7 +26,7 @@ from runner.sweeps.points import Point, check_targets, compose_points
 from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import DECIDED, OWNER, SearchStudy, open_study
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
-from runner.system.locks import is_held, this_process
+from runner.system.locks import is_held, locked, this_process
 
 
 class Search:
@@ -54,12 +54,12 @@ class Search:
         which every trial fails ends too: the next one replaces them.
 
         Raises:
-          ConfigError: the custom space or a constraint fails.
+          ConfigError: a drawn trial does not compose.
           SweepError: the launcher or the sampler fails.
         """
         with self._alive():
             while not self._directory.stopped():
-                with FileLock(self._directory.path / "ask.lock"):
+                with locked(self._directory.path / "ask.lock", "the next trial"):
                     if self._replaced is None:
                         self._begin()
                     living = self._living()
@@ -97,7 +97,7 @@ class Search:
         try:
             for _ in range(count):
                 drawn.append(self._study.draw(self._space, self._name))
-                points.append(self._space.drawn(drawn[-1]))
+                points.append(self._space.point(drawn[-1].params))
             if points:
                 check_targets(compose_points(points, compose))
         except BaseException:
@@ -173,20 +173,18 @@ class Search:
 
 def try_search(
     settings: Mapping[str, Any], space: SearchSpace, objectives: Sequence[Objective]
-) -> list[Point]:
-    """Draws two trials in a study in memory, the second with one known, and returns them.
+) -> None:
+    """Draws two trials in a study in memory, the second with one known.
 
     Raises:
-      ConfigError: the sampler cannot draw from the space, or not for as many objectives; or the
-        custom function fails.
+      ConfigError: the sampler cannot draw from the space, or not for as many objectives.
     """
-    study = open_study(InMemoryStorage(), "tried", settings, objectives, {})
-    points: list[Point] = []
-    while len(points) < 2 and not study.exhausted():
+    study = open_study(InMemoryStorage(), "tried", settings, objectives)
+    for _ in range(2):
+        if study.exhausted():
+            return
         try:
             trial = study.draw(space, "")
         except SweepError as error:
             raise ConfigError(*error.problems) from error
-        points.append(space.drawn(trial))
         study.tell(trial, [0.5] * len(objectives))
-    return points

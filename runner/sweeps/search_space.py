@@ -1,12 +1,11 @@
-"""The search space: distributions of overrides, or a function of the user's that draws them."""
+"""The search space: distributions of the values of overrides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import optuna
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Sweep
 from optuna.distributions import (
     BaseDistribution,
@@ -15,13 +14,9 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from runner.config.composition import with_plus_plus
 from runner.config.spelling import spelled
 from runner.errors import ConfigError, Problem
-from runner.sweeps.objectives import user_function
 from runner.sweeps.points import Point, name_of
-
-CustomSpace = Callable[[optuna.Trial], Mapping[str, Any] | None]
 
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
@@ -48,35 +43,21 @@ class SearchSpace:
     Attributes:
       fixed: overrides of every trial.
       dimensions: the keys that are searched.
-      custom: returns further overrides, and may itself draw values; None for no such function.
     """
 
     fixed: tuple[str, ...]
     dimensions: tuple[Dimension, ...]
-    custom: CustomSpace | None = None
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """Returns name -> distribution."""
         return {dimension.name: dimension.distribution for dimension in self.dimensions}
 
-    def drawn(self, trial: optuna.Trial) -> Point:
-        """Returns the point of a trial, of which `distributions` have been drawn.
-
-        Raises:
-          ConfigError: the custom function fails.
-        """
-        more = self.custom(trial) if self.custom is not None else None
-        return self.point(trial.params, more)
-
-    def point(self, values: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Point:
-        """Returns the trial with some values of the dimensions, and of further keys."""
+    def point(self, values: Mapping[str, Any]) -> Point:
+        """Returns the point with these values of the dimensions."""
         chosen = {dimension.name: values[dimension.name] for dimension in self.dimensions}
-        others = {**{k: v for k, v in values.items() if k not in chosen}, **(more or {})}
         overrides = [f"{dimension.key}={chosen[dimension.name]}" for dimension in self.dimensions]
-        # As on the command line: Hydra knows no key of a scaffold.
-        overrides += [with_plus_plus(f"{key}={spelled(value)}") for key, value in others.items()]
-        named = {name: as_shown(value) for name, value in {**chosen, **others}.items()}
-        return Point((*self.fixed, *overrides), {k.lstrip("+~"): v for k, v in named.items()})
+        named = {name: as_shown(value) for name, value in chosen.items()}
+        return Point((*self.fixed, *overrides), named)
 
     def samples(self) -> list[Point]:
         """Returns points among which every choice and every end of a range occurs."""
@@ -99,17 +80,15 @@ def as_shown(value: object) -> str:
     return value if isinstance(value, str) else spelled(value)
 
 
-def search_space(
-    overrides: Sequence[Override], custom: Mapping[str, Any] | None = None
-) -> SearchSpace:
-    """Returns the space of all overrides and of `hydra.sweeper.custom_search_space`.
+def search_space(overrides: Sequence[Override]) -> SearchSpace:
+    """Returns the space of all overrides.
 
     `a,b`, `choice(a,b)` and `glob(*)` are choices. `range(1,5)` holds 1 to 4, a float's step
     likewise. `interval(1,5)` is every number between, `int(interval(1,5))` every whole number from
     1 to 5. `tag(log, ...)` searches the logarithm.
 
     Raises:
-      ConfigError: with every range that cannot be searched, or the custom function's mistakes.
+      ConfigError: with every range that cannot be searched.
     """
     fixed: list[str] = []
     dimensions: list[Dimension] = []
@@ -132,7 +111,7 @@ def search_space(
         dimensions.append(Dimension(override.get_key_element(), name_of(override), distribution))
     if problems:
         raise ConfigError(*problems)
-    return SearchSpace(tuple(fixed), tuple(dimensions), _custom(custom))
+    return SearchSpace(tuple(fixed), tuple(dimensions))
 
 
 def _distribution(override: Override) -> Distribution:
@@ -167,14 +146,3 @@ def _of_range(values: Sequence[float], log: bool) -> Distribution:
     if log:
         raise ValueError("a logarithm and steps of a range exclude each other; take an interval")
     return FloatDistribution(low, high, step=step and round(step, 12))
-
-
-def _custom(node: Mapping[str, Any] | None) -> CustomSpace | None:
-    key = "hydra.sweeper.custom_search_space"
-    return None if node is None else user_function(key, node, _overrides)
-
-
-def _overrides(more: Any) -> Mapping[str, Any] | None:
-    if more is None or isinstance(more, Mapping):
-        return more
-    raise TypeError(f"it returns {more!r}, and not further overrides, a mapping key -> value")

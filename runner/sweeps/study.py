@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import FileLock
 from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler, GridSampler, QMCSampler
 from optuna.storages import RDBStorage
@@ -26,10 +25,12 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from runner.config.instantiation import build_target, locate_target
+from runner.config.training_schema import metric_of
 from runner.errors import ConfigError, SweepError
-from runner.sweeps.objectives import Constraint, Objective, fail_if_nan, violation
+from runner.sweeps.objectives import Objective, fail_if_nan
 from runner.sweeps.search_space import SearchSpace, as_shown
 from runner.sweeps.sweep_directory import Attempt
+from runner.system.locks import locked
 from runner.system.status import Status
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ def open_storage(directory: Path, storage: Any) -> Any:
     """
     if storage is None:
         # Two processes that create the tables at once disturb each other.
-        with FileLock(directory / "study.lock"):
+        with locked(directory / "study.lock", "the study"):
             # Only its owner may read it: it holds the values drawn, secrets included.
             (directory / _DATABASE).touch(mode=0o600)
             return _database(f"sqlite:///{directory / _DATABASE}")
@@ -135,12 +136,11 @@ class SearchStudy(optuna.Study):
         storage: Any,
         settings: Mapping[str, Any],
         objectives: Sequence[Objective],
-        constraints: Mapping[str, Constraint],
     ) -> None:
         sampler, pruner = build_sampler(settings), build_target(PRUNER, settings["pruner"])
         super().__init__(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
         self.objectives = objectives
-        self._settings, self._constraints, self._database = settings, constraints, storage
+        self._settings, self._database = settings, storage
         self._sampler_setting = json.dumps(settings["sampler"], sort_keys=True, default=str)
 
     def stop(self) -> None:
@@ -216,8 +216,6 @@ class SearchStudy(optuna.Study):
         trial = self._trial(attempt.trial)
         for name, value in attempt.metrics.items():
             trial.set_user_attr(name, value)
-        for name, constraint in self._constraints.items():
-            trial.set_constraint(name, violation(constraint, attempt.metrics))
         values = [objective.of(attempt) for objective in self.objectives]
         finished = attempt.status is Status.FINISHED
         self.tell(
@@ -233,14 +231,6 @@ class SearchStudy(optuna.Study):
         stored = self.get_trials(deepcopy=False, states=tuple(_STATUSES))
         return [attempt_of(trial, self.objectives) for trial in stored]
 
-    def infeasible(self) -> set[int]:
-        """Returns the numbers of the trials that violate a constraint."""
-        return {
-            trial.number
-            for trial in self.finished()
-            if max(trial.constraints.values(), default=0) > 0
-        }
-
     def _trial(self, number: int) -> optuna.Trial:
         return optuna.Trial(self, _trial_id(self._database, self.study_name, number))
 
@@ -250,7 +240,6 @@ def open_study(
     name: str,
     settings: Mapping[str, Any],
     objectives: Sequence[Objective],
-    constraints: Mapping[str, Constraint],
 ) -> SearchStudy:
     """Opens the study of this name, and creates it if necessary.
 
@@ -259,7 +248,7 @@ def open_study(
     """
     goals = [StudyDirection[objective.goal.value.upper()] for objective in objectives]
     optuna.create_study(storage=storage, study_name=name, directions=goals, load_if_exists=True)
-    study = SearchStudy(name, storage, settings, objectives, constraints)
+    study = SearchStudy(name, storage, settings, objectives)
     study.check_objectives()
     if _OBJECTIVES not in study.user_attrs:
         study.set_user_attr(_OBJECTIVES, [objective.name for objective in objectives])
@@ -275,12 +264,12 @@ def _trial_id(storage: Any, study: str, number: int) -> int:
 
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
     """Builds the attempt at a trial that has ended in another folder from what the study stores."""
-    names = [objective.name.removeprefix("validation/") for objective in objectives]
+    names = [metric_of(objective.name) for objective in objectives]
     metrics = dict(zip(names, trial.values or (), strict=False))
     status = _STATUSES[trial.state]
     return Attempt(
         trial.number,
-        values={key.lstrip("+~"): as_shown(value) for key, value in trial.params.items()},
+        values={key: as_shown(value) for key, value in trial.params.items()},
         metric=objectives[0].name,
         status=status,
         objective=metrics.get(names[0]),
@@ -303,7 +292,7 @@ class Reporter:
 
     def __init__(self, directory: Path, settings: Mapping[str, Any], attempt: Attempt) -> None:
         self._directory, self._settings, self._attempt = directory, settings, attempt
-        self._metric = attempt.metric.removeprefix("validation/")
+        self._metric = metric_of(attempt.metric)
         self._trial: optuna.Trial | None = None
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> bool:

@@ -13,7 +13,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from runner.system.atomic_files import (
     resolve_moved,
     write_json,
 )
-from runner.system.locks import is_held, this_process
+from runner.system.locks import is_held, locked, this_process
+from runner.system.run_format import FORMAT, require_format
 from runner.system.status import Status
 
 FAILURES = (Status.FAILED, Status.KILLED)
@@ -58,7 +59,6 @@ class Attempt:
       exit_code: the exit code that its error alone would have had.
       run_dir: the run directory; None before there is one.
       over: recorded as killed; never relaunched.
-      infeasible: whether it violates a constraint of its search.
       study: the name of the study that decides whether it is pruned; None for no pruning.
       device_sets: the sets of devices one of which its process takes; empty where it takes none.
       devices: the set that its process has taken, as CUDA_VISIBLE_DEVICES names it.
@@ -82,7 +82,6 @@ class Attempt:
     exit_code: int = 1
     run_dir: str | None = None
     over: bool = False
-    infeasible: bool = False
     study: str | None = None
     device_sets: tuple[str, ...] = ()
     devices: str = ""
@@ -103,14 +102,12 @@ class AttemptFile:
     def read(self) -> Attempt:
         """Returns the attempt."""
         content: dict[str, Any] = json.loads(self.path.read_text())
-        relative = content.get("way_to_run")
-        names = {attribute.name for attribute in fields(Attempt)}
-        content = {key: value for key, value in content.items() if key in names}
-        content["run_dir"] = resolve_moved(content.get("run_dir"), relative, self.path.parent)
+        relative = content.pop("way_to_run")
+        content["run_dir"] = resolve_moved(content["run_dir"], relative, self.path.parent)
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
         content["curve"] = tuple((step, value) for step, value in content["curve"])
-        content["device_sets"] = tuple(content.get("device_sets", ()))
+        content["device_sets"] = tuple(content["device_sets"])
         content["status"] = Status(content["status"])
         return Attempt(**content)
 
@@ -215,7 +212,7 @@ class SweepDirectory:
         """Writes files for attempts and returns their numbers."""
         # Only its owner may read it: the overrides are complete, secrets included.
         (self.path / "trials").mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(self.path / "trials.lock"):
+        with locked(self.path / "trials.lock", "the trials of the sweep"):
             last = max((int(file.path.stem) for file in self.attempts()), default=-1)
             numbers = range(last + 1, last + 1 + len(attempts))
             for number, attempt in zip(numbers, attempts, strict=True):
@@ -245,16 +242,21 @@ class SweepDirectory:
         return self._state.read_text() if self._state.exists() else _NEVER
 
     def read(self) -> dict[str, Any] | None:
-        """Returns the sweep's record; None if there is no sweep."""
+        """Returns the sweep's record; None if there is no sweep.
+
+        Raises:
+          RunDirectoryError: when it is of another format.
+        """
         file = self.path / _RECORD
         if not file.is_file():
             return None
         content: dict[str, Any] = json.loads(file.read_text())
+        require_format(content, file)
         return content
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Writes the sweep's record atomically."""
-        write_json(self.path / _RECORD, record)
+        write_json(self.path / _RECORD, {"format": FORMAT, **record})
 
 
 @contextmanager
@@ -290,10 +292,11 @@ def open_sweep(
 
     Raises:
       RunInUseError: another process works at it.
-      RunDirectoryError: when `must` finds no such sweep, or `container` cannot be made.
+      RunDirectoryError: when `must` finds no such sweep, a sweep in `container` is of another
+        format, or `container` cannot be made.
     """
     make_container(container, "hydra.sweep.dir")
-    with FileLock(container / ".lock"):
+    with locked(container / ".lock", "the folder of sweeps"):
         for path in numbered_folders(container) if resume != "never" else ():
             directory = SweepDirectory(path)
             record = directory.read()

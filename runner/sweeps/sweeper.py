@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.core.utils import env_override
@@ -20,6 +19,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config.choices import Mode
+from runner.config.masked_output import hide
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
 from runner.console import Screen
@@ -42,6 +42,7 @@ from runner.sweeps.points import (
     check_targets,
     compose_points,
     params_as_typed,
+    parsed,
 )
 from runner.sweeps.results import Results, masked_trials
 from runner.sweeps.sweep_directory import (
@@ -52,6 +53,7 @@ from runner.sweeps.sweep_directory import (
     sweep_fingerprint,
     temporary_sweep,
 )
+from runner.system.locks import acquire_saying
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import start_delivery
@@ -100,7 +102,7 @@ class RunnerSweeper(Sweeper):
           SweepError: trials failed.
           InterruptedRunError: after a signal.
         """
-        overrides = self._parsed(arguments)
+        overrides = parsed(arguments, self.hydra_context.config_loader)
         with Interruption().handled():
             try:
                 return self._sweep(overrides)
@@ -138,20 +140,18 @@ class RunnerSweeper(Sweeper):
 
     def parsed_params(self, params: Any, overrides: Sequence[Override]) -> list[Override]:
         """Returns `hydra.sweeper.params` as overrides; the command line's win over them."""
-        return self._parsed(params_as_typed(params, overrides))
+        typed = params_as_typed(params, overrides)
+        return parsed(typed, self.hydra_context.config_loader)
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Composes the configuration of one trial."""
         loader = self.hydra_context.config_loader
         return loader.load_sweep_config(self.config, list(overrides))
 
-    def _parsed(self, overrides: list[str]) -> list[Override]:
-        loader = self.hydra_context.config_loader
-        return OverridesParser.create(config_loader=loader).parse_overrides(overrides)
-
     def _sweep(self, overrides: Sequence[Override]) -> list[Attempt]:
         points = self.points(overrides)
         composed = compose_points(points, self.compose)
+        hide(_mask(composed))
         config = composed[0].config
         objectives = self.objectives(config)
         _check_swept({name for point in points for name in point.values})
@@ -184,9 +184,8 @@ class RunnerSweeper(Sweeper):
         """Prints how the trials get devices, and adapts the launcher's settings to it."""
         hydra = self.config.hydra
         with env_override(hydra.job.env_set):
-            devices = trial_devices(
-                [trial.config for trial in composed], hydra.launcher, os.environ
-            )
+            count = composed[0].config.sweep.devices_per_trial
+            devices = trial_devices(count, hydra.launcher, os.environ)
         self._device_sets = devices.sets
         with open_dict(hydra.launcher):
             for key, value in devices.launcher.items():
@@ -238,7 +237,7 @@ class RunnerSweeper(Sweeper):
         if directory.joined:
             # The process that opened the parent run may end before this one.
             self._run(composed, directory, interruption)
-            directory.lock.acquire()
+            acquire_saying(directory.lock, "the process that opened the sweep")
         parent = ParentRun(directory, composed[0].config, _mask(composed))
         parent.open({trial.config.name for trial in composed}, overrides)
         status, tags = Status.FAILED, {}

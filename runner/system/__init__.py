@@ -4,6 +4,7 @@
 - `lifeline`: ends a process when its parent has gone, and keeps its output from failing then.
 - `locks`: locks, and the heartbeat of their owner for other hosts.
 - `status`: the statuses of runs, trials and attempts.
+- `run_format`: the number of the format of their files.
 - `atomic_files`: atomic writes, and paths that survive a move.
 - `imports`: fast and silent imports of large libraries.
 - `user_code`: errors of an experiment's own code, with only its own frames.

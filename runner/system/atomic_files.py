@@ -129,7 +129,7 @@ def resolve_moved(path: str | None, relative: str | None, folder: Path) -> str |
 
     Args:
       path: the recorded path.
-      relative: the recorded path relative to `folder`; None in records of earlier versions.
+      relative: the recorded path relative to `folder`; None where `path` is.
       folder: the folder of the record.
     """
     if relative is None:

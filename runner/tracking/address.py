@@ -7,11 +7,12 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from runner.config.masking import without_passwords
 from runner.config.spelling import called
 from runner.errors import TrackingUriError
+from runner.internals.mlflow import unquotes_databases
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 
@@ -111,8 +112,16 @@ def resolve(uri: str, directory: Path) -> Address:
             "an SQLite URI names a file, after three slashes, or four before an absolute path",
             f"tracking.uri={DEFAULT_URI}",
         )
-    database = Path(os.path.abspath(directory / name))
-    return Address(f"sqlite:///{database}{question}{options}", "sqlite", database)
+    quotes = unquotes_databases()
+    database = Path(os.path.abspath(directory / (unquote(name) if quotes else name)))
+    path = str(database)
+    if quotes:
+        path = path.replace("%", "%25").replace("?", "%3F")
+    elif "?" in path:
+        raise _refused(
+            uri, f"{path} has a ?, which begins the options of a URI", "name another folder"
+        )
+    return Address(f"sqlite:///{path}{question}{options}", "sqlite", database)
 
 
 def _refused(uri: str, cause: str, remedy: str) -> TrackingUriError:

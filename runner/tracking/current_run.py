@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -79,6 +79,44 @@ class CurrentRun:
     def log_figure(self, figure: Any, file: str, step: int | None = None) -> None:
         """Records a `matplotlib.figure.Figure`, as a file such as `curves.png`."""
         self._log_file(file, step, figure.savefig)
+
+    def log_confusion_matrix(
+        self,
+        labels: Any,
+        predictions: Any,
+        file: str = "confusion_matrix.png",
+        step: int | None = None,
+        *,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        """Records how often each class was predicted as each, as an image.
+
+        Args:
+          labels: the class of each example.
+          predictions: the predicted class of each example, or scores, [examples, classes].
+          file: its name.
+          step: the global step.
+          classes: the names of classes 0, 1, ...; by default their numbers.
+        """
+        # Importing them takes a part of a second.
+        from matplotlib.figure import Figure
+        from sklearn.metrics import ConfusionMatrixDisplay
+
+        truth, predicted = np.asarray(labels).ravel(), np.asarray(predictions)
+        predicted = predicted.argmax(axis=-1) if predicted.ndim > 1 else predicted
+        count = len(classes) if classes else int(max(truth.max(), predicted.max())) + 1
+        side = max(4.0, 0.5 * count)
+        figure = Figure(figsize=(side + 1, side), layout="constrained")
+        ConfusionMatrixDisplay.from_predictions(
+            truth,
+            predicted,
+            labels=range(count),
+            display_labels=classes,
+            cmap="Blues",
+            ax=figure.add_subplot(),
+            xticks_rotation="vertical" if classes else "horizontal",
+        )
+        self.log_figure(figure, file, step)
 
     def log_image(self, image: Any, file: str, step: int | None = None) -> None:
         """Records an image as a PNG file.

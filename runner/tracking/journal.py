@@ -96,7 +96,7 @@ class End:
       status: the final status.
       lost: how many records could not be written to the journal.
       time: when it ended, in milliseconds since the epoch; None for records added to a run that
-        had ended before, and in journals written by earlier versions.
+        had ended before.
     """
 
     status: Status

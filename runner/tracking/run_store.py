@@ -16,6 +16,7 @@ from filelock import Timeout
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
+from runner.internals.mlflow import records_load_of_any_store
 from runner.system.status import Status
 from runner.tracking.address import Address, resolve
 from runner.tracking.backends import backend_of, configured_uris, mlflow_uri
@@ -237,7 +238,7 @@ class RunStore:
             replace(
                 opening,
                 stores=self._uris,
-                system_metrics=self.config.system_metrics,
+                system_metrics=self._records_load(),
                 patience_seconds=self.config.patience_seconds,
                 ended=ended.value if ended else None,
             )
@@ -246,6 +247,10 @@ class RunStore:
         if follower is not None:
             follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
         return Tracker(self, files, follower, adds=ended is not None)
+
+    def _records_load(self) -> bool:
+        wanted = self.config.system_metrics
+        return records_load_of_any_store() if wanted is None else wanted
 
     def recorded(self, directory: Path) -> bool:
         """Returns whether the run of a run directory is recorded, and can be recorded further."""

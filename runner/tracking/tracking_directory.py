@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from runner.system.atomic_files import relative_path, resolve_moved, write_json
 from runner.system.locks import is_held
+from runner.system.run_format import FORMAT, require_format
 
 # A process that checks whether the writer is alive holds its lock for an instant.
 _CLAIM_SECONDS = 10.0
@@ -32,8 +33,7 @@ class Opening:
       system_metrics: whether the load of the machine is recorded in MLflow too.
       patience_seconds: how long delivery is retried without success once the run has ended.
       ended: the final status of a run that is only added to.
-      start_time: when it was first opened, in milliseconds since the epoch; None in files written
-        by earlier versions.
+      start_time: when it was first opened, in milliseconds since the epoch.
     """
 
     uid: str
@@ -116,11 +116,18 @@ class TrackingDirectory:
         return FileLock(self.store(uri) / "lock", thread_local=False)
 
     def opening(self) -> Opening | None:
-        """Returns the run's opening, or None when nothing was ever recorded here."""
-        content = _read(self.path / "opening.json")
+        """Returns the run's opening, or None when nothing was ever recorded here.
+
+        Raises:
+          RunDirectoryError: when it is of another format.
+        """
+        file = self.path / "opening.json"
+        content = _read(file)
         if content is None:
             return None
-        relative = content.pop("way_to_parent", None)
+        require_format(content, file)
+        del content["format"]
+        relative = content.pop("way_to_parent")
         parent = resolve_moved(content["parent"], relative, self.run_directory)
         return Opening(**{**content, "parent": parent, "stores": tuple(content["stores"])})
 
@@ -128,7 +135,8 @@ class TrackingDirectory:
         """Replaces the opening; only the user may read it, because URIs hold passwords."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         relative = relative_path(opening.parent, self.run_directory)
-        write_json(self.path / "opening.json", asdict(opening) | {"way_to_parent": relative})
+        content = {"format": FORMAT, **asdict(opening), "way_to_parent": relative}
+        write_json(self.path / "opening.json", content)
 
     def position(self, uri: str) -> Position:
         """Returns how far the journal has been delivered to a store."""

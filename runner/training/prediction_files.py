@@ -1,8 +1,8 @@
-"""Files of predictions: arrays, lines of JSON, or records of `tf.train.Example`."""
+"""Files of predictions: arrays, or a table."""
 
 from __future__ import annotations
 
-import json
+import csv
 import shutil
 import zipfile
 from abc import ABC, abstractmethod
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import ConfigError
@@ -78,7 +77,7 @@ class _Arrays(Writer):
                 raise ConfigError.of(
                     f"predict: {name} cannot be one array",
                     "its examples differ in shape, or are strings",
-                    "write lines: predict.to=FILE.jsonl",
+                    "write strings as a table, predict.to=FILE.csv; pad examples to one shape",
                 )
             rows.write(np.ascontiguousarray(array).tobytes())
 
@@ -96,50 +95,46 @@ class _Arrays(Writer):
                     shutil.copyfileobj(rows, entry)
 
 
-class _Lines(Writer):
-    """A line for each example: output -> nested lists; strings are taken for UTF-8."""
+class _Table(Writer):
+    """A line for each example, with a column for each value of an output."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._file = path.open("w", encoding="utf-8")
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._lines = csv.writer(self._file)
+        self._columns: list[str] = []
 
     def _write(self, batch: Batch) -> None:
+        columns = [column for name, array in batch.items() for column in _columns(name, array)]
+        if not self._columns:
+            self._columns = columns
+            self._lines.writerow(columns)
+        if columns != self._columns:
+            raise ConfigError.of(
+                "predict: the outputs are no table",
+                "their examples differ in shape",
+                "give the outputs one shape, for example by padding",
+            )
         for row in zip(*batch.values(), strict=True):
-            values = {name: _plain(value) for name, value in zip(batch, row, strict=True)}
-            self._file.write(f"{json.dumps(values, ensure_ascii=False)}\n")
+            self._lines.writerow(
+                value.decode(errors="replace") if isinstance(value, bytes) else value
+                for output in row
+                for value in np.ravel(output)
+            )
 
     def close(self) -> None:
         self._file.close()
 
 
-class _Records(Writer):
-    """A `tf.train.Example` for each example: output -> its flat values."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._writer = tf.io.TFRecordWriter(str(path))
-
-    def _write(self, batch: Batch) -> None:
-        for row in zip(*batch.values(), strict=True):
-            example = tf.train.Example()
-            for name, value in zip(batch, row, strict=True):
-                flat, feature = np.ravel(value), example.features.feature[name]
-                if flat.dtype.kind == "f":
-                    feature.float_list.value.extend(flat)
-                elif flat.dtype.kind in "biu":
-                    feature.int64_list.value.extend(flat.astype(np.int64))
-                else:
-                    feature.bytes_list.value.extend(flat)
-            self._writer.write(example.SerializeToString())
-
-    def close(self) -> None:
-        self._writer.close()
+def _columns(name: str, array: NDArray[Any]) -> list[str]:
+    """Returns the name of an output, followed by the indices of each value where it has several."""
+    indices = np.ndindex(*array.shape[1:])
+    return ["_".join([name, *map(str, index)]) for index in indices]
 
 
 _WRITERS: Mapping[str, Callable[[Path], Writer]] = {
     ".npz": _Arrays,
-    ".jsonl": _Lines,
-    ".tfrecord": _Records,
+    ".csv": _Table,
 }
 
 
@@ -158,11 +153,3 @@ def writer_of(path: Path) -> Iterator[Writer]:
             writer.close()
         if not writer.count:
             raise ConfigError.of("predict: there is no example to predict for")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, np.ndarray):
-        return [_plain(item) for item in value] if value.dtype == object else value.tolist()
-    return value.item() if isinstance(value, np.generic) else value

@@ -7,17 +7,21 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from omegaconf import OmegaConf
 
 from runner.checkpoints import contents
+from runner.config.cluster_spec import configured
 from runner.config.keys import flatten
+from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.spelling import on_run, program, resuming
+from runner.config.training_schema import metric_of
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.graph.build import graph_maker
 from runner.restoration.html_report import html
@@ -34,8 +38,9 @@ from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.system.atomic_files import write_text
 from runner.system.status import Status
 from runner.tracking import Tracker
-from runner.tracking.journal import Dataset
+from runner.tracking.journal import Dataset, history
 from runner.tracking.stored_runs import COMMAND_TAG, DESCRIPTION_TAG
+from runner.tracking.tracking_directory import TrackingDirectory
 from runner.training.run import OpenedRun, process_tags
 
 PROOF_TAG = "runner.proof"
@@ -83,6 +88,8 @@ def recorded(run: OpenedRun) -> Iterator[None]:
                 run.experiment.recorder.detach()
                 if tracker is not None:
                     name_tracked_run(directory, run.experiment.store)
+                    if status is Status.FINISHED:
+                        _record_figures(run)
                     _record_end(run)
                     tracker.close(status.in_mlflow, interruption.remaining)
                     name_tracked_run(directory, run.experiment.store)
@@ -112,11 +119,14 @@ def _described(error: BaseException) -> str:
 
 def _record_start(run: OpenedRun) -> None:
     directory, tracker, experiment = run.directory, run.tracker, run.experiment
-    plain = experiment.mask.settings(asdict(experiment.config))
+    config = experiment.config
+    plain = asdict(replace(config, cluster=configured(config.cluster)))
+    plain = experiment.mask.settings(plain)
+    former = _plain(directory.config) if directory.config.is_file() else {}
     write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
     overrides = experiment.mask.overrides(experiment.context.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(overrides)), lasting=False)
-    tracker.log_parameters(flatten(plain))
+    tracker.log_parameters(_chosen(flatten(plain), former, overrides))
     node = plain[graph_maker(experiment.config).data_key]
     data = json.dumps(node, sort_keys=True, default=str)
     name = str(node.get("train", node)["_target_"])
@@ -127,6 +137,40 @@ def _record_start(run: OpenedRun) -> None:
     if run.plan is not None:
         _record_plan(run, run.plan)
     _describe(run)
+
+
+def _plain(file: Path) -> dict[str, object]:
+    loaded: Any = OmegaConf.to_container(OmegaConf.load(file))
+    return flatten(loaded)
+
+
+def _chosen(
+    values: Mapping[str, object], former: Mapping[str, object], overrides: Sequence[str]
+) -> dict[str, object]:
+    """Returns the values that the user or the experiment has chosen; `config.yaml` has all.
+
+    Args:
+      values: all values, by their dotted keys.
+      former: those with which the run was recorded before; what has changed is chosen.
+      overrides: the command's.
+    """
+    defaults = flatten(asdict(RunConfig())) | {"run_dir": f"runs/{values['name']}"}
+    of_part = flatten(asdict(ScaffoldConfig()))
+    typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
+
+    def is_default(key: str, value: object) -> bool:
+        if key.startswith("scaffolds."):
+            return of_part.get(key.split(".", 2)[-1], key) == value
+        return defaults.get(key, key) == value
+
+    return {
+        key: value
+        for key, value in values.items()
+        if key == "seed"
+        or key in typed
+        or former.get(key, value) != value
+        or not (is_default(key, value) or value in (None, [], {}))
+    }
 
 
 def _record_plan(run: OpenedRun, plan: RestorationPlan) -> None:
@@ -143,8 +187,9 @@ def _record_plan(run: OpenedRun, plan: RestorationPlan) -> None:
         tracker.log_artifact(file)
     specs = {name: spec for name, spec in plan.sources.items() if spec is not None}
     paths = {name: spec.path for name, spec in specs.items()}
-    sources = {name: _absolute(path) for name, path in paths.items()}
-    directory.update(sources=sources, start="\n".join(summary(plan)))
+    mask = run.experiment.mask
+    sources = {name: mask.text(_absolute(path)) for name, path in paths.items()}
+    directory.update(sources=sources, start=mask.text("\n".join(summary(plan))))
     tracker.set_tags({f"{SOURCE_TAG}.{name}": path for name, path in paths.items()})
     tracker.set_tags({f"{SOURCE_TAG}.{name}{DIGEST}": spec.digest for name, spec in specs.items()})
     for proof in plan.proofs:
@@ -164,9 +209,18 @@ def _write_plan(run: OpenedRun, plan: RestorationPlan) -> None:
     devices = placement.devices if placement else None
     divisions = {placement.title: placement.by_device(plan)} if placement else {}
     page = html(plan, f"{run.config.name}: restoration plan", divisions=divisions)
-    write_text(directory.plan, shown, lasting=False)
-    write_text(directory.plan_json, json_text(plan, devices), lasting=False)
-    write_text(directory.plan_html, page, lasting=False)
+    mask = _mask_of_addresses(run, plan)
+    write_text(directory.plan, mask(shown), lasting=False)
+    write_text(directory.plan_json, mask(json_text(plan, devices)), lasting=False)
+    write_text(directory.plan_html, mask(page), lasting=False)
+
+
+def _mask_of_addresses(run: OpenedRun, plan: RestorationPlan) -> Callable[[str], str]:
+    """Returns what masks the texts of a plan: nothing where no address of a source has a secret."""
+    mask = run.experiment.mask
+    addresses = "\n".join(spec.path for spec in plan.sources.values() if spec is not None)
+    # The texts of a large plan are megabytes.
+    return mask.text if mask.text(addresses) != addresses else str
 
 
 def _write_provenance(run: OpenedRun, plan: RestorationPlan) -> None:
@@ -179,7 +233,8 @@ def _write_provenance(run: OpenedRun, plan: RestorationPlan) -> None:
         tracking_uri=experiment.store.store or None,
         run_id=experiment.store.run_id(directory.path),
     )
-    _write_document(directory, document)
+    masked = _mask_of_addresses(run, plan)(json.dumps(document))
+    _write_document(directory, json.loads(masked))
 
 
 def record_first_values(run: OpenedRun, checksums: Mapping[str, str]) -> None:
@@ -217,6 +272,23 @@ def _record_end(run: OpenedRun) -> None:
         tracker.log_artifact(beside, "checkpoints")
     if directory.best_record.is_file():
         tracker.log_artifact(directory.best)
+
+
+def _record_figures(run: OpenedRun) -> None:
+    """Draws the figures of a run that is recorded in MLflow and is no trial of a sweep."""
+    directory, experiment = run.directory, run.experiment
+    if not (experiment.config.tracking.figures and experiment.store.store) or run.watch.parent:
+        return
+    # Importing Matplotlib takes a part of a second.
+    from runner.training.figures import draw, run_plots
+
+    steps = history(TrackingDirectory(directory.path).journal)
+    plan = directory.plan_json
+    content = json.loads(plan.read_text()) if plan.is_file() else None
+    best = directory.best_record
+    step = json.loads(best.read_text())["step"] if best.is_file() else None
+    for file in draw(run_plots(steps, content, best=step), directory.path / "figures"):
+        run.tracker.log_artifact(file, "figures")
 
 
 def result_lines(run: OpenedRun) -> Iterator[str]:
@@ -257,7 +329,7 @@ def _best_value(run: OpenedRun) -> str:
         return ""
     content = json.loads(run.directory.best_record.read_text())
     objective = run.config.train.objective
-    value = content["metrics"][objective.removeprefix("validation/")]
+    value = content["metrics"][metric_of(objective)]
     return f"{objective} {value:.4g} at step {content['step']}"
 
 

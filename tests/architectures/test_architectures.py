@@ -55,8 +55,7 @@ def model_of(case: dict[str, Any], *, small: bool) -> keras.Model:
 
 def checkpoint_of(case: dict[str, Any], folder: Path, form: str = "") -> str:
     """A checkpoint of the case, of the form or of the first."""
-    files = (form or case.get("files", FORMS)[0]).split("+lora:")
-    return "+lora:".join(str(folder / f"{case['source']}.{file}") for file in files)
+    return str(folder / f"{case['source']}.{form or case.get('files', FORMS)[0]}")
 
 
 def scaffolds_of(case: dict[str, Any], checkpoint: str) -> dict[str, Any]:

@@ -194,6 +194,13 @@ def v1(folder: Path, values: Tensors) -> object:
 
 
 @golden()
+def v1_sharded(folder: Path, values: Tensors) -> object:
+    """A file for each device; the path is a pattern."""
+    version = tf.compat.v1.train.SaverDef.V1
+    return save_graph(folder, values, write_version=version, sharded=True)
+
+
+@golden()
 def v1_partitioned(folder: Path, values: Tensors) -> object:
     path = str(folder / "model.ckpt-1234")
     names, slices, parts = entriesof(values)

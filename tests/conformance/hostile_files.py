@@ -615,20 +615,6 @@ def orbax_metadata(folder: Path, content: str) -> object:
     return copy
 
 
-@hostile("[" * NESTED, "[]", '{"peft_type": "LORA", "alpha_pattern": []}')
-def adapter(folder: Path, content: str) -> object:
-    base = _safetensors(folder, {"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}})
-    (folder / "a").mkdir()
-    names = ("base_model.model.w.lora_A.weight", "base_model.model.w.lora_B.weight")
-    header = {
-        name: {"dtype": "F32", "shape": [2], "data_offsets": [8 * at, 8 * at + 8]}
-        for at, name in enumerate(names)
-    }
-    factors = _safetensors(folder / "a", header)
-    (folder / "a" / "adapter_config.json").write_text(content)
-    return f"{base}+lora:{factors}"
-
-
 # Headers of the other formats.
 
 

@@ -81,9 +81,6 @@ def seeds(folder: Path) -> list[Seed]:
         add(f"flax-{file.stem}", "m.msgpack", file)
     add("orbax-manager", "", DATA / "orbax" / "manager")
     add("orbax-folders", "", DATA / "orbax" / "folders")
-    for name in ("plain", "patterns", "everything"):
-        adapter = f"{name}/adapter_model.safetensors"
-        add(f"lora-{name}", f"base.safetensors+lora:{adapter}", DATA / "lora")
     rows = np.arange(20, dtype="<f4").reshape(5, 4) / 8
     words = [f"word{number}".encode() for number in range(5)]
     lines = [word + b" %g %g %g %g" % tuple(row) for word, row in zip(words, rows, strict=True)]
@@ -440,10 +437,7 @@ def variants(
 
 def path_of(seed: Seed, folder: Path) -> str:
     os.environ["HF_HUB_CACHE"] = str(folder)
-    base, plus, adapter = seed.path.partition("+lora:")
-    if seed.path.startswith("hf://"):
-        return seed.path
-    return f"{folder / base}+lora:{folder / adapter}" if plus else str(folder / base)
+    return seed.path if seed.path.startswith("hf://") else str(folder / seed.path)
 
 
 def _files(folder: Path) -> set[str]:

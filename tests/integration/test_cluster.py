@@ -113,28 +113,28 @@ def living(pids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_synchronous_cluster_whose_tasks_are_killed_is_one_run_with_the_metrics_of_all(
+def test_a_cluster_whose_tasks_are_killed_is_one_run_with_the_metrics_of_all(
     make_command: Callable[..., Command], fresh: bool
 ) -> None:
     command = make_command(fresh)
     source = pretrained(command.folder)
-    shape = ("cluster.synchronous=true", f"cluster.evaluator={fresh}", "cluster.restarts=1")
-    every = ("train.log_every=10", "train.evaluate_every=40", "train.checkpoint_every=20")
+    shape = (f"cluster.evaluator={fresh}", "cluster.restarts=1")
+    every = ("train.log_every=10", "train.evaluate_every=1000", "train.checkpoint_every=20")
     # State of Keras's, which all tasks build and the chief and the evaluator alone keep.
     more = ("optimizer=adamw", f"+metrics.streamed._target_={STREAMED}")
-    given = (TINY, *LOCAL, *WARM, SLOW, *shape, "train.steps=40", *every, *more)
+    given = (TINY, *LOCAL, *WARM, SLOW, *shape, "train.steps=120", *every, *more)
     watched = Watched(command.start(*given))
     wait_for(command.folder / CHECKPOINT, watched.process)
     shutil.rmtree(source)
     os.kill(watched.pid("chief"), signal.SIGKILL)
     watched.wait(r"\[chief\] was killed by SIGKILL; it is started again, 0 times left")
     watched.wait(r"\[chief\]   restores this run's checkpoint, and reads no pretrained one")
-    watched.wait(r"\[chief\] cluster: trains from step 20")
+    # Other workers' steps may be in flight when a checkpoint is saved, or the last step taken.
+    assert 20 <= int(watched.wait(r"\[chief\] cluster: trains from step ([1-9]\d*)")[1]) < 120
     os.kill(watched.pid("ps 0"), signal.SIGKILL)
     watched.wait(r"\[ps 0\] serves", 2)
     watched.ends_well(command)
-    assert "[worker 0] step 40/40  " in "\n".join(watched.lines)
-    assert command.steps("tiny/001")[-1] == 40
+    assert 120 <= command.steps("tiny/001")[-1] <= 123
     (run,) = command.tracked("tiny")
     assert run.info.status == "FINISHED"
 
@@ -142,45 +142,43 @@ def test_a_synchronous_cluster_whose_tasks_are_killed_is_one_run_with_the_metric
         found = command.client().get_metric_history(run.info.run_id, name)
         return [(each.step, each.value) for each in found]
 
-    assert {step for step, _ in history("train/loss")} == {10, 20, 30, 40}
-    assert [step for step, _ in history("validation/loss")] == [40]
-    (streamed,), (accuracy,) = history("validation/streamed"), history("validation/accuracy")
+    recorded = [step for step, _ in history("train/loss")]
+    assert recorded == sorted({*recorded})
+    assert recorded[-1] >= 110
+    streamed, accuracy = (dict(history(f"validation/{name}")) for name in ("streamed", "accuracy"))
     assert streamed == pytest.approx(accuracy)
+    assert history("validation/loss")[-1][0] == command.steps("tiny/001")[-1]
     # What the worker has sent, and the chief not recorded, is lost with the server.
-    assert {step for step, _ in history("worker0/train/loss")} >= {30, 40}
+    assert history("worker0/train/loss")[-1][0] >= 100
     if fresh:
         assert history("evaluator/validation/loss")[-1] == history("validation/loss")[-1]
 
 
-def held_back(command: Command, synchronous: bool, steps: int, *more: str) -> Watched:
+def held_back(command: Command, steps: int, *more: str) -> Watched:
     """Starts a run whose batches come slowly as long as there is a file `slow`."""
     pretrained(command.folder)
     (command.folder / "slow").touch()
     data = "data._target_=tests.tiny.odd.Held"
-    shape = (f"cluster.synchronous={synchronous}", "cluster.ps=2", f"train.steps={steps}")
+    shape = ("cluster.ps=2", f"train.steps={steps}")
     rare = ("train.evaluate_every=100000", "tracking=none")
     return Watched(command.start(TINY, *LOCAL, *WARM, data, *shape, *rare, *more))
 
 
-def ends_well_after(watched: Watched, command: Command, steps: int, *, synchronous: bool) -> None:
+def ends_well_after(watched: Watched, command: Command, steps: int) -> None:
     watched.ends_well(command)
-    # Asynchronous steps may be in flight when the last one is taken.
-    assert 0 <= command.steps("tiny/001")[-1] - steps <= (0 if synchronous else 3)
+    # Other workers' steps may be in flight when the last one is taken.
+    assert 0 <= command.steps("tiny/001")[-1] - steps <= 3
     assert "Traceback" not in "\n".join(watched.lines)
-
-
-BOTH = pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@BOTH
-def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous: bool) -> None:
+def test_a_run_with_every_fault_ends_as_it_should(command: Command) -> None:
     # Far more than are taken before the last fault, as long as batches come slowly; and no multiple
     # of those at which is saved.
     steps = 1000
     often = ("train.log_every=1", "train.checkpoint_every=70")
-    watched = held_back(command, synchronous, steps, "cluster.restarts=9", *often)
+    watched = held_back(command, steps, "cluster.restarts=9", *often)
     slow, evaluating = command.folder / "slow", command.folder / "evaluating"
     chief_begins = r"\[chief\] cluster: trains from step (\d+)"
     worker_begins = r"\[worker 0\] trains from step (\d+)"
@@ -243,7 +241,7 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command, synchronous:
     kill("worker 0", 2)
     assert begins(worker_begins, known) >= steps
     evaluating.unlink()
-    ends_well_after(watched, command, steps, synchronous=synchronous)
+    ends_well_after(watched, command, steps)
 
 
 def weights(command: Command, run: str) -> dict[str, Any]:
@@ -316,7 +314,7 @@ def test_nothing_is_left_when_the_starting_process_is_ended(
 
 
 @pytest.mark.soak
-def test_a_signal_to_all_tasks_at_once_loses_no_step(
+def test_a_signal_to_all_tasks_at_once_saves_the_run(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chief, worker, server = free_addresses(3)
@@ -326,7 +324,7 @@ def test_a_signal_to_all_tasks_at_once_loses_no_step(
         task = {"type": kind, "index": 0}
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
         often = ("train.log_every=1", "train.checkpoint_every=100000")
-        tasks[kind] = Watched(command.start(TINY, "cluster.synchronous=true", *ENDLESS, *often))
+        tasks[kind] = Watched(command.start(TINY, *ENDLESS, *often))
     tasks["worker"].wait(r"step (\d+)/100000 .*", 3)
     for watched in tasks.values():
         watched.process.terminate()
@@ -334,35 +332,9 @@ def test_a_signal_to_all_tasks_at_once_loses_no_step(
     taken = [line for line in tasks["worker"].lines if line.startswith("step ")]
     last = int(taken[-1].partition(" ")[2].partition("/")[0])
     (saved,) = command.steps("tiny/001")
-    # The worker hears of its last update from the servers, which the chief may have left by then.
-    assert saved - last in (0, 1), (saved, last)
+    # Either may make an update more, before or after the other's last.
+    assert abs(saved - last) <= 3, (saved, last)
     assert command.record("tiny/001").status == "KILLED"
-
-
-@pytest.mark.soak
-def test_the_trials_of_a_sweep_may_be_clusters(command: Command) -> None:
-    done = command.run(
-        *("-m", TINY, *LOCAL, "cluster.workers=1", "hydra/sweeper=optuna"),
-        *("hydra.sweeper.n_trials=2", "hydra/sweeper/pruner=median"),
-        "hydra.sweeper.pruner.n_startup_trials=1",
-        # The second is worse at its first evaluation already.
-        "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.worse_each_time}",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    parent, runs = command.sweep("tiny")
-    assert {name: run.info.status for name, run in runs.items()} == {
-        "tiny 001": "FINISHED",
-        "tiny 002": "KILLED",
-    }
-    assert "runner.pruned" in runs["tiny 002"].data.tags
-    trials = command.folder / "runs/sweeps/001/trials"
-    first, second = (json.loads((trials / f"000{number}.json").read_text()) for number in (0, 1))
-    assert (first["status"], second["status"]) == ("FINISHED", "PRUNED")
-    assert first["run_dir"].endswith("runs/tiny/001")
-    assert [step for step, _ in first["curve"]] == [10, 20]
-    assert [step for step, _ in second["curve"]] == [10]
-    assert set(first["metrics"]) == {"loss", "accuracy"}
-    assert json.loads(parent.data.tags["runner.sweep.best_run"]) == [first["run_dir"]]
 
 
 TASKS = ("chief", "chief", "worker 0", "worker 1", "ps 0", "ps 0", "ps 1")
@@ -371,12 +343,11 @@ FAULTS = 25
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@BOTH
-def test_a_run_goes_on_to_its_end_whatever_dies_when(command: Command, synchronous: bool) -> None:
+def test_a_run_goes_on_to_its_end_whatever_dies_when(command: Command) -> None:
     waits = (f"cluster.restarts={FAULTS}", "cluster.max_wait_secs=90", "cluster.workers=3")
-    watched = held_back(command, synchronous, 300, *waits, "train.checkpoint_every=7")
+    watched = held_back(command, 300, *waits, "train.checkpoint_every=7")
     watched.wait(r"\[worker 0\] trains from step \d+")
-    generator = random.Random(synchronous)
+    generator = random.Random(0)
     for _ in range(FAULTS):
         time.sleep(generator.choice([0.05, 0.3, 0.8, 1.5, 2.5, 4.0]))
         task = generator.choice(TASKS)
@@ -391,7 +362,7 @@ def test_a_run_goes_on_to_its_end_whatever_dies_when(command: Command, synchrono
     while watched.process.poll() is None:
         (command.folder / "evaluating").unlink(missing_ok=True)
         time.sleep(0.1)
-    ends_well_after(watched, command, 300, synchronous=synchronous)
+    ends_well_after(watched, command, 300)
     # Of a signal, or of a server that is lost where no session recovers.
     codes = re.findall(r"ended with (\d+)", "\n".join(watched.lines))
     assert set(codes) <= {"143", "137"}, "\n".join(watched.lines)

@@ -66,7 +66,7 @@ def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
 
 # One of each reader; that all goldens are read alike is tests/conformance/test_formats.py's.
 READERS = (
-    *("bundle", "bundle_partitioned", "object_based", "saved_model_of_tf2", "v1"),
+    *("bundle", "bundle_partitioned", "object_based", "saved_model_of_tf2", "v1_sharded"),
     *("keras_weights", "keras_h5_of_keras2", "keras_archive"),
     *("safetensors_shards", "npz", "npy_record"),
 )

@@ -110,6 +110,7 @@ def test_the_run_directory_holds_everything(warm: Warm) -> None:
         "best",
         "checkpoints",
         "config.yaml",
+        "figures",
         "lock",
         "overrides.yaml",
         "plan.html",
@@ -132,6 +133,7 @@ def test_mlflow_holds_everything(warm: Warm) -> None:
     parameters = run.data.params
     assert parameters["optimizer.learning_rate"] == "0.001"
     assert parameters["train.steps"] == "12"
+    assert "train.accumulate" not in parameters  # It has its default.
     assert parameters["scaffolds.body.checkpoint"] == "experiment:tiny"
     tags = run.data.tags
     assert tags["runner.overrides"] == " ".join(WARM)
@@ -147,6 +149,8 @@ def test_mlflow_holds_everything(warm: Warm) -> None:
         "train/loss": [5, 10],
         "train/accuracy": [5, 10],
         "train/learning_rate": [5, 10],
+        "train_mean/loss": [10, 12],
+        "train_mean/accuracy": [10, 12],
         "validation/loss": [10, 12],
         "validation/accuracy": [10, 12],
     }
@@ -165,6 +169,8 @@ def test_mlflow_holds_everything(warm: Warm) -> None:
         "provenance.json",
         "checkpoints/provenance.json",
         "best/provenance.json",
+        "figures/learning_curves.png",
+        "figures/sources_of_weights.png",
         "checkpoints/model.ckpt-12.index",
         "checkpoints/model.ckpt-12.data-00000-of-00001",
         "best/best.json",

@@ -41,7 +41,6 @@ class Forked(subprocess.Popen[str]):
         stderr: int | None = None,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        pass_fds: Sequence[int] = (),
         text: bool = True,
         errors: str | None = None,
         start_new_session: bool = False,
@@ -52,7 +51,7 @@ class Forked(subprocess.Popen[str]):
         assert (option, text) == ("-m", True)
         self._server, self.args, self.returncode = server, list(command), None
         self.stdin, self.stdout, self.stderr = None, None, None
-        theirs = {descriptor: descriptor for descriptor in pass_fds}
+        theirs: dict[int, int] = {}
         for place, stream in ((_INPUT, stdin), (_OUTPUT, stdout), (_ERRORS, stderr)):
             theirs[place] = self._stream(place, stream, theirs, errors)
         request = {
@@ -66,7 +65,7 @@ class Forked(subprocess.Popen[str]):
             "slow_saves": None if slow_saves is None else str(slow_saves),
         }
         self.pid = self._ask(request, list(theirs.values()))
-        for descriptor in set(theirs.values()) - {_INPUT, _OUTPUT, _ERRORS, *pass_fds}:
+        for descriptor in set(theirs.values()) - {_INPUT, _OUTPUT, _ERRORS}:
             os.close(descriptor)
 
     def _stream(

@@ -70,9 +70,11 @@ def pairs(**arguments: Any) -> tf.data.Dataset:
 
 
 def lstm(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
-    """An LSTM cell written out, in variable scopes, unrolled."""
+    """An LSTM cell written out, in variable scopes, unrolled; in `parts` partitions, if given."""
     units = params["units"]
-    with tf.variable_scope("encoder", initializer=tf.glorot_uniform_initializer()):
+    partitioner = tf.fixed_size_partitioner(params["parts"]) if "parts" in params else None
+    initializer = tf.glorot_uniform_initializer()
+    with tf.variable_scope("encoder", initializer=initializer, partitioner=partitioner):
         inputs = tf.one_hot(features, 4)
         state = output = tf.zeros([tf.shape(inputs)[0], units])
         for step in range(4):

@@ -111,11 +111,13 @@ def saved(folder: Path, name: str, number: int = 1) -> Any:
 
 
 def written(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """Returns tag -> steps and values in the event files of a folder."""
+    """Returns tag -> steps and values in the event files of a folder, except for strings."""
     scalars: dict[str, list[tuple[int, float]]] = {}
     for file in sorted(path.glob("events.*")):
         for event in tf.train.summary_iterator(str(file)):
             for value in event.summary.value:
+                if tf.dtypes.as_dtype(value.tensor.dtype or tf.float32) == tf.string:
+                    continue
                 scalar = (
                     float(tf.make_ndarray(value.tensor))
                     if value.HasField("tensor")

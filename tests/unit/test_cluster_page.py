@@ -14,6 +14,7 @@ import yaml
 from hydra import compose
 
 from runner.config.cluster import resolve
+from runner.config.cluster_spec import addresses_of, task_of
 from runner.config.keys import paths
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
@@ -50,14 +51,14 @@ def test_slurm_gives_every_task_its_place(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert set(lines[1::2]) == {"-m runner +experiment=tiny name=two words"}
     found = [resolve(tiny(), {"TF_CONFIG": each}).cluster for each in lines[::2]]
-    assert [(each.task.type, each.task.index) for each in found] == [
+    assert [(task_of(each).type, task_of(each).index) for each in found] == [
         ("ps", 0),
         ("ps", 1),
         ("chief", 0),
         ("worker", 0),
         ("worker", 1),
     ]
-    assert found[0].addresses.worker == ["node4:2222", "node5:2222"]
+    assert addresses_of(found[0]).worker == ["node4:2222", "node5:2222"]
     assert json.loads(lines[0])["cluster"]["chief"] == ["node3:2222"]
     # A signal comes to all tasks, and the first that ends must not take the chief with it.
     options = (tmp_path / "options").read_text().split()
@@ -68,10 +69,10 @@ def test_slurm_may_start_an_evaluator(tmp_path: Path) -> None:
     done = slurm(tmp_path, 4, EVALUATOR="1")
     assert done.stderr == ""
     found = [resolve(tiny(), {"TF_CONFIG": each}).cluster for each in done.stdout.splitlines()[::2]]
-    types = [(each.task.type, each.task.index) for each in found]
+    types = [(task_of(each).type, task_of(each).index) for each in found]
     assert types == [("ps", 0), ("chief", 0), ("worker", 0), ("evaluator", 0)]
     assert {each.evaluator for each in found} == {True}
-    assert found[0].addresses.worker == ["node3:2222"]
+    assert addresses_of(found[0]).worker == ["node3:2222"]
 
 
 def test_slurm_refuses_too_few_nodes(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_the_tfjob_is_one_that_the_operator_and_the_runner_understand(tmp_path: 
             for index in range(spec["replicas"]):
                 given = operator_tf_config(specs, kind, index)
                 tasks.append(resolve(config, given).cluster)
-    assert [(each.task.type, each.task.index) for each in tasks] == [
+    assert [(task_of(each).type, task_of(each).index) for each in tasks] == [
         ("chief", 0),
         *(("worker", index) for index in range(3)),
         *(("ps", index) for index in range(2)),

@@ -87,8 +87,13 @@ def test_an_error_of_the_run_itself_is_not_explained_away(
         raise kind("a bug")
 
     monkeypatch.setattr(command_line, "validate", fail)
-    with pytest.raises(kind, match="a bug"):
-        command(*CONF, "+experiment=tiny")
+    outcome = command(*CONF, "+experiment=tiny", "+data.password=hunter22")
+    assert outcome.code == 1
+    assert "hunter22" not in outcome.err
+    first, *_, last = outcome.err.splitlines()
+    assert first.startswith("Error executing job with overrides")  # Hydra's
+    assert "Traceback (most recent call last):" in outcome.err
+    assert last == f"{kind.__name__}: a bug"
 
 
 def test_a_task_of_a_local_cluster_does_not_report_how_to_continue(

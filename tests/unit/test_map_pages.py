@@ -10,6 +10,7 @@ import keras
 import pytest
 
 from runner.errors import PlanError, RunnerError
+from runner.examples import resnet
 from runner.mapping.command import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,9 +27,10 @@ def test_the_tutorial_takes_a_file_of_pytorch_to_a_proven_warm_start(
         for line in block.splitlines()
     ]
     (command,) = [command for command in commands if command[0] == "runner"]
-    for _, source, target in [command for command in commands if command[0] == "cp"]:
-        shutil.copy(ROOT / source, tmp_path / target)
     monkeypatch.chdir(tmp_path)
+    assert ["python", "-m", resnet.__name__] in [command[:3] for command in commands]
+    resnet.main()
+    assert capsys.readouterr().out == "resnet.pt\nreference.npz\n"
     main(command[2 : command.index(">")])
     text = capsys.readouterr().out
     shown = PAGE.split("```yaml\n")[1].split("      # ...")[0]

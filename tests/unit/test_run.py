@@ -24,6 +24,7 @@ from runner.config.schema import (
 from runner.errors import (
     CheckpointError,
     ConfigError,
+    InterruptedRunError,
     PlanError,
     RunDirectoryError,
     SaveError,
@@ -286,13 +287,14 @@ def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(plain: Runs)
     state += [StateChoice.optimizer_slots]
     again = replace(slow, checkpoint=checkpoint, state=state)
     both = ScaffoldConfig(VariablesConfig(["body/*", "head/*"]), checkpoint, state=state)
-    for scaffold, name in ((again, "rate_x0.5/beta1_power"), (both, "beta1_power")):
+    # It belongs to all variables that train, so a part of them does not bring it along.
+    for scaffold, origin in ((again, "initializer"), (both, "checkpoint")):
         shown = plain.shown(
             scaffolds={"part": scaffold}, mode=Mode.plan, plan=PlanConfig(PlanFormat.json)
         )
         plan = json.loads("\n".join(shown))
-        (power,) = (each for each in plan["variables"] if each["name"] == name)
-        assert power["origin"] == "checkpoint"
+        (power,) = (each for each in plan["variables"] if each["name"] == "beta1_power")
+        assert power["origin"] == origin
 
 
 def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
@@ -319,3 +321,25 @@ def test_a_run_that_another_process_left_meanwhile_is_resumed(
     assert lines[0] == f"tiny: resumes in {failed.directory().path}"
     assert "reads no pretrained one" in lines[1]
     assert_same_result(undisturbed, failed)
+
+
+@pytest.mark.parametrize("name", ["[1]", "a*b", "what?", "a\\b"])
+def test_a_run_directory_that_tensorflow_takes_for_a_pattern_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="TensorFlow takes"):
+        Runs(tmp_path / name, **LINEAR).run()
+    assert not list(tmp_path.iterdir())
+
+
+# Between them, every other character that may be in a name.
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "name", ["a b%41#=", "it's {}()~,;&", "-lead:@", "größe-日本", 'a"b$HOME|<>!', "x" * 200]
+)
+def test_a_run_directory_may_have_any_other_name(name: str, tmp_path: Path) -> None:
+    runs = Runs(tmp_path / name, **LINEAR)
+    with pytest.raises(InterruptedRunError):
+        runs.run(hooks=disturbed("SignalOnce", step=2, number=15, marker=str(tmp_path / "sent")))
+    runs.run(hooks=disturbed("SignalOnce", step=2, number=15, marker=str(tmp_path / "sent")))
+    assert runs.record().status == "FINISHED"

@@ -197,21 +197,3 @@ def lora_einsum(small):
     """An adapter of the projections after attention, not merged."""
     model, images = vit_classifier(small)
     return _adapted(model, "o_proj"), images
-
-
-def lora_merged(small):
-    """An adapter of all projections, in files beside the base model's."""
-    model, images = vit_classifier(small)
-    adapted = _adapted(model, "q_proj", "k_proj", "v_proj", "o_proj")
-    adapted.write = lambda path: _write_adapter(adapted, path)
-    return adapted, images
-
-
-def _write_adapter(adapted, path):
-    adapted.save_pretrained(f"{path}.adapter")
-    base = {
-        name.removeprefix("base_model.model.").replace(".base_layer", ""): tensor.clone()
-        for name, tensor in adapted.state_dict().items()
-        if "lora_" not in name
-    }
-    torch.save(base, f"{path}.base.pt")

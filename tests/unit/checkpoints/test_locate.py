@@ -11,6 +11,7 @@ import pytest
 
 from runner.checkpoints import contents
 from runner.checkpoints.contents import NoCheckpointError
+from runner.checkpoints.formats import TABLE_MAGIC
 from runner.checkpoints.locate import is_mlflow_uri, latest_checkpoint, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
@@ -47,6 +48,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder, content in (("blank", b""), ("binary", b"\xff\xfe")):
         _checkpoints(tmp_path / folder, 1)
         (tmp_path / folder / "checkpoint").write_bytes(content)
+    (tmp_path / "v1").mkdir()
+    for shard in range(2):
+        (tmp_path / "v1" / f"weights-7-0000{shard}-of-00002").write_bytes(TABLE_MAGIC)
     (tmp_path / "empty").mkdir()
     for folder, file in (("later", "checkpoint"), ("kept", "w.npz"), ("photos", "e.jpg")):
         (tmp_path / "above" / folder).mkdir(parents=True)
@@ -68,6 +72,8 @@ BEST, KEPT = f"{RUN}/best/model.ckpt", f"{RUN}/checkpoints/model.ckpt"
         ("features/model.ckpt-1", {}, ["features/model.ckpt-1"]),
         ("features/model.ckpt-1.index", {}, ["features/model.ckpt-1"]),
         ("unlisted", {"which": "1"}, ["unlisted/model.ckpt-1"]),
+        ("v1", {}, ["v1/weights-7-?????-of-00002"]),
+        ("v1/weights-7", {}, ["v1/weights-7-?????-of-00002"]),
         (RUN, {}, [f"{KEPT}-40"]),
         (f"{RUN}/checkpoints/", {}, [f"{KEPT}-40"]),
         (RUN, {"which": "10"}, [f"{KEPT}-10"]),

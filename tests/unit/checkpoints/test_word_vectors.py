@@ -55,6 +55,8 @@ def test_vectors_and_tokens_are_read(form: str, tmp_path: Path) -> None:
         text().replace(b"0.5", b"x.5"),
         b"900000000 300\nthe 0.1 0.2 0.3 0.4\n",
         binary()[:-5],
+        text("4 4\n"),  # More vectors than the first line says.
+        binary().replace(b"5 4\n", b"4 4\n"),
     ],
 )
 def test_damaged_files_are_errors_that_name_the_file(content: bytes, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import ClusterTask, start_server
-from runner.config.cluster_spec import addresses_by_type
-from runner.config.schema import AddressesConfig, ClusterConfig, DevicesConfig, TaskConfig
+from runner.config.cluster_spec import Addresses, Cluster, Task, addresses_by_type
+from runner.config.schema import DevicesConfig
 from runner.console import Screen
 from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
@@ -45,11 +45,11 @@ class InProcess:
 
     def __init__(self, workers: int, ps: int, devices: int = 1, **changes: Any) -> None:
         found = free_addresses(workers + ps)
-        self.cluster = ClusterConfig(
+        self.cluster = Cluster(
             workers=workers,
             ps=ps,
-            addresses=AddressesConfig(found[:1], found[1:workers], found[workers:]),
-            task=TaskConfig("chief", 0),
+            addresses=Addresses(found[:1], found[1:workers], found[workers:]),
+            task=Task("chief", 0),
             recovery_wait_secs=0.1,
             **{"max_wait_secs": 20.0, **changes},
         )
@@ -64,9 +64,9 @@ class InProcess:
             for index in range(len(hosts))
         }
 
-    def config(self, kind: str, index: int = 0) -> ClusterConfig:
+    def config(self, kind: str, index: int = 0) -> Cluster:
         """Returns the configuration of a task."""
-        return replace(self.cluster, task=TaskConfig(kind, index))
+        return replace(self.cluster, task=Task(kind, index))
 
     def target(self, kind: str, index: int = 0) -> str:
         """Returns the master of a task's sessions."""

@@ -21,11 +21,10 @@ from runner.cluster.channel import (
 )
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import ClusterTask, session_config
-from runner.config.choices import DeviceBatch
-from runner.config.cluster_spec import in_use
+from runner.config.cluster_spec import Addresses, Cluster, in_use
 from runner.config.schema import (
-    AddressesConfig,
     ClusterConfig,
+    ClusterMode,
     DevicesConfig,
     MaskConfig,
     SessionConfig,
@@ -52,8 +51,8 @@ def test_only_an_address_with_a_listener_answers_and_the_others_are_named() -> N
         lines = Lines()
 
         def wait(*addresses: str) -> None:
-            config = AddressesConfig([], [], [*addresses])
-            cluster = ClusterConfig(addresses=config, max_wait_secs=0.2, recovery_wait_secs=0.1)
+            config = Addresses([], [], [*addresses])
+            cluster = Cluster(addresses=config, max_wait_secs=0.2, recovery_wait_secs=0.1)
             ClusterTask(tiny(cluster=cluster), lines.screen, Interruption()).wait_for_servers()
 
         wait(listening)
@@ -129,10 +128,10 @@ DATA = {"_target_": "tests.tiny.experiment.Blobs", "token": "a secret"}
 TRACKING = TrackingConfig(uri=None, mask=MaskConfig(names=["*token"]))
 
 
-def test_tasks_may_have_other_devices_but_no_other_batches() -> None:
+def test_tasks_that_take_steps_together_have_equally_many_devices() -> None:
     require_agreement(tiny(devices=DevicesConfig(3)), shared_settings(tiny()))
     two, others, three = (
-        tiny(devices=DevicesConfig(count, DeviceBatch["per_device"]))
+        tiny(devices=DevicesConfig(count), cluster=ClusterConfig(mode=ClusterMode.collective))
         for count in (2, ["cpu:2", 3], 3)
     )
     require_agreement(others, shared_settings(two))
@@ -153,14 +152,12 @@ def test_a_task_with_other_settings_is_refused() -> None:
         train=TrainConfig(steps=20, log_every=1, evaluate_every=10, checkpoint_every=1),
     )
     require_agreement(alike, of_chief)
-    own = tiny(
-        cluster=ClusterConfig(synchronous=True), data={**DATA, "size": 3}, tracking=TRACKING, seed=9
-    )
+    own = tiny(cluster=ClusterConfig(ps=2), data={**DATA, "size": 3}, tracking=TRACKING, seed=9)
     require_agreement(own, None)
     with pytest.raises(ClusterError) as error:
         require_agreement(own, of_chief)
     (problem,) = error.value.problems
     assert problem.state == (
-        "this task has other settings than the chief: cluster.synchronous is True here and False "
+        "this task has other settings than the chief: cluster.ps is 2 here and 1 "
         "there; data.size is 3 here and not set there; seed is 9 here and 0 there"
     )

@@ -24,16 +24,13 @@ import tensorflow as tf
 from runner.cluster import chief
 from runner.cluster.channel import Announcement, Channel, left_flag, released_flag
 from runner.cluster.chief import Chief, serve
-from runner.cluster.local import free_addresses
+from runner.cluster.local import BEGUN, free_addresses
 from runner.cluster.sessions import session_config
-from runner.cluster.trial_link import OBJECTIVE, has_begun
 from runner.cluster.worker import run_worker
+from runner.config.cluster_spec import Addresses, Cluster, Task
 from runner.config.schema import (
-    AddressesConfig,
-    ClusterConfig,
     RestorationConfig,
     ScaffoldConfig,
-    TaskConfig,
     TrainConfig,
     VariablesConfig,
 )
@@ -41,29 +38,32 @@ from runner.errors import ClusterError, InterruptedRunError, UserCodeError
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from tests.tiny import runs
-from tests.tiny.configs import LINEAR, OWN_GRAPH, tiny
+from tests.tiny.configs import LINEAR, OWN_GRAPH, program, tiny
 from tests.tiny.runs import wait_for
 from tests.unit.cluster.conftest import InProcess, Lines
 
+# The variable of tests.tiny.programs.lstm.
+KERNEL = "encoder/lstm_cell/kernel"
+
 
 @contextmanager
-def servers(workers: int = 1, **changes: Any) -> Iterator[ClusterConfig]:
+def servers(workers: int = 1, **changes: Any) -> Iterator[Cluster]:
     """Two parameter servers, which end when the block ends well; the chief's configuration.
 
     Other workers never come.
     """
     found = free_addresses(2 + workers)
-    addresses = AddressesConfig(found[2:3], found[3:], found[:2])
-    cluster = ClusterConfig(
+    addresses = Addresses(found[2:3], found[3:], found[:2])
+    cluster = Cluster(
         workers=workers, ps=2, addresses=addresses, grace_secs=0.1, max_wait_secs=30, **changes
     )
     threads = []
     for index in range(2):
-        own = replace(cluster, task=TaskConfig("ps", index))
+        own = replace(cluster, task=Task("ps", index))
         arguments = (tiny(cluster=own), Lines().screen)
         threads.append(threading.Thread(target=serve, args=arguments, daemon=True))
         threads[-1].start()
-    cluster.task = TaskConfig("chief", 0)
+    cluster.task = Task("chief", 0)
     try:
         yield cluster
     except BaseException:
@@ -86,42 +86,43 @@ def release(index: int, address: str, flag: Callable[[int], Announcement] = rele
 
 
 @pytest.mark.soak
-def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
+def test_partitioned_variables_are_warm_started_saved_and_resumed_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(OBJECTIVE, str(tmp_path / "objective"))
-    model = {"_target_": "tests.tiny.odd.PlainModel"}
-    runs.run(tmp_path / "source", model=model, train=TrainConfig(steps=2))
+    monkeypatch.setenv(BEGUN, str(tmp_path / "begun"))
+    params = {"units": 2, "learning_rate": 0.01}
+    changes = program("lstm", "counting", params, train={}, validation={"repeat": False})
+    runs.run(tmp_path / "source", **changes, train=TrainConfig(steps=2))
     source = str(tmp_path / "source" / "001" / "checkpoints")
-    changes: dict[str, Any] = {
-        "model": model,
-        "scaffolds": {"all": ScaffoldConfig(VariablesConfig(["plain"]), source)},
+    changes |= {
+        "scaffolds": {"all": ScaffoldConfig(VariablesConfig(["*"]), source)},
         "restoration": RestorationConfig(verify=True),
-        "train": TrainConfig(steps=6, checkpoint_every=2, ema_decay=0.9, accumulate=2),
+        "train": TrainConfig(steps=6, checkpoint_every=2),
     }
     runs.run(tmp_path / "whole", **changes)
+    changes["params"] = {**params, "parts": 2}
     marker = str(tmp_path / "signalled")
     changes |= {"hooks": runs.disturbed("SignalOnce", step=3, marker=marker, number=15)}
     made = runs.directory(tmp_path / "cut")
-    with pytest.raises(InterruptedRunError), servers(partition_bytes=32) as cluster:
+    with pytest.raises(InterruptedRunError), servers() as cluster:
         runs.run(tmp_path / "cut", cluster=cluster, **changes)
-    assert has_begun(os.environ)
+    assert (tmp_path / "begun").exists()
     assert not made.load_record().trained
     for file in (made.plan, made.plan_json, made.plan_html):
         assert "/job:ps/task:1" in file.read_text()
     plan = {each["name"]: each for each in json.loads(made.plan_json.read_text())["variables"]}
-    parts = [plan[f"plain/part_{index}"] for index in range(2)]
+    parts = [plan[f"{KERNEL}/part_{index}"] for index in range(2)]
     assert {part["device"] for part in parts} == {"/job:ps/task:0", "/job:ps/task:1"}
     assert {part["origin"] for part in parts} == {"checkpoint"}
 
-    with servers(partition_bytes=32) as cluster:
+    with servers() as cluster:
         lines = runs.run(tmp_path / "cut", cluster=cluster, **changes)
     assert lines[1] == "  restores this run's checkpoint, and reads no pretrained one"
     assert "cluster: trains from step 3" in lines
-    for name in ("plain", "plain/Adam"):
+    for name in (KERNEL, f"{KERNEL}/Adam"):
         expected = runs.saved(tmp_path / "whole", name)
         found = runs.saved(tmp_path / "cut", name)
-        assert found.shape == (8, 2)
+        assert found.shape == (6, 8)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
     record = made.load_record()
     assert (record.status, record.trained) == (Status.FINISHED, True)
@@ -129,7 +130,7 @@ def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
     # A chief that died after its servers had ended needs none.
     made.update(status=Status.RUNNING)
     chief, server = free_addresses(2)
-    gone = replace(cluster, ps=1, addresses=AddressesConfig([chief], [], [server]))
+    gone = replace(cluster, ps=1, addresses=Addresses([chief], [], [server]))
     lines = runs.run(tmp_path / "cut", cluster=gone, **changes)
     assert lines[2:4] == [
         "cluster: trained already, so that only the record is closed",
@@ -138,7 +139,7 @@ def test_cut_variables_are_warm_started_saved_and_resumed_as_a_whole(
     assert made.load_record() == record
     # Or when they were still to hear of it.
     made.update(status=Status.RUNNING)
-    with servers(partition_bytes=32) as cluster:
+    with servers() as cluster:
         runs.run(tmp_path / "cut", cluster=cluster, **changes)
     assert made.load_record() == record
 
@@ -173,7 +174,7 @@ def test_a_model_fn_is_trained_by_two_tasks(tmp_path: Path) -> None:
     }
     lines = Lines()
     with servers(2) as cluster:
-        of_worker = replace(cluster, task=TaskConfig("worker", 0), recovery_wait_secs=0.1)
+        of_worker = replace(cluster, task=Task("worker", 0), recovery_wait_secs=0.1)
         worker = tiny(cluster=of_worker, **changes)
         thread = threading.Thread(target=run_worker, args=(worker, lines.screen), daemon=True)
         thread.start()
@@ -209,8 +210,8 @@ def test_the_chief_ends_the_training_when_a_worker_asks(
 
 def test_a_server_that_is_gone_at_the_end_is_no_error() -> None:
     first, second = free_addresses(2)
-    addresses = AddressesConfig([first], [], [second])
-    cluster = ClusterConfig(ps=1, addresses=addresses, task=TaskConfig("chief", 0))
+    addresses = Addresses([first], [], [second])
+    cluster = Cluster(ps=1, addresses=addresses, task=Task("chief", 0))
     config = tiny(cluster=cluster)
     leader, lines = Chief(config), Lines()
     run: Any = SimpleNamespace(
@@ -239,9 +240,7 @@ def served(flag: Callable[[int], Announcement]) -> list[str]:
     """Serves in this thread, while another sends a signal and then sets a flag; returns lines."""
     lines = Lines()
     chief, server = free_addresses(2)
-    cluster = ClusterConfig(
-        addresses=AddressesConfig([chief], [], [server]), task=TaskConfig("ps", 0)
-    )
+    cluster = Cluster(addresses=Addresses([chief], [], [server]), task=Task("ps", 0))
 
     def disturb() -> None:
         wait_for(lambda: "serves" in lines())

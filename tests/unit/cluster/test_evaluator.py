@@ -12,7 +12,8 @@ import tensorflow as tf
 from runner.cluster.channel import Channel
 from runner.cluster.evaluator import FollowedRun, evaluated_checkpoint, follow_checkpoints
 from runner.cluster.sessions import session_config
-from runner.config.schema import AddressesConfig, ClusterConfig
+from runner.config.cluster_spec import Addresses, Cluster
+from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, InterruptedRunError
 from runner.graph.build import build_graph
 from runner.runs.run_directory import RunDirectory, RunRecord
@@ -75,7 +76,7 @@ def test_a_signal_does_not_break_into_what_tensorflow_does(
 
 
 def test_an_evaluator_ends_that_has_nothing_to_follow_for_long() -> None:
-    cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], ["b:1"]), max_wait_secs=10)
+    cluster = Cluster(addresses=Addresses(["a:1"], [], ["b:1"]), max_wait_secs=10)
     time = 0.0
     followed = FollowedRun(cluster, Path("none"), lambda: time)
 

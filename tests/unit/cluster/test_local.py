@@ -24,8 +24,7 @@ from omegaconf import OmegaConf
 
 from runner.cluster.local import LocalCluster, public_addresses, task_command
 from runner.config.schema import ClusterConfig
-from runner.errors import ClusterError, ConfigError, InterruptedRunError, PrunedRunError
-from runner.sweeps.job import Trial
+from runner.errors import ClusterError, ConfigError, InterruptedRunError
 from tests.tiny.composing import composing
 from tests.tiny.runs import wait_for
 
@@ -61,18 +60,12 @@ def alive(numbers: list[int]) -> list[int]:
     return [number for number in numbers if Path(f"/proc/{number}").exists()]
 
 
-def test_the_chief_ends_it_and_its_objective_is_returned(
+def test_the_end_of_the_chief_ends_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = (
-        "from runner.cluster.trial_link import hand_over\n"
-        "print('line of', kind)\n"
-        "if kind == 'chief': hand_over(0.25, os.environ)\n"
-        "elif kind == 'ps': wait()\n"
-    )
+    body = "print('line of', kind)\nif kind == 'ps': wait()\n"
     cluster = ClusterConfig(local=True, workers=3, ps=1, evaluator=True, grace_secs=0.5)
-    launcher = start(tmp_path, body, cluster)
-    assert launcher.run() == 0.25
+    start(tmp_path, body, cluster).run()
     output = capsys.readouterr().out
     assert {line for line in output.splitlines() if "line of" in line} == {
         "[ps 0] line of ps",
@@ -114,7 +107,7 @@ def test_a_task_that_fails_is_started_again_so_often(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "from runner.cluster.trial_link import report_begun\n"
+        "from runner.cluster.local import report_begun\n"
         "if kind == 'chief':\n"
         "    print('given', sys.argv[1:])\n"
         "    once(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
@@ -126,7 +119,7 @@ def test_a_task_that_fails_is_started_again_so_often(
     launcher = start(
         tmp_path, body, ClusterConfig(local=True, workers=1, restarts=2, grace_secs=0.5)
     )
-    assert launcher.run() is None
+    launcher.run()
     output = capsys.readouterr().out
     assert "[chief] was killed by SIGKILL; it is started again, 1 times left" in output
     # It resumes only what it has begun.
@@ -233,8 +226,6 @@ def test_the_command_of_a_task_is_that_of_the_cluster(tmp_path: Path) -> None:
     running.overrides.hydra = [
         "hydra.searchpath=[more]",
         "hydra.mode=MULTIRUN",
-        "hydra/sweeper=optuna",
-        "hydra.sweep.dir='runs/sweeps/001'",
         "+hydra.callbacks.mine={}",
     ]
     start = (sys.executable, "-m", "runner")
@@ -261,24 +252,3 @@ def test_a_second_signal_leaves_no_process_either(
     with interrupting(tmp_path, ["chief", "ps"], times=2):
         launcher.run()
     assert alive(pids(capsys.readouterr().out)) == []
-
-
-def test_a_trial_learns_from_its_chief_and_may_be_pruned(tmp_path: Path) -> None:
-    body = (
-        "assert ('RUNNER_TRIAL' in os.environ) == (kind == 'chief')\n"
-        "if kind == 'ps': wait()\n"
-        "from pathlib import Path\n"
-        "from runner.cluster.trial_link import linked_trial\n"
-        "trial = linked_trial(os.environ)\n"
-        "trial.started(Path('run'))\n"
-        "trial.evaluated({'loss': 0.5}, 10)\n"
-        "sys.exit(trial.pruned)\n"
-    )
-    cluster = ClusterConfig(local=True, workers=1, grace_secs=0.5, restarts=3)
-    trial = Trial("sweeps/001", {"seed": "1"})
-    launcher = start(tmp_path, body, cluster, trial=trial)
-    assert launcher.run() is None
-    assert (trial.run_dir, trial.curve) == (Path("run").absolute(), {10: {"loss": 0.5}})
-    launcher = start(tmp_path, body, cluster, trial=Trial("a", {}, lambda metrics, step: True))
-    with pytest.raises(PrunedRunError, match="pruned at step 10"):
-        launcher.run()

@@ -9,18 +9,15 @@ import tensorflow as tf
 
 from runner.cluster.replica import ClusterReplica
 from runner.config.choices import Placement
-from runner.config.schema import ClusterConfig, TaskConfig
-from runner.errors import ConfigError
+from runner.config.cluster_spec import Cluster, Task
 from runner.graph.build import build_graph
 from tests.tiny.configs import PLAIN, tiny
 
 v1 = tf.compat.v1
 
 
-def cluster(kind: str | None = "chief", index: int = 0, **changes: Any) -> ClusterConfig:
-    return ClusterConfig(
-        **{"local": True, "workers": 3, "task": TaskConfig(kind, index), **changes}
-    )
+def cluster(kind: str = "chief", index: int = 0, **changes: Any) -> Cluster:
+    return Cluster(**{"local": True, "workers": 3, "task": Task(kind, index), **changes})
 
 
 @pytest.mark.parametrize(
@@ -37,16 +34,16 @@ def test_variables_are_placed_in_turn_or_by_size(placement: str, servers: list[i
 
 def test_everything_else_is_on_the_task_itself() -> None:
     replica = ClusterReplica(cluster("worker", 1, ps=2))
-    graph = build_graph(tiny(**PLAIN), "validation", train=True, replica=replica).graph
+    built = build_graph(tiny(**PLAIN), "validation", train=True, replica=replica)
     places = {
-        kind: {operation.device for operation in graph.get_operations() if operation.type == kind}
-        for kind in ("IteratorV2", "MatMul", "StatefulPartitionedCall", "VarHandleOp")
+        kind: {
+            operation.device for operation in built.graph.get_operations() if operation.type == kind
+        }
+        for kind in ("IteratorV2", "MatMul")
     }
-    assert places["IteratorV2"] == places["StatefulPartitionedCall"] == {"/job:worker/task:1"}
-    assert places["VarHandleOp"] == {"/job:ps/task:0", "/job:ps/task:1"}
-
-
-def test_asking_for_parts_where_none_are_made_is_refused() -> None:
-    replica = ClusterReplica(cluster(partition_bytes=16))
-    with pytest.raises(ConfigError, match="partition_bytes is 16, and partitions no variable"):
-        build_graph(tiny(**PLAIN), "validation", train=True, replica=replica)
+    assert places["IteratorV2"] == places["MatMul"] == {"/job:worker/task:1"}
+    held = {name: variable.device for name, variable in built.variables.items()}
+    assert {*held.values()} == {"/job:ps/task:0", "/job:ps/task:1"}
+    assert held["body/kernel/Adam"] == held["body/kernel"], "one operation updates both"
+    with built.graph.as_default():
+        assert {each.device for each in v1.local_variables()} == {"/job:worker/task:1"}

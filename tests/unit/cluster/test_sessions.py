@@ -23,12 +23,15 @@ from runner.cluster.sessions import (
     session_config,
 )
 from runner.cluster.worker import missing_of_model
-from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
+from runner.config.cluster_spec import Addresses, Cluster, Task
+from runner.config.schema import TrainConfig
 from runner.errors import ClusterError, InterruptedRunError, LostServerError
 from runner.graph.build import build_graph
+from runner.graph.built_graph import BuiltGraph
 from runner.session.cached_session import CachedSession
 from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
+from tests.tiny.graphs import opened, training_of
 from tests.unit.cluster.conftest import InProcess, Lines, Signalling
 
 v1 = tf.compat.v1
@@ -72,7 +75,6 @@ def test_a_worker_waits_until_the_chief_has_restored(in_process: Callable[..., I
         for _ in range(2):
             with creator.create_session() as session:
                 creator.channel.ended["worker0"].set(session)
-            assert creator.restarted
         # The chief, started again, waits for no worker that has ended, unless it comes back.
         with creator.create_session() as session:
             assert creator.channel.running(session) == []
@@ -83,7 +85,7 @@ def test_a_worker_waits_until_the_chief_has_restored(in_process: Callable[..., I
             assert creator.channel.running(session) == ["worker0"]
 
 
-def test_the_first_session_of_fresh_servers_is_no_restart(
+def test_a_chief_tells_the_servers_its_run_and_settings(
     in_process: Callable[..., InProcess],
 ) -> None:
     servers = in_process(1, 1)
@@ -98,11 +100,9 @@ def test_the_first_session_of_fresh_servers_is_no_restart(
             assert channel.settings.text(session) == shared_settings(task.config)
             for step in (0, 1):
                 channel.send(session, "worker0", {"loss": 0.5}, step=step)
-        assert not creator.restarted
         with creator.create_session() as session:
             # What was sent of a step that is undone is undone with it.
             assert channel.receive(session) == [("worker0", 0, {"loss": 0.5})]
-        assert creator.restarted
 
 
 def test_a_worker_prints_which_task_it_waits_for_and_heeds_a_signal(
@@ -123,6 +123,33 @@ def test_a_worker_prints_which_task_it_waits_for_and_heeds_a_signal(
     assert lines() == [f"waits for the chief at {address} to make the model ready, 20 s at most"]
 
 
+def begin(session: tf.compat.v1.Session, built: BuiltGraph) -> None:
+    with built.graph.as_default():
+        session.run(v1.global_variables_initializer())
+        session.run([v1.local_variables_initializer(), training_of(built).input_initializer])
+
+
+@pytest.mark.parametrize("model", ["Plain", "Recurrent"])
+def test_a_step_with_parameter_servers_is_that_of_one_process(
+    model: str, in_process: Callable[..., InProcess]
+) -> None:
+    servers = in_process(1, 2)
+    config = tiny(model={"_target_": f"tests.tiny.odd.{model}"}, train=TrainConfig(ema_decay=0.9))
+    cluster = servers.config("chief")
+    built = build_graph(config, "validation", train=True, replica=ClusterReplica(cluster))
+    losses = []
+    with v1.Session(servers.target("chief"), built.graph, session_config(cluster)) as session:
+        begin(session, built)
+        training = training_of(built)
+        for _ in range(5):
+            losses.append(float(session.run((training.loss, training.train_op))[0]))
+        values = session.run(dict(built.variables))
+    with opened(config) as alone:
+        assert losses == pytest.approx(alone.train(5), rel=1e-6)
+        for name, value in alone.run(dict(alone.built.variables)).items():
+            assert values[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
+
+
 def test_variables_read_in_a_loop_stay_on_their_servers(
     in_process: Callable[..., InProcess],
 ) -> None:
@@ -133,8 +160,7 @@ def test_variables_read_in_a_loop_stay_on_their_servers(
     training = built.training
     assert training is not None
     with v1.Session(servers.target("worker"), built.graph, session_config(cluster)) as session:
-        session.run([variable.initializer for variable in built.variables.values()])
-        session.run(training.input_initializer)
+        begin(session, built)
         for _ in range(2):
             session.run(training.train_op)
     with tf.Graph().as_default() as graph:
@@ -156,7 +182,7 @@ def test_variables_read_in_a_loop_stay_on_their_servers(
 
 
 def test_sessions_see_the_servers_and_their_own_task() -> None:
-    cluster = ClusterConfig(task=TaskConfig("worker", 1), max_wait_secs=3.0)
+    cluster = Cluster(task=Task("worker", 1), max_wait_secs=3.0)
     assert list(session_config(cluster).device_filters) == ["/job:ps", "/job:worker/task:1"]
 
 
@@ -171,7 +197,7 @@ def test_a_first_server_that_is_away_answers_nothing() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{silent.getsockname()[1]}"
-        cluster = ClusterConfig(addresses=AddressesConfig(["a:1"], [], [server]))
+        cluster = Cluster(addresses=Addresses(["a:1"], [], [server]))
         first = FirstServer(cluster)
         assert first.ask(lambda session, channel: channel.run.text(session)) is None
         assert not send(first, {"loss": 0.5}, 1)
@@ -191,7 +217,7 @@ def test_a_step_that_is_late_or_cut_off_names_the_missing_tasks(
     in_process: Callable[..., InProcess], raised: str, all_answer: bool, missing: str
 ) -> None:
     chief, worker, server = free_addresses(3)
-    absent = ClusterConfig(addresses=AddressesConfig([chief], [worker], [server]))
+    absent = Cluster(addresses=Addresses([chief], [worker], [server]))
     cluster = in_process(1, 1).cluster if all_answer else absent
     with pytest.raises(ClusterError, match=missing) as error, naming_missing_tasks(cluster):
         raise getattr(tf.errors, raised)(None, None, "late, or a socket closed")

@@ -189,7 +189,7 @@ def test_a_loss_that_is_not_finite_fails_or_asks_for_the_end(found: Both) -> Non
 
 
 def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
-    data, model = {"_target_": "tests.tiny.odd.Once"}, {"_target_": "tests.tiny.odd.PlainModel"}
+    data, model = {"_target_": "tests.tiny.odd.Once"}, {"_target_": "tests.tiny.odd.Plain"}
     task = servers.task("worker", data=data, model=model)
     replica = ClusterReplica(task.cluster)
     built = build_graph(task.config, "validation", train=True, replica=replica)
@@ -201,4 +201,4 @@ def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
         session.run([variable.initializer for variable in built.variables.values()])
     # MonitoredSession alone would take it for an orderly end.
     with pytest.raises(ConfigError, match=r"^data\.train\(\) ended before step 20"):
-        train_worker(task, built, replica.update)
+        train_worker(task, built)

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from runner.config.choices import Mode, Placement
 from runner.config.cluster import resolve
-from runner.config.schema import (
-    AddressesConfig,
-    ClusterConfig,
-    ClusterMode,
-    RunConfig,
-    ScaffoldConfig,
-    TaskConfig,
-    TrainConfig,
-    VariablesConfig,
-)
+from runner.config.cluster_spec import Addresses, Cluster, Task, configured, task_of
+from runner.config.schema import ClusterConfig, ClusterMode, RunConfig, TrainConfig
 from runner.errors import ConfigError
 from tests.tiny.configs import tiny
 
@@ -36,24 +27,17 @@ def tf_config(kind: str = "worker", index: int = 0, **content: Any) -> dict[str,
     return {"TF_CONFIG": json.dumps({"cluster": ADDRESSES, "task": task, **content})}
 
 
-def addressed(kind: str | None = "worker", index: int = 0, **addresses: Any) -> ClusterConfig:
-    task = TaskConfig(kind, index)
-    return ClusterConfig(addresses=AddressesConfig(**{**ADDRESSES, **addresses}), task=task)
-
-
 def states(config: RunConfig, environ: dict[str, str] | None = None) -> list[str]:
     with pytest.raises(ConfigError) as error:
         resolve(config, environ or {})
     return [problem.state for problem in error.value.problems]
 
 
-def test_addresses_and_tasks_come_from_either() -> None:
-    expected = ClusterConfig(
-        workers=2, ps=1, addresses=AddressesConfig(**ADDRESSES), task=TaskConfig("worker", 0)
-    )
-    assert resolve(tiny(), tf_config()).cluster == expected
-    assert resolve(tiny(cluster=addressed()), {}).cluster == expected
-    assert resolve(tiny(cluster=addressed()), tf_config()).cluster == expected
+def test_the_variable_names_tasks_and_addresses() -> None:
+    found = resolve(tiny(cluster=ClusterConfig(max_wait_secs=5)), tf_config()).cluster
+    task, addresses = Task("worker", 0), Addresses(**ADDRESSES)
+    assert found == Cluster(workers=2, ps=1, max_wait_secs=5, addresses=addresses, task=task)
+    assert configured(found) == ClusterConfig(workers=2, ps=1, max_wait_secs=5)
 
 
 def test_a_chief_alone_is_not_a_cluster() -> None:
@@ -61,8 +45,7 @@ def test_a_chief_alone_is_not_a_cluster() -> None:
     assert resolve(tiny(), alone).cluster == ClusterConfig()
 
 
-def test_a_plan_needs_no_task_and_other_modes_only_the_chief() -> None:
-    assert resolve(tiny(cluster=addressed(None), mode=Mode.plan), {}).cluster.workers == 2
+def test_other_modes_than_training_need_only_the_chief() -> None:
     for mode in (Mode.evaluate, Mode.export):
         config = tiny(mode=mode)
         assert resolve(config, {}) == config
@@ -71,12 +54,12 @@ def test_a_plan_needs_no_task_and_other_modes_only_the_chief() -> None:
 
 def test_a_task_started_by_a_local_cluster_is_one() -> None:
     found = resolve(tiny(cluster=ClusterConfig(local=True)), tf_config(environment="runner-local"))
-    assert found.cluster.task == TaskConfig("worker", 0)
+    assert task_of(found.cluster) == Task("worker", 0)
 
 
 def test_an_evaluator_needs_no_address() -> None:
     found = resolve(tiny(), tf_config("evaluator", 7)).cluster
-    assert (found.task.type, found.evaluator) == ("evaluator", True)
+    assert (task_of(found).type, found.evaluator) == ("evaluator", True)
     assert not resolve(tiny(), tf_config()).cluster.evaluator
     listed = tf_config(cluster={**ADDRESSES, "evaluator": ["e:1"]})
     assert resolve(tiny(), listed).cluster.evaluator
@@ -85,7 +68,7 @@ def test_an_evaluator_needs_no_address() -> None:
 def test_workers_without_a_chief_are_a_cluster() -> None:
     workers = tf_config("worker", 0, cluster={"worker": [CHIEF, WORKER], "ps": [PS]})
     found = resolve(tiny(), workers).cluster
-    assert (found.task, found.workers) == (TaskConfig("chief", 0), 2)
+    assert (task_of(found), found.workers) == (Task("chief", 0), 2)
     assert resolve(tiny(), tf_config(cluster={"worker": [CHIEF]})).cluster == ClusterConfig()
 
 
@@ -94,7 +77,7 @@ def test_a_collective_cluster_has_no_parameter_servers() -> None:
     assert resolve(tiny(cluster=local), {}).cluster.ps == 0
     workers = tf_config("worker", 1, cluster={"worker": [CHIEF, WORKER]})
     found = resolve(tiny(cluster=ClusterConfig(mode=COLLECTIVE)), workers).cluster
-    assert (found.task, found.workers, found.ps) == (TaskConfig("worker", 0), 2, 0)
+    assert (task_of(found), found.workers, found.ps) == (Task("worker", 0), 2, 0)
     averaged = tiny(cluster=local, train=TrainConfig(ema_decay=0.9))
     assert resolve(averaged, {}).cluster.workers == 3
 
@@ -104,11 +87,11 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
         server.bind(("127.0.0.1", 0))
         server.listen()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        cluster = addressed("ps", ps=[address])
-        assert states(tiny(cluster=cluster)) == [
+        environ = tf_config("ps", cluster={**ADDRESSES, "ps": [address]})
+        assert states(tiny(), environ) == [
             f"ps 0 is to listen at {address}, and its port is in use"
         ]
-        assert resolve(tiny(cluster=cluster, mode=Mode.plan), {}).cluster.ps == 1
+        assert resolve(tiny(mode=Mode.plan), environ).cluster.ps == 1
 
 
 # What tests/unit/config/mistakes.txt does not show.
@@ -116,31 +99,22 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
     ("changes", "environ", "expected"),
     [
         (
-            {"cluster": addressed("ps", 3, chief=[], worker=["a:1", "b"], ps=["a:1"])},
             {},
+            tf_config("ps", 3, cluster={"worker": ["a:1", "b"], "ps": ["a:1"]}),
             [
-                "cluster.addresses: worker 1 is at 'b'",
-                "cluster.addresses: there is no chief",
-                "cluster.task: this task is ps 3, and there is 1 of that type",
+                "TF_CONFIG: worker 0 is at 'b'",
+                "TF_CONFIG: this task is ps 3, and there is 1 of that type",
             ],
         ),
         (
-            {"cluster": addressed("chief", chief=["a:1", "b:1"])},
             {},
-            ["cluster.addresses: there are 2 chiefs"],
+            tf_config("ps", cluster={"ps": ["a:1"]}),
+            ["TF_CONFIG: there is no chief"],
         ),
         (
-            {"cluster": addressed("worker", 1, worker=["x:1", "y:1"])},
-            tf_config(),
-            [
-                "cluster.addresses and TF_CONFIG contradict each other",
-                "cluster.task and TF_CONFIG contradict each other",
-            ],
-        ),
-        (
-            {"cluster": ClusterConfig(local=True, task=TaskConfig("worker", 0))},
             {},
-            ["cluster.local is true, and there are cluster.addresses or a cluster.task"],
+            tf_config("chief", cluster={"chief": ["a:1", "b:1"], "ps": ["c:1"]}),
+            ["TF_CONFIG: there are 2 chiefs"],
         ),
         (
             {"cluster": ClusterConfig(evaluator=True, placement=Placement.by_size, restarts=1)},
@@ -151,28 +125,19 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             ],
         ),
         (
-            {"cluster": replace(addressed(), workers=3, ps=2, restarts=1)},
-            {},
-            [
-                "cluster.workers is 3, cluster.ps is 2, cluster.restarts is 1, and the tasks have "
-                "addresses"
-            ],
-        ),
-        (
-            {"cluster": ClusterConfig(local=True, workers=2, backup=2, synchronous=True)},
-            {},
-            ["cluster.backup is 2, and 2 workers train"],
+            {"cluster": ClusterConfig(workers=3, ps=2, restarts=1)},
+            tf_config(),
+            ["cluster.workers is 3, cluster.ps is 2, cluster.restarts is 1, and TF_CONFIG is set"],
         ),
         (
             {
                 "cluster": ClusterConfig(
-                    local=True, mode=COLLECTIVE, ps=2, synchronous=True, backup=1
+                    local=True, mode=COLLECTIVE, ps=2, placement=Placement.by_size
                 )
             },
             {},
             [
-                "cluster.ps is 2, cluster.synchronous is true, cluster.backup is 1, and "
-                "cluster.mode is collective",
+                "cluster.ps is 2, cluster.placement is by_size, and cluster.mode is collective",
                 "cluster.mode is collective, and cluster.workers is 1",
             ],
         ),
@@ -185,20 +150,6 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             {"cluster": ClusterConfig(mode=COLLECTIVE)},
             {},
             ["cluster.mode is collective, and there is no cluster"],
-        ),
-        (
-            {
-                "cluster": ClusterConfig(local=True, synchronous=True),
-                "scaffolds": {"body": ScaffoldConfig(VariablesConfig(["*"]), freeze_until_step=3)},
-                "model": {"_target_": "a.B", "dtype_policy": "mixed_float16"},
-                "train": TrainConfig(ema_decay=0.9),
-            },
-            {},
-            [
-                "scaffolds.body has its own schedule, and cluster.synchronous is true",
-                "model.dtype_policy is mixed_float16, and cluster.synchronous is true",
-                "train.ema_decay is 0.9, and cluster.synchronous is true",
-            ],
         ),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
@@ -213,4 +164,4 @@ def test_averages_are_evaluated_where_no_other_worker_trains_them() -> None:
     alone = ClusterConfig(local=True, workers=1)
     assert resolve(tiny(cluster=alone, train=TrainConfig(ema_decay=0.9)), {}).cluster == alone
     train = TrainConfig(ema_decay=0.9, evaluate_ema=False)
-    assert resolve(tiny(cluster=addressed("ps"), train=train), {}).cluster.workers == 2
+    assert resolve(tiny(train=train), tf_config("ps")).cluster.workers == 2

@@ -12,6 +12,9 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from runner.config.cluster_spec import (
+    Addresses,
+    Cluster,
+    Task,
     addresses_by_type,
     announced_name,
     announcing_tasks,
@@ -23,7 +26,6 @@ from runner.config.cluster_spec import (
     trainers,
     write_tf_config,
 )
-from runner.config.schema import AddressesConfig, ClusterConfig, TaskConfig
 from runner.errors import ConfigError
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
@@ -48,8 +50,8 @@ def test_what_operators_add_is_accepted() -> None:
             "environment": "cloud",
         }
     )
-    assert found == ClusterConfig(
-        addresses=AddressesConfig(["a:1"], [], ["d:1"]), task=TaskConfig("chief", 0), evaluator=True
+    assert found == Cluster(
+        addresses=Addresses(["a:1"], [], ["d:1"]), task=Task("chief", 0), evaluator=True
     )
 
 
@@ -64,8 +66,8 @@ def test_what_is_written_is_read_again(
     addresses = {"chief": chief[:1], "worker": worker, "ps": ps}
     index = max(0, len(addresses[kind]) - 1)
     hosts = {each: tuple(given) for each, given in addresses.items()}
-    assert read(write_tf_config(hosts, kind, index)) == ClusterConfig(
-        local=True, addresses=AddressesConfig(**addresses), task=TaskConfig(kind, index)
+    assert read(write_tf_config(hosts, kind, index)) == Cluster(
+        local=True, addresses=Addresses(**addresses), task=Task(kind, index)
     )
 
 
@@ -93,14 +95,24 @@ def test_any_json_is_read_or_refused(content: Any) -> None:
         (
             {"cluster": {"chief": ["a:1"], "ps": "d:1"}, "task": {"type": "ps", "index": 0.9}},
             [
-                "TF_CONFIG: cluster.addresses.ps has a value that does not fit",
-                "TF_CONFIG: cluster.task.index has a value that does not fit",
+                "TF_CONFIG: cluster.ps is 'd:1'",
+                "TF_CONFIG: task.index is 0.9",
             ],
         ),
         (
             {"cluster": {"chief": ["a:1"], "evaluator": ["e:1", "f:1"]}, "task": {"type": "chief"}},
             ["TF_CONFIG: there are 2 evaluators"],
         ),
+        (
+            {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker"}},
+            ["TF_CONFIG: task.index is missing"],
+        ),
+        (
+            {"cluster": {"chief": ["a:1"], "master": ["b:1"]}, "task": {"type": "chief"}},
+            ["TF_CONFIG names a chief and a master"],
+        ),
+        ({"cluster": {"chief": ["a:1"]}}, ["TF_CONFIG names no task"]),
+        ({"cluster": {"chief": ["a:1"]}, "task": {"index": 0}}, ["TF_CONFIG names no task"]),
     ],
     ids=str,
 )
@@ -128,13 +140,13 @@ def test_without_a_chief_the_first_worker_is_it(
 ) -> None:
     cluster = {"worker": ["a:1", "b:1", "c:1"], "ps": ["d:1"], **extra}
     found = read({"cluster": cluster, "task": {"type": given[0], "index": given[1]}})
-    assert found.addresses == AddressesConfig(["a:1"], ["b:1", "c:1"], ["d:1"])
-    assert found.task == TaskConfig(*task)
+    assert found.addresses == Addresses(["a:1"], ["b:1", "c:1"], ["d:1"])
+    assert found.task == Task(*task)
 
 
-def cluster(kind: str | None = None, index: int = 0) -> ClusterConfig:
-    addresses = AddressesConfig(["a:1"], ["b:1", "c:1"], ["d:1"])
-    return ClusterConfig(addresses=addresses, task=TaskConfig(kind, index), evaluator=True)
+def cluster(kind: str = "chief", index: int = 0) -> Cluster:
+    addresses = Addresses(["a:1"], ["b:1", "c:1"], ["d:1"])
+    return Cluster(addresses=addresses, task=Task(kind, index), evaluator=True)
 
 
 def test_tasks_have_names_places_and_addresses() -> None:

@@ -26,7 +26,7 @@ def test_an_experiment_is_composed_with_overrides_of_its_own_and_anew_each_time(
     with composing(tmp_path / "conf"):
         config = compose_experiment("digits_cnn", ["train.steps=3", "optimizer=sgd"])
         assert (config.name, config.train.steps) == ("digits_cnn", 3)
-        assert config.optimizer._target_.endswith("GradientDescentOptimizer")
+        assert config.optimizer._target_.endswith("SGD")
         config.name = "changed"
         again = compose_experiment("digits_cnn", ["train.steps=3", "optimizer=sgd"])
         assert again.name == "digits_cnn"
@@ -92,24 +92,15 @@ def test_a_folder_of_configs_that_may_not_be_read_is_named() -> None:
         raise denied
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("defaults: [/experiment/odd, _self_]", "the configuration has no end"),
-        ("tags: " + "[" * 300 + "]" * 300, "nested more than 50 levels deep"),
-        ("tags: &a {b: *a}", "the value of &a contains itself"),
-    ],
-)
-def test_a_configuration_without_an_end_is_a_problem(
-    content: str, message: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("content", ["defaults: [/experiment/odd, _self_]", "tags: &a {b: *a}"])
+def test_a_configuration_without_an_end_is_a_problem(content: str, tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "odd.yaml").write_text(f"# @package _global_\n{content}\n")
     register()
     shown = f"hydra.searchpath=[file://{tmp_path}]"
     with (
         initialize_config_dir(str(CONF), version_base="1.3"),
-        pytest.raises(ConfigError, match=message),
+        pytest.raises(ConfigError, match="the configuration has no end"),
         reporting_composition(),
     ):
         compose("config", [shown, "+experiment=odd"])

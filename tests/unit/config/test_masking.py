@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 import shlex
+from collections.abc import Callable
 from enum import Enum
+from urllib.parse import quote, quote_plus
 
 import pytest
+import yaml
 
 from runner.config.keys import flatten
-from runner.config.masking import Mask, remember_typed
+from runner.config.masking import MASKED, Mask, remember_typed
 from runner.config.schema import MaskConfig
+from runner.config.spelling import spelled
 
 SETTINGS = {
     "data": {"api_key": "k3y-of-mine", "path": "/data?key=k3y-of-mine", "password": ""},
@@ -54,6 +61,87 @@ def test_a_secret_is_found_wherever_its_value_occurs(mask: Mask) -> None:
 )
 def test_what_looks_like_a_secret_is_masked_in_any_text(mask: Mask, text: str, masked: str) -> None:
     assert mask.text(text) == masked
+
+
+PASSWORDS = (
+    "a\"b''c\\ d/7+é",
+    "a\nb\tc\\d",
+    "pä ss🙂'\"$x",
+    "p@ss:w%rd&<>",
+    "\\\\long\\",
+    "plain123",
+)
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "repr": repr,
+    "repr of a repr": lambda text: repr(repr(text)),
+    "ascii": ascii,
+    "bytes": lambda text: repr(text.encode()),
+    "error": lambda text: repr(ValueError({"login": text})),
+    "JSON": json.dumps,
+    "JSON within JSON": lambda text: json.dumps(json.dumps(text)),
+    "UTF-8 JSON": lambda text: json.dumps(text, ensure_ascii=False),
+    "YAML": lambda text: yaml.safe_dump({"a": text}, width=1000),
+    "path of an address": quote,
+    "query of an address": lambda text: quote_plus(text, safe=""),
+    "lower case in an address": lambda text: re.sub("%..", lambda m: m[0].lower(), quote(text)),
+    "shell": shlex.quote,
+    "HTML": html.escape,
+    "override": lambda text: spelled({"a": text}),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_a_secret_is_masked_in_every_spelling(password: str, spelling: str) -> None:
+    mask = Mask(MaskConfig(), {"data": {"pass": password}})
+    text = SPELLINGS[spelling](password)
+    masked = mask.text(f"<{text}>")
+    assert MASKED in masked
+    assert not set(re.findall(r"\w\w+", password)) & set(re.findall(r"\w+", masked))
+
+
+# Key -> value -> what is recorded of it.
+NAMED: dict[str, tuple[str, str]] = {
+    "headers.X-Api-Key": ("a1b2c3", "***"),
+    "headers.Cookie": ("session=a; x=b", "***"),
+    "account_key": ("abcdefgh", "***"),
+    "connection_string": ("AccountName=a;AccountKey=b", "***"),
+    "pass": ("word", "***"),
+    "key": ("image", "***"),
+    "storage_key": ("a1b2c3", "***"),
+    "label_key": ("label", "label"),
+    "feature_key": ("image/encoded", "image/encoded"),
+    "monkey": ("see", "see"),
+    "passes": ("2", "2"),
+    "conn": ("Server=x;AccountKey=abc==;Pwd=def", "Server=x;AccountKey=***;Pwd=***"),
+    "sas": ("https://h/x?sv=1&sig=a%3D&se=2", "https://h/x?sv=1&sig=***&se=2"),
+    "presigned": (
+        "s3://b/x?X-Amz-Signature=a&X-Amz-Credential=b&n=1",
+        "s3://b/x?X-Amz-Signature=***&X-Amz-Credential=***&n=1",
+    ),
+    "ftp": ("ftp://token123@host/x", "ftp://***@host/x"),
+    "git": ("ssh://git@host/x", "ssh://git@host/x"),
+    "container": ("abfss://weights@account.dfs.net/x", "abfss://weights@account.dfs.net/x"),
+    "curl": ("-H 'X-Api-Key: abc' -H 'Cookie: a=b; c=d'", "-H 'X-Api-Key: ***' -H 'Cookie: ***'"),
+}
+
+
+@pytest.mark.parametrize("key", NAMED)
+def test_what_is_a_secret(key: str) -> None:
+    value, recorded = NAMED[key]
+    assert Mask(MaskConfig(), {}).value(f"data.{key}", value) == recorded
+
+
+def test_nothing_below_a_key_that_often_holds_something_else_is_a_secret() -> None:
+    model = {"key": {"units": 128, "kind": "dense"}, "pass": ["first", "second"]}
+    assert Mask(MaskConfig(), {"model": model}).settings({"model": model}) == {"model": model}
+
+
+def test_a_part_of_a_value_that_is_a_secret_is_masked_wherever_it_occurs() -> None:
+    mask = Mask(MaskConfig(), {"data": {"conn": "AccountKey=abcdef==;X=1"}})
+    assert mask.text("cannot sign with abcdef==") == "cannot sign with ***"
+    assert mask.is_in("runs/abcdef==")
+    assert not mask.is_in("runs/abcdef")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ the environment, `VARIABLE=value $ ...`, or the contents of `experiment/mine.yam
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,3 +80,22 @@ def test_what_a_mistake_prints(
     assert outcome.err.rstrip("\n").replace(str(tmp_path), "HERE") == case.printed
     assert (outcome.code, outcome.out) == (2, "")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+PROPOSED = re.compile(r"write into the `defaults` of experiment/mine\.yaml: - (.*)")
+PROPOSING = [case for case in CASES if PROPOSED.search(case.printed)]
+
+
+@pytest.mark.parametrize("case", PROPOSING, ids=lambda case: case.file.partition("\n")[2])
+def test_a_proposed_line_of_defaults_works(case: Case, command: Command, tmp_path: Path) -> None:
+    (line,) = PROPOSED.findall(case.printed)
+    choices = re.search("choices: ([^,]*)", case.printed)
+    if choices is not None:
+        line = f"{line.partition(': ')[0]}: {choices[1]}"
+    folder = tmp_path / "conf" / "experiment"
+    folder.mkdir(parents=True)
+    content = f"# @package _global_\ndefaults: [{line}]\nname: mine\n"
+    (folder / "mine.yaml").write_text(content, encoding="utf-8")
+    outcome = command("--config-dir", "conf", "+experiment=mine", "--cfg", "job")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "name: mine" in outcome.out

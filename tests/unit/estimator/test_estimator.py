@@ -1,22 +1,23 @@
-"""The Estimator, driven from Python as TensorFlow's was."""
+"""The original Estimator on this TensorFlow, and what runner adds to it."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+import runner
 from runner import estimator
 from runner.cluster.local import free_addresses
-from runner.estimator.results import write_summaries
+from runner.errors import ConfigError, PlanError
 from tests.tiny.programs import classified, counting, dense
 from tests.tiny.runs import written
 
@@ -31,7 +32,7 @@ def model_fn(features: Any, labels: Any, mode: str, params: Any) -> estimator.Es
     return classified(logits, labels, mode, tf.train.AdamOptimizer(0.01))
 
 
-def estimator_in(folder: Path, **arguments: Any) -> estimator.Estimator:
+def estimator_in(folder: Path, **arguments: Any) -> Any:
     config = estimator.RunConfig(
         tf_random_seed=1, save_checkpoints_steps=10, save_summary_steps=10, keep_checkpoint_max=2
     )
@@ -78,14 +79,6 @@ def test_evaluations_and_predictions(folder: Path) -> None:
         next(trained.predict(held_out, "clas"))
 
 
-def test_every_evaluation_is_written_however_quickly_they_follow(tmp_path: Path) -> None:
-    for step in range(8):
-        write_summaries(
-            str(tmp_path), {"loss": np.float32(step), "global_step": np.int64(step)}, None
-        )
-    assert written(tmp_path)["loss"] == [(step, float(step)) for step in range(8)]
-
-
 def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "words").write_text("a")
 
@@ -94,7 +87,7 @@ def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
         return estimator.export.TensorServingInputReceiver(tokens, {"tokens": tokens})
 
     path = estimator_in(folder).export_saved_model(
-        tmp_path / "export", receiver_fn, assets_extra={"words.txt": str(tmp_path / "words")}
+        str(tmp_path / "export"), receiver_fn, assets_extra={"words.txt": str(tmp_path / "words")}
     )
     assert Path(path.decode()).name.isdigit()
     assert Path(path.decode(), "assets.extra", "words.txt").read_text() == "a"
@@ -105,7 +98,7 @@ def test_an_export_is_served(folder: Path, tmp_path: Path) -> None:
 
 def test_train_and_evaluate_exports_after_each_evaluation(tmp_path: Path) -> None:
     receiver = estimator.export.build_raw_serving_input_receiver_fn(
-        {"x": tf.TensorSpec([None, 4], tf.int32)}
+        {"x": tf.zeros([1, 4], tf.int32)}
     )
 
     def by_name(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
@@ -151,7 +144,7 @@ def test_train_and_evaluate_exports_after_each_evaluation(tmp_path: Path) -> Non
     again = estimator.train_and_evaluate(
         trained, estimator.TrainSpec(named, max_steps=10), estimator.EvalSpec(named)
     )
-    assert again == (None, [])
+    assert again == (None, None)
 
 
 def test_a_warm_start_renames_and_selects(folder: Path, tmp_path: Path) -> None:
@@ -167,135 +160,6 @@ def test_a_warm_start_renames_and_selects(folder: Path, tmp_path: Path) -> None:
     started.train(counting, steps=1)
     source = estimator_in(folder).get_variable_value("hidden/kernel")
     np.testing.assert_array_equal(started.get_variable_value("body/kernel"), source)
-
-
-def test_what_tensorflow_allowed_a_model_fn(folder: Path, tmp_path: Path) -> None:
-    def model_fn(features: Any) -> estimator.EstimatorSpec:
-        """Takes no mode, and has a device, a nested metric, an image and local state of its own."""
-        with tf.device("/gpu:0"):
-            weight = tf.get_variable("hidden/bias", [4])
-        total = tf.get_local_variable("total", initializer=0)
-        start = tf.group(tf.local_variables_initializer(), tf.tables_initializer())
-        with tf.control_dependencies([start]):
-            start = tf.group(tf.assign(total, 5))
-        image = tf.summary.image("image", tf.zeros([2, 3, 3, 1]))
-        metrics = {"nested": ((total, tf.constant(3.0)), tf.no_op()), "shown": (image, tf.no_op())}
-        return estimator.EstimatorSpec(
-            None,
-            {"weight": tf.expand_dims(weight, 0)},
-            tf.reduce_sum(weight) + tf.reduce_sum(features["x"]),
-            tf.assign_add(tf.train.get_global_step(), 1),
-            eval_metric_ops={**metrics, "vector": (tf.constant([1.0, 2.0]), tf.no_op())},
-            scaffold=tf.train.Scaffold(local_init_op=start),
-        )
-
-    config = estimator.RunConfig()
-    config.mine = "kept"
-    trained = estimator.Estimator(model_fn, tmp_path, config, warm_start_from=str(folder))
-    assert trained.config.mine == "kept"  # type: ignore[attr-defined]
-    receiver = estimator.export.build_raw_serving_input_receiver_fn({"x": tf.zeros([1])})
-    path = trained.export_saved_model(tmp_path / "export", receiver)
-    served = tf.saved_model.load_v2(path.decode()).signatures["serving_default"]
-    source = estimator_in(folder).get_variable_value("hidden/bias")
-    np.testing.assert_array_equal(served(x=tf.zeros([1]))["weight"][0], source)
-
-    def input_fn() -> Any:
-        return {"x": tf.constant([0.0])}
-
-    trained.train(input_fn, steps=1)
-    values = trained.evaluate(input_fn, steps=1)
-    assert values["nested"] == (5, 3.0)
-    names = {"loss", "vector", "shown/0", "shown/1", "checkpoint_path"}
-    events = next((tmp_path / "eval").iterdir())
-    summaries = [event.summary.value for event in tf.train.summary_iterator(str(events))]
-    assert {value.tag for values in summaries for value in values} == names
-    assert list(inspect.signature(trained.model_fn).parameters) == [
-        "features",
-        "labels",
-        "mode",
-        "config",
-    ]
-
-
-def test_params_of_any_class_and_further_arguments(tmp_path: Path) -> None:
-    params = SimpleNamespace(rate=0.5)  # In place of an HParams.
-
-    def model_fn(features: Any, mode: str, params: Any, **unused: Any) -> estimator.EstimatorSpec:
-        weight = tf.get_variable("weight", [])
-        train_op = tf.group(
-            tf.assign(weight, params.rate), tf.assign_add(tf.train.get_global_step(), 1)
-        )
-        params.rate = 1.0  # Of a copy.
-        return estimator.EstimatorSpec(mode, loss=weight * features, train_op=train_op)
-
-    trained = estimator.Estimator(model_fn, tmp_path, params=params)
-    trained.train(lambda: tf.constant(1.0), steps=1)
-    assert trained.get_variable_value("weight") == trained.params.rate == params.rate == 0.5
-
-
-def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = estimator_in(folder)
-    with pytest.raises(ValueError, match="Can not provide both steps and max_steps"):
-        trained.train(counting, steps=1, max_steps=1)
-    with pytest.raises(ValueError, match="Must specify steps > 0, given: 0"):
-        trained.evaluate(counting, steps=0)
-    with pytest.raises(ValueError, match="An input_receiver_fn must be defined"):
-        trained.export_saved_model(folder, None)
-    with pytest.raises(ValueError, match="Could not find trained model in model_dir"):
-        estimator_in(folder / "empty").get_variable_names()
-    with pytest.raises(ValueError, match="does not include params argument"):
-        estimator.Estimator(lambda features: None, params={"a": 1})
-    with pytest.raises(ValueError, match="`model_dir` are set both in constructor"):
-        estimator.Estimator(model_fn, "a", estimator.RunConfig("b"), {})
-    with pytest.raises(TypeError, match="Expected binary or unicode string, got 1"):
-        estimator_in(folder, warm_start_from=1)
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker"}}')
-    with pytest.raises(ValueError, match='must have one "chief" node'):
-        estimator_in(folder)
-    monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "evaluator"}}')
-    with pytest.raises(ValueError, match="Train has been called wrong configuration"):
-        estimator_in(folder).train(counting, steps=1)
-
-
-def test_paths_are_strings_or_bytes(folder: Path, tmp_path: Path) -> None:
-    receiver = estimator.export.build_raw_serving_input_receiver_fn(
-        {"tokens": tf.TensorSpec([None, 4], tf.int32)}
-    )
-
-    def by_name(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
-        return model_fn(features["tokens"], labels, mode, params)
-
-    trained = estimator.Estimator(by_name, os.fsencode(folder), params={"units": 4})
-    path = trained.export_savedmodel(os.fsencode(tmp_path), receiver, strip_default_attrs=True)
-    assert path.startswith(os.fsencode(tmp_path))
-    assert (Path(os.fsdecode(path)) / "saved_model.pb").is_file()
-
-
-def test_metrics_may_be_strings(folder: Path) -> None:
-    def named(features: Any, labels: Any, mode: str, params: Any) -> estimator.EstimatorSpec:
-        spec = model_fn(features, labels, mode, params)
-        label = (tf.constant("not a summary"), tf.no_op())
-        return spec._replace(eval_metric_ops={**spec.eval_metric_ops, "label": label})
-
-    trained = estimator.Estimator(named, str(folder), params={"units": 4})
-    assert trained.evaluate(held_out, name="strings")["label"] == b"not a summary"
-    assert list((folder / "eval_strings").glob("events.*"))
-
-
-def test_sparse_features_and_labels(tmp_path: Path) -> None:
-    def sparse_fn(features: Any, labels: Any, mode: str) -> estimator.EstimatorSpec:
-        summed = tf.reshape(tf.sparse.reduce_sum(features["x"], 1), [2, 1])
-        predictions = dense(summed, 1, "sum")
-        loss = tf.reduce_mean((predictions - tf.sparse.to_dense(labels)) ** 2)
-        train = tf.train.GradientDescentOptimizer(0.0).minimize(loss, tf.train.get_global_step())
-        return estimator.EstimatorSpec(mode, predictions, loss, train)
-
-    def inputs() -> tf.data.Dataset:
-        sparse = tf.sparse.from_dense([[1.0, 0.0], [0.0, 2.0]])
-        return tf.data.Dataset.from_tensors(({"x": sparse}, sparse)).repeat(3)
-
-    trained = estimator.Estimator(sparse_fn, str(tmp_path)).train(inputs, steps=2)
-    assert trained.evaluate(inputs)["global_step"] == 2
 
 
 class Steps(tf.train.SessionRunHook):
@@ -348,35 +212,11 @@ def test_train_and_evaluate_in_a_cluster(tmp_path: Path, monkeypatch: pytest.Mon
     for thread in [*threads, in_task("worker")]:
         thread.join(60)
     assert server.target
-    metrics, _ = results["evaluator"]
-    assert metrics["global_step"] >= 40
-    assert results["chief"] == results["worker"] == (None, [])
+    assert dict.fromkeys(results) == {"chief": None, "worker": None, "evaluator": None}
+    assert written(tmp_path / "eval")["accuracy"][-1][0] >= 40
     assert everywhere["worker"].count > 0
     assert everywhere["chief"].count == chief_only["chief"].count > 0
     assert chief_only["worker"].count == 0
-
-
-def test_a_parameter_server_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = {"chief": ["a:1"], "ps": ["b:1"]}
-    task = {"cluster": cluster, "task": {"type": "ps", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
-
-    class Joined(Exception):  # noqa: N818
-        """Raised where a server would serve for ever."""
-
-    class Server:
-        def __init__(self, spec: Any, **task: Any) -> None:
-            assert (task["job_name"], task["task_index"]) == ("ps", 0)
-
-        def join(self) -> None:
-            raise Joined
-
-    monkeypatch.setattr("tensorflow.distribute.Server", Server)
-    serving = estimator.Estimator(model_fn, params={"units": 2})
-    with pytest.raises(Joined):
-        estimator.train_and_evaluate(
-            serving, estimator.TrainSpec(counting), estimator.EvalSpec(held_out)
-        )
 
 
 def constant_fn(features: Any, labels: Any, mode: str) -> estimator.EstimatorSpec:
@@ -404,19 +244,182 @@ def test_a_metric_ends_training(tmp_path: Path, hook: str, limit: float, step: i
     )
     memory = experimental.InMemoryEvaluatorHook(trained, held_out, 1, every_n_iter=10)
     trained.train(counting, hooks=[memory, stop], max_steps=40)
-    metrics = experimental.read_eval_metrics(trained.eval_dir())
+    metrics = written(Path(trained.eval_dir()))["loss"]
     end = trained.get_variable_value("global_step")
     assert end in (step, step + 1)
-    assert metrics == {due: {"loss": 1.0} for due in (*range(0, step + 1, 10), end)}
+    assert metrics == [(due, 1.0) for due in (*range(0, step + 1, 10), end)]
 
 
-def test_a_cluster_of_one_node_trains_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = {"cluster": {"master": ["a:1"]}, "task": {"type": "master", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
-    metrics, _ = estimator.train_and_evaluate(
-        estimator_in(tmp_path),
-        estimator.TrainSpec(counting, max_steps=10),
-        estimator.EvalSpec(held_out, throttle_secs=0),
+# Runner's additions.
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level("INFO", logger="tensorflow")
+    return caplog
+
+
+def two_parts(features: Any, labels: Any, mode: str) -> Any:
+    """A model whose parts were trained elsewhere, under other names."""
+    started = tf.get_local_variable("started", initializer=0)
+    body = dense(tf.reshape(tf.one_hot(features, 4), [-1, 16]), 4, "body")
+    logits = dense(tf.nn.relu(body), 4, "head")
+    spec = classified(logits, labels, mode, tf.train.GradientDescentOptimizer(0.0))
+    del started
+    return spec
+
+
+def parts(folder: Path, **of_body: Any) -> dict[str, Any]:
+    """Scaffolds that start the two parts, from two checkpoints."""
+    body = {"variables": {"include": ["body/*"]}, "rename": {"body/": "hidden/"}, **of_body}
+    head = {"variables": {"include": ["head/*"]}, "rename": {"head/": "logits/"}}
+    return {
+        "body": {"checkpoint": str(folder / "model.ckpt-10"), **body},
+        "head": {"checkpoint": str(folder), **head},
+    }
+
+
+def test_several_checkpoints_start_a_model_and_the_plan_is_logged(
+    folder: Path, tmp_path: Path, logged: pytest.LogCaptureFixture
+) -> None:
+    started = estimator.Estimator(two_parts, str(tmp_path), warm_start_from=parts(folder))
+    assert started.evaluate(held_out)["global_step"] == 0
+    (before,) = started.predict(lambda: held_out().take(1), yield_single_examples=False)
+    started.train(counting, steps=1)
+    for step, names in ((10, ("body", "hidden")), (20, ("head", "logits"))):
+        variable, tensor = (f"{name}/kernel" for name in names)
+        saved = tf.train.load_variable(str(folder / f"model.ckpt-{step}"), tensor)
+        np.testing.assert_array_equal(started.get_variable_value(variable), saved)
+    (after,) = started.predict(lambda: held_out().take(1), yield_single_examples=False)
+    np.testing.assert_array_equal(before["probabilities"], after["probabilities"])
+    plans = [line for line in logged.messages if line.startswith("Warm-starting from body, head")]
+    assert len(plans) == 3, "none is planned once there is a checkpoint"
+    assert "hidden/kernel" in plans[0]
+    started.train(counting, steps=1)
+    assert started.get_variable_value("global_step") == 2
+
+
+def test_an_init_fn_runs_before_the_warm_start(folder: Path, tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def with_init_fn(features: Any, labels: Any, mode: str) -> Any:
+        spec = two_parts(features, labels, mode)
+        (bias,) = (v for v in tf.trainable_variables() if v.op.name == "body/bias")
+
+        def init_fn(scaffold: Any, session: tf.Session) -> None:
+            seen.append(float(session.run(tf.reduce_sum(bias.read_value()))))
+
+        scaffold = tf.train.Scaffold(init_fn=lambda scaffold, session: seen.append(0.0))
+        return spec._replace(scaffold=scaffold)
+
+    started = estimator.Estimator(with_init_fn, str(tmp_path), warm_start_from=parts(folder))
+    started.train(counting, steps=1)
+    assert seen == [0.0]
+    source = tf.train.load_variable(str(folder / "model.ckpt-10"), "hidden/bias")
+    np.testing.assert_array_equal(started.get_variable_value("body/bias"), source)
+
+
+def test_a_plan_with_problems_ends_it_before_a_step(folder: Path, tmp_path: Path) -> None:
+    wrong = parts(folder, rename={"body/": "hiden/"})
+    started = estimator.Estimator(two_parts, str(tmp_path), warm_start_from=wrong)
+    with pytest.raises(PlanError, match="no tensors for 2 variables, body/kernel, body/bias"):
+        started.train(counting, steps=1)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="chekpoint"):
+        estimator.Estimator(two_parts, warm_start_from={"body": {"chekpoint": str(folder)}})
+
+
+def test_what_an_estimator_does_not_do_with_scaffolds_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"scaffolds\.body\.trainable is false"):
+        estimator.Estimator(two_parts, warm_start_from=parts(folder, trainable=False))
+    config = estimator.RunConfig(train_distribute=tf.distribute.OneDeviceStrategy("/cpu:0"))
+    with pytest.raises(ConfigError, match="several checkpoints and a distribution strategy"):
+        estimator.Estimator(two_parts, config=config, warm_start_from=parts(folder))
+
+
+def test_it_trains_in_runners_session(tmp_path: Path) -> None:
+    sessions: list[Any] = []
+
+    class Noting(tf.train.SessionRunHook):
+        def after_create_session(self, session: tf.Session, coord: Any) -> None:
+            sessions.append(session)
+
+    estimator_in(tmp_path).train(counting, steps=1, hooks=[Noting()])
+    assert [type(session) for session in sessions] == [runner.CachedSession]
+
+
+def test_a_subclass_may_add_members_and_override_none() -> None:
+    class Extends(estimator.Estimator):
+        def train_twice(self) -> None: ...
+
+    class Overrides(estimator.Estimator):
+        def train(self) -> None: ...
+
+    assert Extends(constant_fn).export_savedmodel is not None
+    with pytest.raises(ValueError, match=r"cannot override members of Estimator.*train"):
+        Overrides(constant_fn)
+
+
+CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "b:2"], "ps": ["c:1"]}
+WRONG_TASKS: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "no task": (CLUSTER, None, "task type must be set"),
+    "no type": (CLUSTER, {"index": 0}, "task type must be set"),
+    "no index": (CLUSTER, {"type": "worker"}, "task index must be set"),
+    "a negative index": (CLUSTER, {"type": "worker", "index": -1}, "must be non-negative"),
+    "an index too large": (CLUSTER, {"type": "worker", "index": 2}, "not a valid task_id"),
+    "an unknown type": (CLUSTER, {"type": "boss", "index": 0}, "boss is not a valid task_type"),
+    "two chiefs": (
+        {**CLUSTER, "chief": ["a:1", "a:2"]},
+        {"type": "chief", "index": 0},
+        'only one "chief" node',
+    ),
+    "chief and master": (
+        {**CLUSTER, "master": ["d:1"]},
+        {"type": "chief", "index": 0},
+        "job `chief` is not supported",
+    ),
+    "no chief": ({"worker": ["b:1", "b:2"]}, {"type": "worker", "index": 0}, 'one "chief" node'),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TASKS)
+def test_a_wrong_task_of_a_cluster(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, task, message = WRONG_TASKS[name]
+    content = {"cluster": cluster} | ({} if task is None else {"task": task})
+    monkeypatch.setenv("TF_CONFIG", json.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        estimator.RunConfig()
+
+
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
+def test_a_strategy_trains_in_one_process(tmp_path: Path) -> None:
+    config = estimator.RunConfig(train_distribute=tf.distribute.OneDeviceStrategy("/cpu:0"))
+    trained = estimator.Estimator(constant_fn, str(tmp_path), config)
+    trained.train(counting, steps=2)
+    assert trained.get_variable_value("global_step") == 2
+
+
+CANNED = """
+import numpy as np, tensorflow as tf
+from runner import estimator
+x = tf.feature_column.numeric_column("x", [4])
+def data():
+    features = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    labels = (features.sum(1) > 0).astype("int32")
+    return tf.data.Dataset.from_tensor_slices(({"x": features}, labels)).batch(16).repeat(20)
+for kind in (estimator.DNNClassifier, estimator.LinearClassifier):
+    arguments = {"optimizer": tf.keras.optimizers.legacy.Adam(0.05)}
+    if kind is estimator.DNNClassifier:
+        arguments["hidden_units"] = [8]
+    trained = kind(feature_columns=[x], **arguments)
+    trained.train(data, steps=60)
+    assert trained.evaluate(data, steps=4)["accuracy"] > 0.7, kind
+"""
+
+
+def test_canned_estimators_train_with_tf_keras() -> None:
+    environ = os.environ | {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", CANNED], env=environ, capture_output=True, text=True, check=False
     )
-    assert metrics is not None
-    assert metrics["global_step"] == 10
+    assert done.returncode == 0, done.stderr

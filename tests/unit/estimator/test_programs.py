@@ -26,7 +26,7 @@ from runner.config.schema import (
 from runner.config.validation import validate
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph, graph_maker
-from runner.graph.precision import new_graph
+from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.user_graph import UserGraph
 from tests.conformance.goldens import save_bundle
@@ -340,7 +340,7 @@ def test_that_a_function_does_not_increment_the_step_shows_only_in_a_run(tmp_pat
 
 def test_the_configuration_in_the_docs_is_valid() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "tutorials" / "estimator.md").read_text()
-    (text,) = re.findall(r"```yaml\n(# @package.*?)```", page, re.DOTALL)
+    (text,) = re.findall(r"```yaml.*?\n(# @package.*?)```", page, re.DOTALL)
     config = OmegaConf.merge(OmegaConf.structured(RunConfig), yaml.safe_load(text))
     assert isinstance(config, DictConfig)
-    assert validate(config).params == {"learning_rate": "1e-3", "units": 64}
+    assert validate(config).params == {"learning_rate": 0.01, "units": 16}

@@ -169,7 +169,7 @@ def test_without_an_evaluation_it_waits(counter: Counter) -> None:
         ({}, 4),
         ({"goal": "minimize"}, 3),
         ({"objective": "validation/accuracy"}, 4),
-        ({"metric": "accuracy", "mode": "minimize"}, 3),
+        ({"objective": "accuracy", "goal": "minimize"}, 3),
     ],
 )
 def test_it_follows_the_objective_unless_told_otherwise(
@@ -180,7 +180,7 @@ def test_it_follows_the_objective_unless_told_otherwise(
 
 
 def test_a_metric_that_is_not_evaluated(counter: Counter) -> None:
-    hook = _early(_Evaluation(counter, VALUES), metric="acuracy")
+    hook = _early(_Evaluation(counter, VALUES), objective="acuracy")
     with pytest.raises(ConfigError, match="needs the metric 'acuracy'") as caught:
         counter.run([hook])
     assert caught.value.problems[0].choices == ("accuracy",)
@@ -191,7 +191,7 @@ def test_a_metric_that_is_not_evaluated(counter: Counter) -> None:
     [
         ({"patience": 0}, "patience is 0"),
         ({"min_delta": -1.0}, "min_delta -1"),
-        ({"mode": "max"}, "no goal 'max'; choices: maximize, minimize"),
+        ({"goal": "max"}, "no goal 'max'; choices: maximize, minimize"),
         ({}, "evaluation is None; it is for example"),
     ],
 )

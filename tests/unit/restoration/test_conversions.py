@@ -167,12 +167,16 @@ def test_a_vocabulary_that_is_too_long_or_names_a_token_twice_is_refused(
         ("a\nb\n", ("a", "b")),
         ("a\nb", ("a", "b")),
         ("ä\n\u2028\n \n", ("ä", "\u2028", " ")),
+        ("a\r\nb\r\n", ("a", "b")),
+        ("a\rb\r", ("a", "b")),
+        ("a\r\nb\nc\rd", ("a", "b", "c", "d")),
+        ("\ufeffa\nb", ("a", "b")),
         ("a\n\nb\n", ("a", "", "b")),
     ],
 )
 def test_a_file_holds_one_token_a_line(text: str, tokens: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "vocabulary.txt"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text.encode())
     assert read_vocabulary(str(path)) == tokens
 
 

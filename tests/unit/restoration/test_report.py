@@ -307,8 +307,33 @@ NAMES = st.from_regex(r"n[0-2]/l[0-3]/(k|b2)", fullmatch=True)
 @given(st.dictionaries(NAMES, st.sampled_from(["2x3", "9"]), min_size=1))
 def test_no_variable_is_lost_or_invented(every: dict[str, str]) -> None:
     collapsed = collapse([row(name, shape=shape) for name, shape in every.items()])
-    assert {name: each.shape for each in collapsed for name in expand(each.variable)} == every
+    names = [name for each in collapsed for name in expand(each.variable)]
+    assert sorted(names) == sorted(every)
+    for each in collapsed:
+        shapes = {every[name] for name in expand(each.variable)}
+        assert set(each.shape.split(" .. ")) <= shapes
+        assert each.count == len(expand(each.variable))
+        assert each.shape in shapes or len(shapes) > 1
     assert sum(each.bytes for each in collapsed) == 24 * len(every)
+
+
+def test_blocks_of_several_shapes_share_a_row() -> None:
+    every = [
+        variable(f"stage{s}/block{b}/kernel", (4 * 2**s, 8)) for s in range(4) for b in range(20)
+    ]
+    made = plan(every, {}, {})
+    (one_row,) = report_rows(made)
+    assert (one_row.variable, one_row.shape) == ("stage{0..3}/block{0..19}/kernel", "4x8 .. 32x8")
+    (line,) = [line for line in text(made).splitlines() if "block" in line]
+    assert line.split()[:5] == ["stage{0..3}/block{0..19}/kernel", "4x8", "..", "32x8", "80"]
+
+
+def test_a_plan_that_is_piped_is_laid_out_for_80_columns_and_folds_nothing() -> None:
+    name = "a/rather/long/name/" * 4 + "kernel"
+    shown = text(one([variable(name), variable("b")], scaffold(), checkpoint(name, "b")), width=80)
+    lines = shown.splitlines()
+    assert f"{name}  2x3" in lines
+    assert lines[lines.index(f"{name}  2x3") + 1].startswith("  ")
 
 
 class Page(HTMLParser):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ def test_every_missing_checkpoint_is_reported(tmp_path: Path) -> None:
     )
     with pytest.raises(CheckpointError) as caught:
         manager.prepare_session(init_op=tf.global_variables_initializer())
-    assert "there is no checkpoint at" in str(caught.value)
+    assert "pretrained_checkpoint_dirs[0]: there is no checkpoint at" in str(caught.value)
     assert "holds no checkpoint" in str(caught.value)
     remedies = {problem.remedy for problem in caught.value.problems}
     assert remedies == {"correct the path, or declare it: runner.Scaffold(optional=True)"}
@@ -212,7 +213,7 @@ def test_savers_may_overlap_where_only_one_restores(save: Save) -> None:
 def test_a_saver_that_is_missing_or_does_not_fit_is_refused(save: Save) -> None:
     (cnn,) = _variables("cnn")
     other = str(save("a", other=1.0))
-    with pytest.raises(ConfigError, match=r"scaffolds\.0 has no saver"):
+    with pytest.raises(ConfigError, match=r"pretrained_scaffolds\[0\] has no saver"):
         _manager([other], [tf.train.Scaffold()]).prepare_session()
     manager = _manager([other], [_scaffold(cnn, name="features")])
     with pytest.raises(CheckpointError, match=r"scaffolds\.features: no tensor 'cnn' .*\n.*a/"):
@@ -405,6 +406,26 @@ def test_a_saver_may_have_the_keys_of_an_object_based_checkpoint(tmp_path: Path)
         assert session.run(cnn).tolist() == VALUE.tolist()
 
 
-def test_lists_that_differ_in_length_are_refused() -> None:
-    with pytest.raises(ConfigError, match="1 scaffolds and 2 checkpoint directories"):
-        _manager(["a", "b"], [tf.train.Scaffold()], graph=tf.Graph())
+@pytest.mark.parametrize(
+    ("directories", "scaffolds", "message"),
+    [
+        (["a", "b"], [tf.train.Scaffold()], "1 scaffolds and 2 checkpoint directories"),
+        ("features", [], "0 scaffolds and 1 checkpoint directories"),
+        (["features"], ["saver"], r"'saver' is not a tf\.compat\.v1\.train\.Scaffold\n.*\n.*wrap"),
+    ],
+)
+def test_sources_that_do_not_fit_are_refused(
+    directories: Any, scaffolds: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _manager(directories, scaffolds, graph=tf.Graph())
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode], ids=["str", "Path", "bytes"])
+def test_one_path_and_one_scaffold_are_lists_of_one(save: Save, kind: Any) -> None:
+    (cnn,) = _variables("cnn")
+    path, scaffold = kind(save("a", cnn=2.0)), _scaffold(cnn)
+    for sources in ((path, scaffold), ([path], scaffold), (path, [scaffold])):
+        manager = _manager(*sources)
+        with manager.prepare_session(init_op=cnn.initializer) as session:
+            assert session.run(cnn) == 2.0

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from runner.config.schema import ClusterConfig, SweepConfig
 from runner.errors import ConfigError
 from runner.sweeps import devices, launchers
 from runner.sweeps.devices import TrialDevices, take_devices, trial_devices, visible_devices
-from tests.tiny.configs import tiny
 
 FOUR = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
 JOBLIB = {"_target_": launchers.JOBLIB, "n_jobs": 8}
@@ -65,11 +63,6 @@ def test_without_a_name_in_the_environment_the_driver_counts_them(driver: Path) 
     assert visible_devices({}) == ["0", "1"]
 
 
-def _planned(count: int | None, launcher: dict[str, Any], environ: Any = FOUR) -> TrialDevices:
-    config = tiny(sweep=SweepConfig(devices_per_trial=count))
-    return trial_devices([config], launcher, environ)
-
-
 PLANS: list[tuple[int | None, dict[str, Any], TrialDevices]] = [
     (None, {"_target_": launchers.SERIAL}, TrialDevices()),
     (1, JOBLIB, TrialDevices("1 of 0,1,2,3", ("0", "1", "2", "3"), {"n_jobs": 4})),
@@ -89,7 +82,7 @@ PLANS: list[tuple[int | None, dict[str, Any], TrialDevices]] = [
 def test_how_trials_get_devices(
     count: int | None, launcher: dict[str, Any], planned: TrialDevices
 ) -> None:
-    actual = _planned(count, launcher)
+    actual = trial_devices(count, launcher, FOUR)
     assert planned.line in actual.line
     assert (actual.sets, actual.launcher) == (planned.sets, planned.launcher)
 
@@ -109,14 +102,7 @@ def test_what_is_refused(
     count: int, launcher: dict[str, Any], environ: dict[str, str], cause: str
 ) -> None:
     with pytest.raises(ConfigError, match=cause):
-        _planned(count, launcher, environ)
-
-
-def test_the_tasks_of_a_local_cluster_have_no_devices_of_their_own() -> None:
-    sweep = SweepConfig(devices_per_trial=1)
-    trials = [tiny(sweep=sweep), tiny(sweep=sweep, cluster=ClusterConfig(local=True))]
-    with pytest.raises(ConfigError, match="cluster is local"):
-        trial_devices(trials, JOBLIB, FOUR)
+        trial_devices(count, launcher, environ)
 
 
 def test_a_process_takes_a_free_set_and_waits_for_one(

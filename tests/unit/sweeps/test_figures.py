@@ -15,13 +15,13 @@ from runner.sweeps.bands import Band, bands
 from runner.sweeps.figures import (
     MOST,
     band_plots,
-    draw,
     plot_bands,
     study_of,
     study_plots,
 )
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
+from runner.training.figures import draw
 from tests.tiny.sweeping import ACCURACY, LOSS, finished
 
 

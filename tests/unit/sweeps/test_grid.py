@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
 
 from runner.console import Screen
 from runner.errors import ConfigError
 from runner.sweeps.execution import Execution
 from runner.sweeps.grid_sweeper import GridSweeper, grid
-from runner.sweeps.points import ComposedPoint, Point
+from runner.sweeps.points import ComposedPoint, Point, parsed
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
 from tests.tiny.configs import tiny
@@ -25,8 +24,7 @@ pytestmark = pytest.mark.usefixtures("compose")
 
 
 def _points(*overrides: str) -> list[Point]:
-    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    return grid(parser.parse_overrides(list(overrides)))
+    return grid(parsed(overrides, GlobalHydra.instance().config_loader()))
 
 
 def test_every_combination_is_a_point_and_the_last_key_changes_fastest() -> None:
@@ -55,6 +53,17 @@ POINTS: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, str], int]] = {
         2,
     ),
     ("a.checkpoint='a, b','c'",): (("a.checkpoint='a, b'",), {"a.checkpoint": "a, b"}, 2),
+    # A quoted string is a string, also in a function of the grammar.
+    ("a='1.10','1.9'",): (("a='1.10'",), {"a": "'1.10'"}, 2),
+    ("a=choice('1.10','1.9')",): (("a='1.10'",), {"a": "'1.10'"}, 2),
+    ("a=choice('null','true',1.10)",): (("a='null'",), {"a": "'null'"}, 3),
+    ("a=choice(1.10,'1.10')",): (("a=1.1",), {"a": "1.1"}, 2),
+    ("a=choice('é',x)",): (("a='é'",), {"a": "é"}, 2),
+    ("a=choice('a,b','')",): (("a='a,b'",), {"a": "a,b"}, 2),
+    (r"a=choice('it\'s',1)",): ((r"a='it\'s'",), {"a": "it's"}, 2),
+    ("a=choice({b:'1'},[x,'2'])",): (("a={b:'1'}",), {"a": "{b:'1'}"}, 2),
+    ("a=sort('2','10')",): (("a='10'",), {"a": "'10'"}, 2),
+    ("a=tag(t,choice('1',2))",): (("a='1'",), {"a": "'1'"}, 2),
     # A key may be given twice where that sweeps nothing, and deleted before.
     ("seed=1", "seed=2"): (("seed=1", "seed=2"), {}, 1),
     ("~data.note", "+data.note=1,2"): (("~data.note", "+data.note=1"), {"data.note": "1"}, 2),

@@ -27,7 +27,7 @@ from tests.tiny.sweeping import ACCURACY, LOSS, finished
 TRIALS = [
     finished(0, 0.5),
     finished(1, None, status=Status.FAILED, message="no\n  remedy: yes"),
-    finished(2, 0.25, infeasible=True),
+    finished(2, 0.25),
     finished(3, float("nan")),
     finished(4, 0.75, status=Status.PRUNED),
 ]
@@ -35,12 +35,12 @@ TRIALS = [
 
 def test_the_table_has_columns_the_best_first() -> None:
     assert columns(rows(TRIALS, [LOSS, ACCURACY])).splitlines() == [
-        "trial  seed  validation/loss  validation/accuracy  status                run",
-        "0      0     0.5              0.5                  FINISHED              tiny/000",
-        "4      4     0.75             0.25                 PRUNED                tiny/004",
-        "3      3     nan              nan                  FINISHED              tiny/003",
-        "2      2     0.25             0.75                 FINISHED, infeasible  tiny/002",
-        "1      1                                           FAILED                tiny/001",
+        "trial  seed  validation/loss  validation/accuracy  status    run",
+        "2      2     0.25             0.75                 FINISHED  tiny/002",
+        "0      0     0.5              0.5                  FINISHED  tiny/000",
+        "4      4     0.75             0.25                 PRUNED    tiny/004",
+        "3      3     nan              nan                  FINISHED  tiny/003",
+        "1      1                                           FAILED    tiny/001",
     ]
     assert failures(TRIALS) == ["trial 1 seed=1 FAILED: no", "  remedy: yes"]
     trial = Attempt(0, number=3, values={"a": "b"}, status=Status.KILLED)

@@ -117,7 +117,7 @@ class Sweep:
     def study(self) -> SearchStudy:
         storage = open_storage(self.directory.path, None)
         objectives = [Objective("validation/loss", Goal.minimize)]
-        return open_study(storage, "s", self.settings, objectives, {})
+        return open_study(storage, "s", self.settings, objectives)
 
     def left_by(self, owner: str, attempt: Attempt | None = None) -> None:
         """Makes a trial that another process has asked for, and perhaps begun."""
@@ -271,36 +271,14 @@ def test_hopeless_trials_are_pruned_and_those_with_the_same_values_have_a_run_ea
     assert len({attempt.run_dir for attempt in attempts}) == 4
 
 
-def test_a_constraint_that_raises_ends_the_search_and_is_asked_again_when_fixed(
-    sweep: Sweep,
-) -> None:
-    target = {"_target_": "tests.tiny.spaces.accurate", "least": 0.5}
-    sweep.settings |= {"constraints": {"accurate": target}, "n_trials": 1}
+def test_an_error_that_shows_before_any_trial_has_ended_is_raised(sweep: Sweep) -> None:
+    sweep.settings["sampler"] = {"_target_": "tests.tiny.samplers.FailsLater", "after": 0}
+    with pytest.raises(SweepError, match="draws no trial"):
+        sweep.run(RATE)
+    sweep.settings["sampler"]["after"] = 2
     sweep.run(RATE)
-    assert "accurate: tests.tiny.spaces." in str(sweep.sweeper.late_error)
-    sweep.settings["constraints"] = {"accurate": {**target, "_target_": "tests.tiny.spaces.low"}}
-    (trial,) = sweep.run(RATE).trials
-    assert trial.state is COMPLETE
-    assert trial.constraints["accurate"] == float(str(trial.value)) - 0.5
-    assert len(sweep.launcher.started) == 1
-
-
-def test_a_trial_that_violates_a_constraint_is_known(sweep: Sweep) -> None:
-    sweep.settings["constraints"] = {"validation/loss": {"max": 0.0}}
-    left = [[{"loss": 0.75}]]
-    sweep.work = lambda overrides: left.pop()
-    sweep.run(RATE)
-    outcomes = [(trial.status, trial.infeasible) for trial in sweep.trials]
-    assert outcomes == [(Status.FINISHED, True), (Status.FAILED, False)]
-    assert sweep.sweeper.best(sweep.trials, sweep.sweeper.objectives(tiny())) == []
-
-
-def test_a_mistake_that_shows_before_anything_is_done_is_raised(sweep: Sweep) -> None:
-    space = {"_target_": "tests.tiny.spaces.misspelt_later"}
-    sweep.settings["custom_search_space"] = space
-    with pytest.raises(ConfigError, match=r"learning_rat\b"):
-        sweep.run()
-    assert [trial.state for trial in sweep.study().trials] == [FAIL]
+    assert "draws no trial" in str(sweep.sweeper.late_error)
+    assert Status.FINISHED in [trial.status for trial in sweep.trials]
 
 
 def test_failures_are_replaced_by_others(sweep: Sweep) -> None:
@@ -384,7 +362,6 @@ def test_settings_that_are_built_have_a_target() -> None:
         "n_jobs": True,
         "sampler": "tpe",
         "pruner": {},
-        "custom_search_space": "f",
         "storage": {"url": "a"},
     }
     with pytest.raises(
@@ -400,7 +377,6 @@ def test_mistakes_in_settings_are_reported_together() -> None:
         sampler={"_target_": "optuna.samplers.Nosuch"},
         pruner={"_target_": "optuna.pruners.NopPruner", "patience": 1},
         objectives={"validation/los": "minimize"},
-        constraints={"validation/accurac": {"max": 0.5}},
         storage="nosuch://host/db",
     )
     with pytest.raises(ConfigError) as raised:
@@ -409,7 +385,6 @@ def test_mistakes_in_settings_are_reported_together() -> None:
         "hydra.sweeper.objectives names 'validation/los'",
         "hydra.sweeper.sampler._target_",
         "hydra.sweeper.pruner.patience",
-        "hydra.sweeper.constraints names 'validation/accurac'",
         "hydra.sweeper.storage cannot be opened",
     ]
 

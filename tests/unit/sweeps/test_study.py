@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 
 from runner.config.choices import Goal
 from runner.errors import ConfigError
-from runner.sweeps.objectives import Objective, constraints, fail_if_nan
+from runner.sweeps.objectives import Objective, fail_if_nan
 from runner.sweeps.search import try_search
 from runner.sweeps.search_space import Dimension, SearchSpace
 from runner.sweeps.study import Reporter, SearchStudy, build_sampler, open_storage, open_study
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, empty_study: Path) -> Path:
 
 
 def _study(folder: Path, *objectives: Objective) -> SearchStudy:
-    return open_study(open_storage(folder, None), "s", SETTINGS, objectives or (LOSS,), {})
+    return open_study(open_storage(folder, None), "s", SETTINGS, objectives or (LOSS,))
 
 
 def _attempt(status: Status, trial: int = 0, **metrics: float) -> Attempt:
@@ -79,9 +79,7 @@ STATES = {
 
 
 def test_the_study_is_brought_up_to_date_with_attempts(folder: Path) -> None:
-    given = {"loss": {"max": 0.25}, "accuracy": {"min": 0}}
-    bounds = constraints({"constraints": given}, [LOSS.name, ACCURACY.name])
-    study = open_study(open_storage(folder, None), "s", SETTINGS, (LOSS,), bounds)
+    study = open_study(open_storage(folder, None), "s", SETTINGS, (LOSS,))
     for status in STATES:
         study.record(_attempt(status, study.ask().number, loss=0.5))
     for status, trial in zip(STATES, study.trials, strict=True):
@@ -89,9 +87,6 @@ def test_the_study_is_brought_up_to_date_with_attempts(folder: Path) -> None:
         assert trial.values == ([0.5] if status is Status.FINISHED else None)
         ended = trial.state is not TrialState.RUNNING
         assert trial.user_attrs == ({"loss": 0.5} if ended else {})
-        # What is unknown violates a constraint.
-        assert trial.constraints == ({"loss": 0.25, "accuracy": math.inf} if ended else {})
-    assert study.infeasible() == {0, 1}
 
 
 def test_a_finished_trial_without_a_usable_objective_has_failed() -> None:
@@ -125,16 +120,16 @@ PLANE = SearchSpace(
 )
 
 
-def _try(*objectives: Objective, space: SearchSpace = PLANE, **node: Any) -> int:
-    return len(try_search({"sampler": node, "pruner": PRUNER}, space, objectives or (LOSS,)))
+def _try(*objectives: Objective, space: SearchSpace = PLANE, **node: Any) -> None:
+    try_search({"sampler": node, "pruner": PRUNER}, space, objectives or (LOSS,))
 
 
 @pytest.mark.parametrize("name", ["CmaEs", "TPE", "QMC", "NSGAII"])
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_samplers_draw_with_what_the_extra_installs(name: str) -> None:
-    assert _try(_target_=f"optuna.samplers.{name}Sampler") == 2
+    _try(_target_=f"optuna.samplers.{name}Sampler")
     one = {"seed": [1], "rate": [0.5]}
-    assert _try(_target_="optuna.samplers.GridSampler", search_space=one) == 1
+    _try(_target_="optuna.samplers.GridSampler", search_space=one)  # It ends after one.
 
 
 class Lazy(optuna.samplers.RandomSampler):

@@ -38,19 +38,6 @@ def test_an_attempt_is_read_as_it_was_written_and_updated(file: AttemptFile) -> 
     assert file.read().curve == ((1, 0.5),)
 
 
-BEFORE = """{"trial": 0, "number": 2, "overrides": ["seed=1"], "values": [["seed", "1"]],
-    "fingerprint": "f", "metric": "validation/loss", "last": false, "sweeper": "h:1",
-    "process": "h:2", "status": "KILLED", "objective": null, "metrics": {}, "curve": [],
-    "message": "ended by SIGTERM", "exit_code": 143, "run_dir": null, "over": true,
-    "infeasible": false, "study": null, "way_to_run": null, "a key of its own": 1}"""
-
-
-def test_the_file_of_the_version_before_is_read(file: AttemptFile) -> None:
-    file.path.write_text(BEFORE)
-    attempt = file.read()
-    assert (attempt.status, attempt.values, attempt.over) == (Status.KILLED, {"seed": "1"}, True)
-
-
 def test_the_run_is_found_where_it_was_moved_with_the_sweep(tmp_path: Path) -> None:
     run = tmp_path / "old" / "tiny" / "001"
     run.mkdir(parents=True)

@@ -34,10 +34,7 @@ BODY = "scaffolds.body.variables.include=['body/*']"
 MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
     ("mode=plan,train", "sweep.retries=0,1"): ("mode is swept over", "sweep.retries is swept over"),
     (OPTUNA, "seed=1"): ("there is nothing to search", "interval(1e-4, 1e-1)"),
-    (OPTUNA, "hydra.sweeper.custom_search_space={_target_: tests.tiny.spaces.misspelt}"): (
-        "optimizer.learning_rat is not set",
-        "",
-    ),
+    (OPTUNA, "optimizer.learning_rat=interval(0.1,1)"): ("optimizer.learning_rat is not set", ""),
     (
         *("+model.unts=3,4", "tracking=none", BODY, "hydra.job.chdir=true"),
         "scaffolds.body.checkpoint=null,/nosuch/model",
@@ -74,15 +71,13 @@ def test_without_optuna_the_message_says_how_to_get_it(
 
 @pytest.mark.usefixtures("forked_followers")
 def test_a_late_mistake_is_reported_after_what_is_done(command: Command, tmp_path: Path) -> None:
-    constraint = "hydra.sweeper.constraints={mine: {_target_: tests.tiny.spaces.undivided}}"
+    sampler = "hydra.sweeper.sampler={_target_: tests.tiny.samplers.FailsLater}"
     tensorboard = ("tracking.uri=null", "tracking.tensorboard=true")
-    outcome = command(
-        OPTUNA, RATE, constraint, *tensorboard, "sweep.figures=false", "train.steps=2"
-    )
-    assert outcome.code == 2
+    outcome = command(OPTUNA, RATE, sampler, *tensorboard, "sweep.figures=false", "train.steps=2")
+    assert outcome.code == 1
     assert "\ntrial  " in outcome.out
     assert " FINISHED  tiny/001\n" in outcome.out
-    assert "tests.tiny.spaces.undivided fails" in outcome.err
+    assert "tests.tiny.samplers.FailsLater, which draws no trial" in outcome.err
     assert "Traceback" not in outcome.err
     # So does the parent run.
     (journal,) = tmp_path.glob("runs/sweeps/001/**/*.journal")

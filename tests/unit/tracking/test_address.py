@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 
 from runner.config.masking import without_passwords
 from runner.errors import TrackingUriError
+from runner.internals.mlflow import unquotes_databases
 from runner.tracking.address import DEFAULT_URI, Address, resolve
 
 HERE = Path("/data/my runs")
@@ -25,6 +27,19 @@ HERE = Path("/data/my runs")
 )
 def test_sqlite_paths_become_absolute(uri: str, absolute: str, database: str | Path) -> None:
     assert resolve(uri, HERE) == Address(absolute, "sqlite", Path(database))
+
+
+@pytest.mark.parametrize("folder", ["a%41b", "a b", "what?", "a#b", "[1]*", "it's", "a=b", "größe"])
+def test_the_path_of_a_database_is_quoted(folder: str) -> None:
+    directory = Path("/data") / folder
+    if "?" in folder and not unquotes_databases():
+        with pytest.raises(TrackingUriError, match="begins the options of a URI"):
+            resolve(DEFAULT_URI, directory)
+        return
+    address = resolve(DEFAULT_URI, directory)
+    assert address.database == directory / "mlflow.db"
+    assert sqlalchemy.make_url(address.uri).database == str(directory / "mlflow.db")
+    assert resolve(address.uri, Path("/elsewhere")) == address
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_files_stay_beside_the_database_wherever_the_program_runs(
     assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
     found = [path.relative_to(database.parent) for path in database.parent.rglob("a.txt")]
     assert found == [Path("mlartifacts/digits%2Fcnn", run_id, "artifacts/a.txt")]
-    assert store.address.uri == f"sqlite:///{database}"
+    assert store.address.database == database
 
 
 def test_what_is_deleted_is_an_error_with_the_command_that_restores_it(

@@ -21,26 +21,6 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert directory.position("http://b") == Position()
 
 
-def test_files_of_before_times_were_kept_are_read(tmp_path: Path) -> None:
-    directory = TrackingDirectory(tmp_path)
-    directory.store("http://a").mkdir(parents=True)
-    (directory.path / "opening.json").write_text(
-        '{"uid": "u", "experiment": "digits", "run_name": "one", "tags": {"a": "1"},'
-        ' "parent": null, "stores": ["sqlite:////a.db", "tensorboard:"],'
-        ' "system_metrics": false, "patience_seconds": 60.0, "ended": null}'
-    )
-    (directory.store("http://a") / "position.json").write_text(
-        '{"run_id": "r", "experiment_id": "1", "segment": 2, "offset": 3, "sending": 4,'
-        ' "cuts": [[1, 2, 3]], "differing": ["loss"], "status": "RUNNING", "ended": null,'
-        ' "lost": 1}'
-    )
-    assert directory.opening() == OPENING
-    assert OPENING.start_time is None
-    position = Position("r", "1", 2, 3, 4, [[1, 2, 3]], ["loss"], "RUNNING", None, 1)
-    assert directory.position("http://a") == position
-    assert (position.end_time, position.last_time) == (None, None)
-
-
 def test_the_parent_is_found_where_both_have_been_moved(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     sweep = old / "sweeps" / "001"

@@ -10,8 +10,10 @@ import pytest
 import tensorflow as tf
 
 import runner
+from runner.config.masking import Mask, MaskConfig
 from runner.config.schema import TrainConfig
 from runner.errors import RunnerError, UserCodeError
+from runner.tracking.current_run import CurrentRun
 from runner.tracking.event_files import EventFiles
 from runner.tracking.follower import Follower
 from runner.tracking.tracking_directory import TrackingDirectory
@@ -76,3 +78,11 @@ def test_each_record_of_a_resumed_run_is_shown_once(tmp_path: Path) -> None:
             assert counts["weights/first", "histo", step] == 1, step
         assert [counts["own/one", "simple_value", step] for step in range(1, 16)] == [1] * 15
     assert (folder / "logged/10/samples/last.png").read_bytes()[1:4] == b"PNG"
+
+
+@pytest.mark.parametrize("predictions", [[0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]]])
+def test_a_confusion_matrix_is_an_image(predictions: Any) -> None:
+    run = CurrentRun(Mask(MaskConfig(), {}))
+    with run.active():
+        run.log_confusion_matrix([0, 1, 0], predictions, classes=["cat", "dog"])
+        assert (run._folder / "0" / "confusion_matrix.png").read_bytes()[:4] == b"\x89PNG"

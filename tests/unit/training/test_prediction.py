@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from runner.config.choices import EvaluatedSplit, Mode
 from runner.config.schema import PredictConfig
 from runner.errors import ConfigError, RunDirectoryError
 from runner.inputs.feature_files import features_of_file
+from runner.training.prediction_files import writer_of
 from tests.tiny.configs import OWN_GRAPH, program
 from tests.tiny.experiment import Blobs
 from tests.tiny.runs import Runs, short
@@ -46,19 +48,38 @@ def test_a_split_is_predicted_into_each_format(finished: Runs, tmp_path: Path) -
     with np.load(path) as arrays:
         assert list(arrays) == ["outputs"]
         np.testing.assert_allclose(arrays["outputs"], outputs, rtol=1e-5)
-    lines, _ = predicted(finished, to=str(tmp_path / "new" / "out.jsonl"))
-    rows = [json.loads(line)["outputs"] for line in lines.read_text().splitlines()]
-    np.testing.assert_allclose(rows, outputs, rtol=1e-5)
-    records, _ = predicted(finished, to=str(tmp_path / "out.tfrecord"))
-    examples = [tf.train.Example.FromString(record.numpy()) for record in read(records)]
-    rows = [example.features.feature["outputs"].float_list.value for example in examples]
-    np.testing.assert_allclose(rows, outputs, rtol=1e-5)
+    table, _ = predicted(finished, to=str(tmp_path / "new" / "out.csv"))
+    head, *rows = csv.reader(table.read_text().splitlines())
+    assert head == ["outputs_0", "outputs_1"]
+    np.testing.assert_allclose(np.array(rows, np.float32), outputs, rtol=1e-5)
     with pytest.raises(RunDirectoryError, match="nothing is overwritten"):
         predicted(finished)
 
 
-def read(path: Path) -> tf.data.Dataset:
-    return tf.data.TFRecordDataset(str(path))
+def test_a_table_holds_numbers_and_strings_of_any_shape(tmp_path: Path) -> None:
+    batch: dict[str, Any] = {
+        "word": np.array([b"a, b", "é".encode()], object),
+        "count": np.array([1, 2]),
+        "grid": np.array([[[0.1, 0.2]], [[0.3, 1e-9]]], np.float32),
+    }
+    with writer_of(tmp_path / "out.csv") as writer:
+        writer.write(batch)
+        writer.write(batch)
+    head, *rows = csv.reader((tmp_path / "out.csv").read_text("utf-8").splitlines())
+    assert head == ["word", "count", "grid_0_0", "grid_0_1"]
+    assert [row[:2] for row in rows] == [["a, b", "1"], ["é", "2"]] * 2
+    values = np.array([row[2:] for row in rows], np.float32)
+    assert np.array_equal(values, np.tile(batch["grid"].reshape(2, 2), (2, 1)))
+    wider = {**batch, "grid": np.zeros((2, 1, 3), np.float32)}
+
+    def ragged() -> None:
+        with writer_of(tmp_path / "other.csv") as writer:
+            writer.write(batch)
+            writer.write(wider)
+
+    with pytest.raises(ConfigError, match="the outputs are no table"):
+        ragged()
+    assert not (tmp_path / "other.csv").exists()
 
 
 def nothing(**arguments: Any) -> tf.data.Dataset:

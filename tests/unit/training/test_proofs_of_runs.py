@@ -105,7 +105,7 @@ def test_a_proof_that_fails_stops_a_run_before_it_begins(source: Path, tmp_path:
     runs = short(tmp_path, scaffolds=scaffolds(source))
     with pytest.raises(PlanError, match=r"^proof fails: .*wrong.npz differs"):
         runs.run(proof=str(source / "wrong.npz"))
-    runs = short(tmp_path, model={"_target_": "tests.tiny.odd.partitioned", "_partial_": True})
+    runs = short(tmp_path, model={"_target_": "tests.tiny.odd.plain", "_partial_": True})
     with pytest.raises(ConfigError, match="no Keras model"):
         runs.run(proof=str(source / "wrong.npz"))
     assert not runs.folder.exists()
@@ -140,7 +140,7 @@ def test_verify_says_what_differs_and_what_is_lacking(source: Path, tmp_path: Pa
     with_kernel(first_value="crc32c:00000000")
     with pytest.raises(RunnerError, match="body/dense/kernel is derived with another value"):
         first_values.verify(run)
-    with_kernel(first_value=None)  # As an earlier version has left it.
+    with_kernel(first_value=None)  # As a run that ended before its first step has left it.
     with pytest.raises(RunnerError, match="the sources have the recorded digests, and there is"):
         first_values.verify(run)
     with_kernel(pieces=[{"source": "body", "tensors": ["other"]}])

@@ -16,12 +16,13 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 import runner.training.recording
-from runner.config.choices import Resume
+from runner.config.choices import Goal, Resume
 from runner.config.schema import RunConfig, TrackingConfig
 from runner.errors import InterruptedRunError, PrunedRunError, SweepError, UserCodeError
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.job import Trial
 from runner.tracking.delivery import sync
+from runner.tracking.journal import history
 from runner.tracking.tracking_directory import Position, TrackingDirectory
 from tests.tiny.configs import LINEAR
 from tests.tiny.runs import Runs, disturbed, short, wait_for
@@ -174,3 +175,29 @@ def test_a_run_whose_record_was_deleted_warns_as_it_continues(
     tracked.client.restore_run(run_id)
     assert sync(TrackingDirectory(tracked.directory().path))
     assert (tracked.tracked().info.run_id, tracked.tracked().info.status) == (run_id, "FINISHED")
+
+
+def test_mlflow_has_what_was_chosen_and_the_figures(tracked: TrackedRuns) -> None:
+    tracked.run(train=short(goal=Goal.minimize))
+    run = tracked.tracked()
+    given = {name for name in run.data.params if not name.startswith(("data.", "model.", "loss."))}
+    assert {name for name in given if not name.startswith(("optimizer.", "train."))} == {
+        *("name", "seed", "run_dir", "tracking.uri"),
+        *("tracking.close_seconds", "tracking.patience_seconds"),
+    }
+    # The default of `train.checkpoint_every` is not among them.
+    assert {name for name in given if name.startswith("train.")} == {
+        *("train.steps", "train.log_every", "train.evaluate_every", "train.goal"),
+    }
+    figures = [file.path for file in tracked.client.list_artifacts(run.info.run_id, "figures")]
+    assert figures == ["figures/learning_curves.png"]
+    steps = history(TrackingDirectory(tracked.directory().path).journal)
+    assert steps[10]["train_mean/loss"] != steps[10]["train/loss"]
+
+
+def test_what_an_extension_sets_to_its_default_is_recorded_too(tracked: TrackedRuns) -> None:
+    tracked.run(train=short(log_every=7))
+    tracked.run(train=short(steps=30, log_every=50), resume=Resume.extend)
+    run = tracked.tracked()
+    assert run.data.params["train.log_every"] == "7"
+    assert "train.log_every: 7 -> 50" in run.data.tags["runner.parameters_changed"]
