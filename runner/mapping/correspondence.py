@@ -85,6 +85,7 @@ def correspond(
     *,
     layers: Mapping[str, str] | None = None,
     ordered: bool = False,
+    file_format: str = "",
     flattened: Mapping[str, Shape] | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> Correspondence:
@@ -95,6 +96,7 @@ def correspond(
       tensors: name -> shape of the floating tensors, in the file's order.
       layers: variable -> class of its Keras layer, if known.
       ordered: whether the file's order is that of its model's definition.
+      file_format: the name of the file's format, which may tell the layout of kernels.
       flattened: kernel -> (channels, height, width) of the map whose flattened values it reads.
       hints: words of the file -> words of the model.
     """
@@ -104,7 +106,7 @@ def correspond(
         names.sort(key=lambda name: _natural(spelled[name]))
     mine = group({name: shape for name, shape in variables.items() if shape}, layers=layers)
     theirs = thirds(group({name: tensors[name] for name in names}, spelled=spelled), mine)
-    fitter = Fitter(mine, theirs)
+    fitter = Fitter(mine, theirs, file_format)
     assignment, judgements = judge(assign(mine, theirs, fitter, ordered=ordered))
     pairs: dict[str, Pair] = {}
     for row, column in assignment.pairs.items():

@@ -63,6 +63,10 @@ class Fitting:
     extra: int = 0
 
 
+# The formats that TensorFlow and Keras write, whose kernels lie as in a model.
+_OF_TENSORFLOW = ("TensorFlow", "Keras")
+
+
 class Fitter:
     """Fits modules by the decision on the layout of the whole file.
 
@@ -71,13 +75,21 @@ class Fitter:
       reason: its reason.
     """
 
-    def __init__(self, variables: Sequence[Module], tensors: Sequence[Module]) -> None:
+    def __init__(
+        self, variables: Sequence[Module], tensors: Sequence[Module], file_format: str = ""
+    ) -> None:
         kernels = [leaf.shape for module in variables for leaf in _kernels(module)]
         matrices = [leaf.shape for module in tensors for leaf in _kernels(module)]
         votes = sum(map(_orientation, tensors))
         if sum(map(_orientation, variables)) > 0:
             votes = -votes  # The model's kernels lie outputs first too.
-        self.layout, self.reason = decide(kernels, matrices, votes)
+        if file_format.startswith(_OF_TENSORFLOW):
+            self.layout: Layout | None = Layout.SAME
+            self.reason = f"a {file_format} has TensorFlow's"
+        else:
+            self.layout, self.reason = decide(kernels, matrices, votes)
+        # Where nothing decides; PyTorch writes no NumPy files.
+        self._default = Layout.SAME if file_format.startswith("NumPy") else Layout.FLIPPED
         self._shapes = {*matrices}
         self._fitting_layouts: dict[Shape, set[Layout | None]] = {}
 
@@ -152,7 +164,7 @@ class Fitter:
         if wanted in ways:
             return ways[wanted]
         if wanted is None:
-            return ways.get(Layout.FLIPPED, ways.get(Layout.SAME))
+            return ways.get(self._default, next(iter(ways.values()), None))
         if not embedding and wanted in self._layouts(variable.shape):
             return None
         return next(iter(ways.values()), None)

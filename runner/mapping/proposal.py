@@ -143,6 +143,7 @@ def propose(
             tensors,
             layers=layers,
             ordered=spec.format in _ORDERED,
+            file_format=spec.format,
             flattened=flattened,
             hints=hints,
         )

@@ -41,7 +41,7 @@ from runner.restoration.proof import difference
 # and how often those layers may be searched in vain.
 _MOST_WAYS, _MOST_AGAIN, _MOST_SEARCHES = 160, 6, 2
 # How many ways are tried in a row without success.
-_BUDGET = 4 * _MOST_WAYS
+_BUDGET = 2 * _MOST_WAYS
 
 
 class _PauseError(RunnerError):
@@ -227,10 +227,12 @@ class Walk:
         options = self._decisions.in_order(at)
         ranked = sorted(tried, key=lambda one: one.relative)
         best = ranked[0] if ranked else None
-        if best is not None and best.relative < NEAR:
+        # What names propose goes on as recorded, undecided, so that what follows can be decided.
+        is_named = best is not None and best.candidate.is_named and best.relative < 1
+        if best is not None and (best.relative < NEAR or is_named):
             others = (one for one in ranked if one.candidate.key != best.candidate.key)
             rival = next((one.relative for one in others), math.inf)
-            if rival > 3 * best.relative:
+            if rival > 3 * best.relative or is_named:
                 self._decide(at, best)
                 for decision in self._decisions.open(
                     self._calls[at].depends | self._decisions.mask(at)

@@ -152,7 +152,14 @@ class _Proving:
                 # One step of a sequence, or one of several fused layers, cannot be compared.
                 must = counterpart.is_whole and rank == records[module].ndim
                 yield Layer(module, path, layer, records[module], self._following(module), must)
-        mixed = mixed_modules(records, self._tensors, {p: held[p] for p in held if p not in found})
+        # One kernel at most: adapters belong to a layer, too.
+        rest = {
+            path: names
+            for path, names in held.items()
+            if path not in found
+            and sum(len(weight.shape) > 1 for weight in self._layers[path].weights) < 2
+        }
+        mixed = mixed_modules(records, self._tensors, rest)
         for path, modules in mixed.items():
             for module in modules if _is_leaf(self._layers[path]) else ():
                 record, layer = records[module], self._layers[path]

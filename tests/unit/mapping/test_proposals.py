@@ -100,3 +100,21 @@ def test_several_checkpoints_give_what_those_before_lack(tmp_path: Path) -> None
     proposal = runner.propose(model, [head, rest])
     plan = runner.warm_start(model, proposal.scaffolds)
     assert {assignment.scaffold for assignment in plan.assignments} == {"head", "rest"}
+
+
+@pytest.mark.parametrize("form", ["keras", "weights.h5", "npz"])
+def test_a_square_kernel_lies_as_the_format_has_it(form: str, tmp_path: Path) -> None:
+    def build(*names: str) -> keras.Model:
+        steps = [layer for name in names for layer in [keras.layers.Dense(4, name=name)]]
+        return keras.Sequential([keras.Input((4,)), *steps])
+
+    source, model = build("one"), build("one")
+    file = tmp_path / f"source.{form}"
+    if form == "npz":
+        np.savez(file, **{"one/kernel": source.weights[0], "one/bias": source.weights[1]})
+    elif form == "keras":
+        source.save(file)
+    else:
+        source.save_weights(file)
+    runner.warm_start(model, runner.propose(model, file).scaffolds)
+    np.testing.assert_array_equal(model.weights[0].numpy(), source.weights[0].numpy())
