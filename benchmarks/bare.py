@@ -9,7 +9,7 @@ import keras
 import tensorflow.compat.v1 as tf
 
 if TYPE_CHECKING:  # A bare script imports nothing of the runner.
-    from runner.graph.experiment import Data
+    from runner.graph.contracts import Data
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ from hydra import compose, initialize_config_dir
 
 from benchmarks.harness import Result, options, report, shown
 from benchmarks.turns import Taken, now
-from runner.config.composition import register, shipped
+from runner.config.composition import register
+from runner.config.groups import shipped
 from runner.config.schema import DevicesConfig
 from runner.config.validation import validate
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.devices import devices_of
+from runner.graph.step_sums import StepSums
 
 # experiment -> steps in a block, and what makes a batch of it worth dividing.
 CASES = {"digits_cnn": (10, ["data.batch_size=512"]), "lstm_cnn": (10, ["data.batch_size=512"])}
@@ -51,8 +53,9 @@ def stepper(built: BuiltGraph) -> Callable[[int], Taken]:
     assert training is not None
     with built.graph.as_default():
         session = tf.Session(config=threads())
-        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-        session.run([training.input_initializer, tf.tables_initializer()])
+        session.run(tf.global_variables_initializer())
+        session.run([tf.local_variables_initializer(), tf.tables_initializer()])
+        session.run(training.input_initializer)
     return timed(session, training.train_op)
 
 
@@ -84,22 +87,16 @@ def threads() -> tf.ConfigProto:
 
 
 def reduction(built: BuiltGraph) -> Callable[[int], Taken]:
-    """Returns what copies the weights to the second device, and adds as many gradients up."""
-    first, second = devices_of(DevicesConfig(count=2)).names
+    """Returns what sums as many values as there are weights over two devices, by collectives."""
     with tf.Graph().as_default():
         sums = []
-        for spec in built.specs:
-            if not spec.trainable:
-                continue
-            with tf.device(first):
-                weight = tf.get_variable(spec.name, spec.tensor.shape, use_resource=True)
-                value = weight.read_value()
-            with tf.device(second):
-                gradient = tf.identity(value)
-            with tf.device(first):
-                sums.append(tf.add_n([value, gradient]))
+        for device in devices_of(DevicesConfig(count=2)).names:
+            with tf.device(device):
+                step = StepSums(2)
+                shapes = [spec.tensor.shape for spec in built.specs if spec.trainable]
+                gradients = [tf.random.stateless_uniform(shape, [1, 2]) for shape in shapes]
+                sums += step.of_gradients(gradients, gradients)
         session = tf.Session(config=threads())
-        session.run(tf.global_variables_initializer())
         return timed(session, tf.group(*sums))
 
 
@@ -117,7 +114,7 @@ def main() -> int:
             taken = [[getattr(way, clock) * 1e3 for way in block] for block in blocks]
             case = f"a step of {experiment}, {CLOCKS[clock]}"
             for index, (way, most) in enumerate(
-                (("one device", None), ("two devices", limit), ("copies and sums alone", None))
+                (("one device", None), ("two devices", limit), ("sums alone", None))
             ):
                 # The blocks of a repeat took their steps in turns, and met the same load.
                 ratio = statistics.median(block[index] / block[0] for block in taken)

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from benchmarks.harness import Result, options, report, shown
 from benchmarks.turns import WARM_UP, Taken, Turns
-from runner.config.composition import register, shipped
+from runner.config.composition import register
+from runner.config.groups import shipped
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.console import Screen

@@ -49,9 +49,7 @@ PAGE: dict[str, tuple[str, ...]] = {
         "runner.CachedSession",
     ),
     "Experiments": (
-        "runner.graph.experiment.Data .*",
-        "runner.graph.experiment.Model",
-        "runner.graph.experiment.PerExample",
+        "runner.graph.contracts.Data .*",
         "runner.GraphSpec",
         "runner.TrainingInput",
     ),
@@ -65,9 +63,7 @@ PAGE: dict[str, tuple[str, ...]] = {
         "runner.hooks.EarlyStoppingHook",
         "runner.hooks.WallClockLimitHook",
         "runner.hooks.StepTimingHook",
-        "runner.hooks.SummariesHook",
         "runner.hooks.ProfileOnDemandHook",
-        "runner.hooks.MemoryHook",
     ),
 }
 INTRODUCTIONS = {

@@ -108,16 +108,20 @@ _PUBLIC = {
 }
 _MODULES = {name: f"runner.{module}" for module, names in _PUBLIC.items() for name in names}
 _SUBMODULES = ("checkpoints", "estimator")
+# The rooms that import TensorFlow, whose libraries print notes while they are loaded.
+_ON_TENSORFLOW = ("estimator", "graph", "lifecycle", "mapping", "restoration", "session")
 
 __all__ = sorted([*_MODULES, *_SUBMODULES])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return importlib.import_module(f"runner.{name}")
-    if name not in _MODULES:
+    if name not in _MODULES and name not in _SUBMODULES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    module = _MODULES.get(name, f"runner.{name}")
+    if module.split(".")[1] in _ON_TENSORFLOW:
+        importlib.import_module("runner.system.imports").import_tensorflow()
+    imported = importlib.import_module(module)
+    return imported if name in _SUBMODULES else getattr(imported, name)
 
 
 def __dir__() -> list[str]:

@@ -37,6 +37,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Returns the first items and the number of the others, such as `a, b, c and 2 more`."""
+    shown, others = separator.join(items[:most]), len(items) - most
+    if others <= 0:
+        return shown
+    return f"{shown}{' ' if separator == ', ' else separator}and {others:,} more"
+
+
 def sized(size: float) -> str:
     """Returns a number of bytes as e.g. `85.4 kB`."""
     for unit in ("B", "kB", "MB", "GB"):

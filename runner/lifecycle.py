@@ -12,6 +12,7 @@ from pathlib import Path
 
 from runner.config.choices import Mode, PlanFormat, Resume
 from runner.config.schema import RunConfig
+from runner.config.training_schema import metric_of
 from runner.console import PIPED
 from runner.errors import PlanError, Problem, RunDirectoryError
 from runner.restoration.html_report import html
@@ -77,7 +78,8 @@ def perform(experiment: Experiment) -> Outcome:
                 return train(experiment)
             if config.mode is Mode.evaluate:
                 metrics = evaluate_run(experiment)
-                objective = metrics[config.train.objective.removeprefix("validation/")]
+                name = metric_of(config.train.objective)
+                objective = metrics.get(name, next(iter(metrics.values())))
                 return Outcome(objective, metrics=metrics)
             if config.mode is Mode.plan:
                 return Outcome(plan=show_plan(experiment))

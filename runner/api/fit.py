@@ -1,12 +1,16 @@
-"""`runner.fit`: a function that returns a compiled model, trained in a run."""
+"""`runner.fit`: a Keras model, trained in a run by the arguments of `keras.Model.fit`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import io
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from runner.api.door import door
 from runner.api.result import Result
@@ -19,6 +23,8 @@ from runner.config.composition import (
 )
 from runner.config.fit_experiment import FitExperiment
 from runner.config.instantiation import python_objects
+from runner.config.schedule import NEVER
+from runner.console import Screen
 from runner.errors import ConfigError
 from runner.system.atomic_files import write_text
 from runner.system.imports import import_tensorflow
@@ -27,56 +33,68 @@ from runner.training.watch import TrialWatch
 # Arguments of `fit` that are arguments of `FitData`.
 _OF_DATA = (
     *("x", "y", "sample_weight", "batch_size", "validation_data", "validation_split"),
-    *("validation_batch_size", "shuffle"),
+    *("validation_batch_size", "validation_steps", "shuffle"),
 )
 
 
 @door
 def fit(
-    build_model: Callable[..., Any],
+    model: Any,
     x: Any,
     y: Any = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: str | int = "auto",
+    callbacks: Any = None,
+    validation_split: float | None = None,
+    validation_data: Any = None,
+    shuffle: bool = True,
+    class_weight: Mapping[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int | Sequence[int] = 1,
     *,
     name: str = "",
     scaffolds: Mapping[str, Any] | None = None,
-    epochs: int = 1,
-    batch_size: int | None = None,
-    validation_data: Any = None,
-    validation_split: float | None = None,
-    validation_batch_size: int | None = None,
-    sample_weight: Any = None,
-    class_weight: Mapping[int, float] | None = None,
-    shuffle: bool = True,
-    steps_per_epoch: int | None = None,
-    callbacks: Sequence[Any] = (),
     seed: int = 0,
     overrides: Overrides = (),
 ) -> Result:
     """Trains a Keras model in a run: planned, warm-started, resumed exactly, recorded.
 
-    The same call resumes a run that was interrupted. The run directory gets `experiment.yaml`, the
-    experiment that the command line would take; its head names what another process cannot import.
+    The arguments are those of `keras.Model.fit`, in its order. The same call resumes a run that was
+    interrupted. The run directory gets `experiment.yaml`, the experiment that the command line
+    would take; its head names what another process cannot import.
 
     Args:
-      build_model: a function that returns the compiled model; of a module or script, or any other.
+      model: a compiled model, or a function that returns one. The weights of a model are its
+        initial values, and at the end it has those that `fit` would leave; a run that resumes
+        reads none of them. A function is called under the run's seed.
       x: features, or batches; see `runner.inputs.FitData`, of which also `y`, `batch_size`,
-        `validation_data`, `validation_split`, `validation_batch_size`, `sample_weight` and
-        `shuffle` are.
+        `validation_data`, `validation_split`, `validation_batch_size`, `validation_steps`,
+        `sample_weight` and `shuffle` are.
       y: labels.
-      name: of the experiment; by default that of the function.
-      scaffolds: name -> the keys of `scaffolds.NAME` in a configuration.
-      epochs: how many passes over the data to make; the validation data are evaluated after each,
-        and without any the training data at the end.
       batch_size: examples per batch of arrays, by default 32.
-      validation_data: `(x, y)`, or batches.
-      validation_split: the part of the arrays that is for validation.
-      validation_batch_size: by default `batch_size`.
-      sample_weight: weights of the examples.
-      class_weight: class -> weight of its examples in training.
-      shuffle: whether every epoch has another order.
-      steps_per_epoch: steps of an epoch; by default the number of batches.
+      epochs: the last epoch; how many there are, without an `initial_epoch`.
+      verbose: 0 prints nothing; any other value prints as always.
       callbacks: Keras callbacks.
-      seed: of the weights, the order and whatever else is random.
+      validation_split: the part of the arrays that is for validation, without `validation_data`.
+      validation_data: `(x, y)`, or batches, evaluated after each epoch. Without any, training data
+        whose number is known are evaluated at the end.
+      shuffle: whether every epoch has another order.
+      class_weight: class -> weight of its examples in training.
+      sample_weight: weights of the examples.
+      initial_epoch: the number of epochs before the first one.
+      steps_per_epoch: steps of an epoch; by default the number of batches, which are counted where
+        they do not tell it.
+      validation_steps: how many batches of the validation data to evaluate, by default all.
+      validation_batch_size: by default `batch_size`.
+      validation_freq: evaluates after every so many epochs, or after the epochs in a list.
+      name: of the experiment; by default that of the model or function.
+      scaffolds: name -> the keys of `scaffolds.NAME` in a configuration.
+      seed: of the weights that a function makes, the order and whatever else is random.
       overrides: further settings, as for `runner.run`, such as `{"tracking.uri": None}`.
 
     Returns:
@@ -86,21 +104,26 @@ def fit(
       RunnerError: as `runner.run`.
     """
     arguments = locals()
-    overrides = arguments.pop("overrides")
-    with experiment_of(**arguments) as (stored, text, objects):
+    overrides, verbose = arguments.pop("overrides"), arguments.pop("verbose")
+    screen = Screen(Console(file=io.StringIO())) if verbose == 0 else None
+    with experiment_of(**arguments) as (stored, text, objects), _unchanged_rates(model):
         typed = as_typed(overrides)
         command = without_hydra(compose_command([f"+experiment={stored}", *typed]))
-        result, _ = run_config(command, typed, _FileOfExperiment(text))
+        result, _ = run_config(command, typed, _FileOfExperiment(text), screen)
         return replace(result, objects=objects)
 
 
 @contextmanager
 def experiment_of(
-    build_model: Callable[..., Any],
+    model: Any,
+    x: Any,
     *,
     epochs: int = 1,
+    initial_epoch: int = 0,
     steps_per_epoch: int | None = None,
-    callbacks: Sequence[Any] = (),
+    validation_freq: int | Sequence[int] = 1,
+    callbacks: Any = None,
+    class_weight: Mapping[int, float] | None = None,
     name: str = "",
     seed: int = 0,
     **arguments: Any,
@@ -114,34 +137,72 @@ def experiment_of(
       ConfigError: when they are no experiment.
     """
     import_tensorflow()
-    set_arguments = {key: value for key, value in arguments.items() if value is not None}
-    data = {key: set_arguments.pop(key) for key in _OF_DATA if key in set_arguments}
-    experiment = FitExperiment()
-    node = experiment.node(build_model, data, name=name, seed=seed)
-    steps = steps_per_epoch or _steps(data)
-    has_validation = not {"validation_data", "validation_split"}.isdisjoint(data)
+    from runner.inputs.data_digest import digest
+    from runner.inputs.fit_data import given_data
+
+    experiment = FitExperiment(digest)
+    model_node, default_name = _model_node(experiment, model)
+    others = {key: value for key, value in arguments.items() if value is not None}
+    data = {"x": x, **{key: others.pop(key) for key in _OF_DATA if key in others}}
+    data, length = given_data(data, steps_per_epoch, class_weight=class_weight is not None)
+    node = experiment.node(model_node, data, name=name or default_name, seed=seed)
+    if {"validation_data", "validation_split"}.isdisjoint(data):
+        evaluate_every = NEVER if length is None else "end"
+    elif isinstance(validation_freq, int):
+        evaluate_every = f"{validation_freq} epochs"
+    else:
+        evaluate_every = ", ".join(f"at epoch {epoch}" for epoch in validation_freq) or NEVER
     node["train"] = {
         "epochs": epochs,
-        "steps_per_epoch": steps,
-        "log_every": min(50, steps),
-        "evaluate_every": steps if has_validation else "end",
-        "checkpoint_every": steps,
+        "log_every": "50 steps, 1 epoch",
+        "evaluate_every": evaluate_every,
+        "checkpoint_every": "1 epoch",
     }
+    if initial_epoch:
+        node["train"]["initial_epoch"] = initial_epoch
+    if steps_per_epoch is not None:
+        # As in `fit`, an epoch is at most one pass.
+        node["train"]["steps_per_epoch"] = min(steps_per_epoch, length or steps_per_epoch)
     if callbacks:
-        node["callbacks"] = experiment.callbacks(callbacks)
-    node |= {key: dict(part) for key, part in set_arguments.items()}
+        listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+        node["callbacks"] = experiment.callbacks(listed)
+    if class_weight:
+        node["class_weight"] = {int(key): float(weight) for key, weight in class_weight.items()}
+    node |= {key: dict(part) for key, part in others.items()}
     with command_scope(), python_objects(experiment.objects), experiment_in_store(node) as stored:
         yield stored, experiment.text(node), experiment.objects
 
 
-def _steps(data: Mapping[str, Any]) -> int:
-    from runner.inputs.fit_data import FitData
+def _model_node(experiment: FitExperiment, model: Any) -> tuple[dict[str, Any], str]:
+    """Returns the node of a model or function, and the name of the experiment."""
+    import keras
 
-    steps = FitData(**data).steps()
-    if steps is None:
-        cause = "the data do not tell how many batches they have"
-        raise ConfigError.of("the length of an epoch is not known", cause, "steps_per_epoch=")
-    return steps
+    from runner.graph.given_model import model_digest, model_name
+
+    if isinstance(model, keras.Model):
+        if not model.compiled:
+            raise ConfigError.of(
+                f"the model {model.name} is not compiled",
+                "a run trains it with the optimizer and loss of compile, as fit does",
+                "call its compile first",
+            )
+        name = model_name(model)
+        return experiment.given("model", model, f"{name}@{model_digest(model)}"), name
+    if not callable(model) or isinstance(model, keras.Layer | types.ModuleType):
+        kind = type(model).__name__
+        cause = "a run trains a compiled keras.Model, or one that a function returns"
+        raise ConfigError.of(f"model is a {kind}", cause, "give one of these")
+    node = experiment.built_by(model)
+    return node, node["_target_"].rpartition(".")[2]
+
+
+def _unchanged_rates(model: Any) -> AbstractContextManager[None]:
+    """Puts the learning rates of a model back if its run does not end."""
+    import keras
+
+    from runner.graph.given_model import same_learning_rates
+
+    return same_learning_rates(model) if isinstance(model, keras.Model) else nullcontext()
 
 
 class _FileOfExperiment(TrialWatch):

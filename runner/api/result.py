@@ -59,6 +59,26 @@ class Result:
         return frame.rename_axis("step")
 
     @property
+    def history(self) -> dict[str, list[float]]:
+        """The metrics of each epoch, as `History.history` of `fit`: `loss`, `val_loss` and so on.
+
+        Those of an epoch that is not over are the newest; empty where there are no epochs.
+        """
+        epochs: dict[float, dict[str, float]] = {}
+        for values in history(TrackingDirectory(self._run.path).journal).values():
+            if "epoch" in values:
+                epochs.setdefault(values["epoch"], {}).update(values)
+        named: dict[str, list[float]] = {}
+        for values in epochs.values():
+            for name, value in values.items():
+                kind, _, metric = name.partition("/")
+                if kind == "train" and metric not in _NOT_IN_HISTORY:
+                    named.setdefault(metric, []).append(value)
+                elif kind == "validation":
+                    named.setdefault(f"val_{metric}", []).append(value)
+        return named
+
+    @property
     def best(self) -> dict[str, float]:
         """The `step` and the metrics of the best evaluation; empty before one."""
         if not self._run.best_record.is_file():
@@ -82,7 +102,7 @@ class Result:
           RunnerError: when there is no such checkpoint, or the run has no Keras model.
         """
         from runner.checkpoints.locate import resolve
-        from runner.graph.eager_model import trained_model
+        from runner.graph.trained_model import trained_model
 
         which = which or ("best" if self.best else "latest")
         with unchanged_process(), python_objects(self.objects):
@@ -116,6 +136,9 @@ class Result:
         ]
         return as_html(Group(*map(Text, lines), Listing(("step", *names), rows)))
 
+
+# What a run records of its steps besides the metrics of `fit`.
+_NOT_IN_HISTORY = ("learning_rate", "input_seconds")
 
 # The last rows of the history, in a notebook.
 _ROWS = 10

@@ -25,7 +25,7 @@ from runner.config.groups import shipped
 from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.config.spelling import spelled
 from runner.config.validation import is_from_run_dir, validate
-from runner.console import screen_of_process
+from runner.console import Screen, screen_of_process
 from runner.errors import ConfigError
 from runner.runs.recorded_config import recorded_config
 from runner.runs.run_directory import runs
@@ -78,7 +78,10 @@ def run(
 
 
 def run_config(
-    config: Any, overrides: Sequence[str], watch: TrialWatch | None = None
+    config: Any,
+    overrides: Sequence[str],
+    watch: TrialWatch | None = None,
+    screen: Screen | None = None,
 ) -> tuple[Result, float | None]:
     """Runs a configuration within `command_scope`, and returns the run and its objective."""
     from_run_dir = isinstance(config, DictConfig) and is_from_run_dir(config)
@@ -103,7 +106,7 @@ def run_config(
     context = RunContext(
         overrides=overrides,
         from_run_dir=from_run_dir,
-        screen=screen_of_process(),
+        screen=screen or screen_of_process(),
         watch=watch or TrialWatch(),
         coordinator=coordinator_of(valid),
     )

@@ -18,6 +18,7 @@ from runner.api.result import Result, open_run
 from runner.api.run import Overrides, as_typed, run_config, search_path
 from runner.config.composition import command_scope, reporting_composition, with_plus_plus
 from runner.config.spelling import number_or_text
+from runner.errors import ConfigError
 from runner.sweeps.job import job_of, run_attempt
 from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.points import params_as_typed
@@ -84,6 +85,15 @@ class SweepResult:
         return html
 
 
+def _require_function(model: Any) -> None:
+    if hasattr(model, "trainable_variables"):
+        raise ConfigError.of(
+            f"a sweep is given a {type(model).__name__}",
+            "every trial would begin with the weights that the one before has left",
+            "give a function that returns the compiled model",
+        )
+
+
 @door
 def sweep(
     experiment: str | Callable[..., Any],
@@ -121,6 +131,7 @@ def sweep(
             stack.enter_context(command_scope())
             name = experiment
         else:
+            _require_function(experiment)
             name, _, objects = stack.enter_context(experiment_of(experiment, **fit_arguments))
 
         def job(config: DictConfig) -> float | None:

@@ -12,12 +12,14 @@ They have in common:
 - `channel`: finds out which tasks answer; announcements and metrics that pass through the
   parameter servers.
 - `sessions`: a task's server, and creators of sessions that wait for the tasks they need.
-- `replica`: a task's copy of the graph, the servers of its variables, and the batches it reads.
+- `replica`: a task's graph, the servers of its variables, and the batches it reads.
 
 In mode `collective` there are no parameter servers: every task holds the model.
 
-- `collective`: a task's copy of the graph, whose gradients are summed over all tasks.
-- `peers`: sessions that begin and end together, and the worker of this mode.
+- `collective`: how the tasks follow the chief, which tells them before every step what comes, and
+  take over its values. The sums of a step are those of `runner.graph.step_sums`.
+- `peers`: sessions that begin and end together, and the worker of this mode; `peer_watch`: closes
+  one when another task is lost.
 
 `local` starts the tasks of a cluster on this machine.
 

@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from runner.config.choices import DeviceBatch
 from runner.config.cluster_spec import (
     announcing_tasks,
     is_collective,
@@ -238,11 +237,9 @@ def shared_settings(config: RunConfig) -> str:
     plain = settings(config, lambda scaffold: "")
     cluster = asdict(config.cluster)
     plain["cluster"] = {key: cluster[key] for key in _COMMON}
-    if config.devices.batch is DeviceBatch["per_device"]:  # Their number decides the batch.
-        count = config.devices.count
-        if count == "all":
-            count = devices_of(config.devices).batches
-        plain["devices"]["count"] = len(count) if isinstance(count, list) else count
+    if is_collective(config.cluster):  # All replicas take part in the sums of a step.
+        count = len(devices_of(config.devices).names) or 1
+        plain["devices"] = {**plain.get("devices", {}), "count": count}
     shown = Mask(config.tracking.mask, asdict(config)).settings(plain)
     return json.dumps({name: str(value) for name, value in flatten(shown).items()})
 

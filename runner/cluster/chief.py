@@ -20,6 +20,7 @@ from runner.cluster.local import report_begun
 from runner.cluster.peers import (
     CollectiveChiefSessionCreator,
     EndTogetherHook,
+    StepTogetherHook,
     run_collective_worker,
 )
 from runner.cluster.replica import ClusterReplica
@@ -149,8 +150,13 @@ class CollectiveChief(Coordinator):
 
     def hooks(self, run: OpenedRun) -> tuple[list[_Hook], list[_Hook]]:
         """Returns the hooks to run before all others, and those to run after them."""
-        ending = EndTogetherHook(self._creator, self.replica, run.interruption.received)
-        return [ending], [_TasksHook(self._creator.channel, run, self._cluster.grace_secs)]
+        ending = EndTogetherHook(self._creator, run.interruption.received)
+        tasks = _TasksHook(self._creator.channel, run, self._cluster.grace_secs)
+        return [ending], [tasks, StepTogetherHook(self._creator)]
+
+    def share_values(self, run: OpenedRun, session: _Session) -> None:
+        """Gives values of the session that no step has changed to all devices of all tasks."""
+        self._creator.share_values(session)
 
     @contextmanager
     def session_scope(self, run: OpenedRun) -> Iterator[None]:

@@ -7,7 +7,6 @@ A process that has lost another in a collective cannot take part in one again: T
 from __future__ import annotations
 
 import json
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -23,7 +22,8 @@ from runner.cluster.channel import (
     shared_settings,
     unreachable,
 )
-from runner.cluster.collective import CollectiveReplica, Ending, InputPosition
+from runner.cluster.collective import CollectiveReplica, InputPosition, Signal
+from runner.cluster.peer_watch import PeerWatch
 from runner.cluster.sessions import (
     ClusterTask,
     is_over,
@@ -36,7 +36,9 @@ from runner.config.schema import RunConfig
 from runner.console import Screen
 from runner.errors import LostServerError, Problem
 from runner.graph.built_graph import BuiltGraph
+from runner.graph.devices import devices_of
 from runner.graph.graph_spec import local_init_op
+from runner.graph.replica import Replicas
 from runner.hooks import StopWhenHook
 from runner.session.monitored_session import ChiefSessionCreator
 
@@ -44,42 +46,6 @@ _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session
 
 _POLL_SECONDS = 0.5
-
-
-class PeerWatch:
-    """Closes a session when another task is lost, because the session's step would wait for it.
-
-    Where a connection breaks, TensorFlow itself ends the step. This notices a machine that vanishes
-    silently, and a process that was started again where none of its steps was under way.
-
-    Args:
-      is_lost: whether a task is lost.
-      session: the session to close.
-      poll_secs: how often to check.
-    """
-
-    def __init__(self, is_lost: Callable[[], bool], session: _Session, poll_secs: float) -> None:
-        self._is_lost, self._session, self._poll_secs = is_lost, session, poll_secs
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Stops watching: the session has ended, or no longer needs the other tasks."""
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._poll_secs):
-            try:
-                lost = self._is_lost()
-            except RuntimeError:
-                return  # The session is closed.
-            except tf.errors.OpError:
-                continue  # It is being closed, or a server is.
-            if lost and not self._ended.is_set():
-                self._session.close()
-                return
 
 
 class CollectiveChiefSessionCreator(ChiefSessionCreator):
@@ -110,35 +76,62 @@ class CollectiveChiefSessionCreator(ChiefSessionCreator):
     ) -> None:
         cluster = task.cluster
         super().__init__(master=task.target, config=session_config(cluster), **arguments)
-        self._task, self._run, self._created = task, run, False
+        self._task, self._run, self._signals = task, run, replica.signals()
         self.channel = Channel(cluster)
         self._position = InputPosition(built)
-        self._take_over = replica.take_over(built.variables)
+        self._take_over = _Values(built, replica, task)
+        self._members: dict[str, str | None] = {}
+        self._has_ended = False
 
     def create_session(self) -> _Session:
         """Prepares a session like its base class, and waits for the other tasks to join it.
 
+        After a rollback these take over its values.
+
         Raises:
           ClusterError: when they do not in time; a `LostServerError` when one is lost.
         """
-        if self._created:
-            raise lost_task(self._task.cluster)
-        self._created = True
+        is_first = not self._members
         with self._task.interruption.interruptible():
+            if not is_first:
+                self.watch.end()
             session = super().create_session()
-            self.channel.settings.set(session, shared_settings(self._task.config))
-            self.channel.run.set(session, self._run)
-            members = self._members(session)
+            if is_first:
+                self.channel.settings.set(session, shared_settings(self._task.config))
+                self.channel.run.set(session, self._run)
+                self._wait_for_members(session)
+            elif self._is_lost(session):
+                raise lost_task(self._task.cluster)
             self.channel.position.set(session, self._position.content(session))
-            self.channel.ready.set(session, json.dumps(members))
-            peers = needed_tasks(self._task.cluster)
-
-            def is_lost() -> bool:
-                return bool(unreachable(peers)) or self._joined(session) != members
-
-            self.watch = PeerWatch(is_lost, session, self._task.cluster.recovery_wait_secs)
-            session.run(self._take_over)
+            if is_first:
+                self.channel.ready.set(session, json.dumps(self._members))
+            self.watch = PeerWatch(
+                lambda: self._is_lost(session), session, self._task.cluster.recovery_wait_secs
+            )
+            if not is_first:
+                self._signals.announce(session, Signal.SESSION)
+            self._take_over(session)
             return session
+
+    def share_values(self, session: _Session) -> None:
+        """Lets the other tasks take over values that something else than a step has changed."""
+        if not self._has_ended:
+            self._signals.announce(session, Signal.VALUES)
+            self._take_over(session)
+
+    def step(self, session: _Session) -> None:
+        """Lets the other tasks take a step."""
+        self._signals.announce(session, Signal.STEP)
+
+    def end(self, session: _Session, signal: Signal) -> None:
+        """Ends the sessions of the other tasks."""
+        self._signals.announce(session, signal)
+        self._has_ended = True
+        self.watch.end()
+
+    def _is_lost(self, session: _Session) -> bool:
+        peers = needed_tasks(self._task.cluster)
+        return bool(unreachable(peers)) or self._joined(session) != self._members
 
     def dismiss(self) -> None:
         """Tells the other tasks that this process no longer trains with them."""
@@ -151,8 +144,8 @@ class CollectiveChiefSessionCreator(ChiefSessionCreator):
     def _joined(self, session: _Session) -> dict[str, str | None]:
         return {task: joined.text(session) for task, joined in self.channel.joined.items()}
 
-    def _members(self, session: _Session) -> dict[str, str | None]:
-        """Waits until every other task has joined, and returns the names of their processes."""
+    def _wait_for_members(self, session: _Session) -> None:
+        """Waits until every other task has joined, and notes the names of their processes."""
         tasks, limit = needed_tasks(self._task.cluster), self._task.cluster.max_wait_secs
         members: dict[str, str | None] = {}
 
@@ -169,7 +162,7 @@ class CollectiveChiefSessionCreator(ChiefSessionCreator):
             )
 
         self._task.wait(waiting)
-        return members
+        self._members = members
 
 
 class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
@@ -182,6 +175,8 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
 
     Attributes:
       watch: of the chief.
+      take_over: takes over the chief's values.
+      signals: those of the chief.
       server: where the chief announces.
       name: the name of this process, by which the chief knows it from one before it.
     """
@@ -196,7 +191,7 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         self._task, self._created = task, False
         self.server, self.name = FirstServer(task.cluster), uuid.uuid4().hex
         self._position = InputPosition(built)
-        self._take_over = replica.take_over(built.variables)
+        self.take_over, self.signals = _Values(built, replica, task), replica.signals()
 
     def create_session(self) -> _Session:
         """Joins the chief, and returns a new session when all tasks have.
@@ -211,13 +206,17 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         with self._task.interruption.interruptible():
             session = super().create_session()
             self._join()
-            position = self.server.ask(lambda asked, channel: channel.position.content(asked))
-            self._position.restore(session, position)
             self.watch = PeerWatch(
                 lambda: not self.is_member(), session, self._task.cluster.recovery_wait_secs
             )
-            session.run(self._take_over)
+            self.take_over_session(session)
             return session
+
+    def take_over_session(self, session: _Session) -> None:
+        """Takes over the chief's position in the training input and its values."""
+        position = self.server.ask(lambda asked, channel: channel.position.content(asked))
+        self._position.restore(session, position)
+        self.take_over(session)
 
     def is_member(self) -> bool:
         """Returns whether the chief answers, and trains with this process."""
@@ -246,6 +245,22 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         self._task.wait(waiting)
 
 
+class _Values:
+    """Gives the values of the chief to all replicas of all tasks, when all of them call it."""
+
+    def __init__(self, built: BuiltGraph, replica: CollectiveReplica, task: ClusterTask) -> None:
+        assert built.training is not None  # A task that trains has built it.
+        first = Replicas(devices_of(task.config.devices), replica).here.start
+        self._operations = (
+            replica.take_over(built.variables, first),
+            built.training.to_devices,
+        )
+
+    def __call__(self, session: _Session) -> None:
+        for operation in self._operations:
+            session.run(operation)
+
+
 class EndTogetherHook(_Hook):
     """Ends the session of all tasks when the chief's ends normally.
 
@@ -253,27 +268,32 @@ class EndTogetherHook(_Hook):
 
     Args:
       creator: of the chief's session.
-      replica: the chief's copy of the graph.
       interrupted: whether the run is to be resumed later.
     """
 
     def __init__(
-        self,
-        creator: CollectiveChiefSessionCreator,
-        replica: CollectiveReplica,
-        interrupted: Callable[[], bool],
+        self, creator: CollectiveChiefSessionCreator, interrupted: Callable[[], bool]
     ) -> None:
-        self._creator, self._replica, self._interrupted = creator, replica, interrupted
+        self._creator, self._interrupted = creator, interrupted
 
     def end(self, session: _Session) -> None:
-        """Takes part in the step that the other tasks wait in, and tells them to end instead."""
-        ending = Ending.LEFT if self._interrupted() else Ending.FINISHED
-        session.run(self._replica.end_op, {self._replica.chief_ending: ending.value})
-        self._creator.watch.end()
+        """Tells the other tasks to end instead of taking a step."""
+        self._creator.end(session, Signal.LEFT if self._interrupted() else Signal.FINISHED)
+
+
+class StepTogetherHook(_Hook):
+    """Lets the other tasks take the chief's step, after other hooks may have changed values."""
+
+    def __init__(self, creator: CollectiveChiefSessionCreator) -> None:
+        self._creator = creator
+
+    def before_run(self, run_context: Any) -> None:
+        """Announces the step."""
+        self._creator.step(run_context.session)
 
 
 class FollowHook(_Hook):
-    """Ends a worker's session with the chief's.
+    """Takes a step when the chief does, and ends a worker's session with the chief's.
 
     After the last step it waits until the chief has saved it: a chief that dies before that resumes
     from an earlier step, and needs its workers.
@@ -281,33 +301,42 @@ class FollowHook(_Hook):
     Args:
       task: this process.
       creator: of this worker's session.
-      ending: see `CollectiveReplica`.
     """
 
-    def __init__(
-        self, task: ClusterTask, creator: CollectiveWorkerSessionCreator, ending: tf.Tensor
-    ) -> None:
-        self._task, self._creator, self._ending = task, creator, ending
+    def __init__(self, task: ClusterTask, creator: CollectiveWorkerSessionCreator) -> None:
+        self._task, self._creator = task, creator
 
     def after_create_session(self, session: _Session, coord: tf.train.Coordinator) -> None:
-        """Prints where training begins."""
+        """Prints where training begins, and waits for the first step."""
         step = session.run(tf.compat.v1.train.get_global_step())
         self._task.screen.line(f"trains from step {step}")
-
-    def before_run(self, run_context: Any) -> Any:
-        """Requests how the step ends."""
-        return tf.compat.v1.train.SessionRunArgs(self._ending)
+        if not self._steps(session):
+            coord.request_stop()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Stops when the chief has ended.
+        """Waits for the next step, and stops when the chief has ended."""
+        if not self._steps(run_context.session):
+            run_context.request_stop()
+
+    def _steps(self, session: _Session) -> bool:
+        """Does what the chief announces, up to a step; returns False when it has ended.
 
         Raises:
           LostServerError: when the chief is to be resumed, or dies before it has saved.
         """
-        if not run_values.results:
-            return
+        while (signal := self._creator.signals.follow(session)) is not Signal.STEP:
+            if signal is Signal.VALUES:
+                self._creator.take_over(session)
+            elif signal is Signal.SESSION:
+                self._creator.take_over_session(session)
+            else:
+                self._end(signal)
+                return False
+        return True
+
+    def _end(self, signal: Signal) -> None:
         self._creator.watch.end()
-        if Ending(run_values.results) is Ending.LEFT:
+        if signal is Signal.LEFT:
             self._task.interruption.check()
             raise LostServerError.of(
                 "the chief was interrupted",
@@ -322,7 +351,6 @@ class FollowHook(_Hook):
                 raise lost_task(cluster)
             time.sleep(_POLL_SECONDS)
         server.ask(lambda session, channel: channel.ended[announced_name(cluster)].set(session))
-        run_context.request_stop()
 
 
 def run_collective_worker(config: RunConfig, screen: Screen) -> None:
@@ -349,7 +377,7 @@ def _train(task: ClusterTask, built: BuiltGraph, replica: CollectiveReplica) -> 
     with built.graph.as_default():
         creator = CollectiveWorkerSessionCreator(task, built, replica)
         hooks: Sequence[_Hook] = (
-            FollowHook(task, creator, replica.ending),
+            FollowHook(task, creator),
             StopWhenHook(lambda: is_over(task.interruption.remaining(), needed=True)),
         )
         task.train(training, creator, hooks)

@@ -1,9 +1,9 @@
-"""A task's copy of the training graph: places its variables, and selects its batches."""
+"""A task's training graph beside parameter servers: places its variables, selects its batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import tensorflow as tf
 
@@ -17,13 +17,13 @@ _VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
 class ClusterReplica(Replica):
-    """The copy of the training graph in one task of a cluster.
+    """The training graph of one task of a cluster with parameter servers.
 
     Args:
       cluster: the resolved configuration. Before the tasks are known the graph is the chief's.
 
     Attributes:
-      count: how many copies there are; each reads separate batches.
+      count: how many tasks train; each reads separate batches.
     """
 
     def __init__(self, cluster: ClusterConfig) -> None:
@@ -45,15 +45,21 @@ class ClusterReplica(Replica):
         with tf.compat.v1.get_default_graph().device(device_of):
             yield
 
+    def local_scope(self) -> AbstractContextManager[object]:
+        """Places variables of this task alone within."""
+        task = task_of(self._cluster)
+        scope: AbstractContextManager[object] = tf.device(f"/job:{task.type}/task:{task.index}")
+        return scope
+
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement:
         """Returns the devices of the named variables."""
         devices = {name: str(variable.device) for name, variable in variables.items()}
         return VariablePlacement(self._cluster.placement.value, devices)
 
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the batches of this replica, which are every `count`-th.
+        """Returns the batches of this task, which are every `count`-th.
 
-        All replicas must see the same order, so that it is deterministic.
+        All tasks must see the same order, so that it is deterministic.
         """
         if self.count == 1:
             return dataset

@@ -131,8 +131,7 @@ def start_server(config: RunConfig) -> str:
         intra_op_parallelism_threads=config.session.intra_op_threads,
         inter_op_parallelism_threads=max(config.session.inter_op_threads, 0),
     )
-    if cpus := devices_of(config.devices).logical_cpus:
-        threads.device_count["CPU"] = cpus
+    devices_of(config.devices).prepare(threads)
     _lead_collectives(threads, config.cluster)
     task = task_of(config.cluster)
     server = tf.compat.v1.train.Server(

@@ -9,6 +9,7 @@
   keys; `groups`: the groups of options, and problems of an option out of place; `spelling`: values
   as overrides and YAML, and commands to copy into a shell.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
+  `objective`: the metric that selects the best checkpoint;
   `scaffold_reading` does so for scaffolds, `devices` for the devices that train.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks
   and addresses.

@@ -11,6 +11,8 @@ from typing import Any
 
 from runner.config.schedule import as_schedule
 
+MOST_BYTES = 255  # What file systems take as one name.
+
 # Enum members carry the spelling that a user types, because OmegaConf matches members by name.
 
 
@@ -194,7 +196,7 @@ DeviceBatch = Enum(
     {
         # The batch of a step, which the devices divide.
         "global": "global",
-        # The batch of one device: a step takes as many as there are devices.
+        # The batch of one device: a step takes as many as there are devices in all tasks.
         "per_device": "per_device",
     },
 )
@@ -304,10 +306,6 @@ def _is(accepted: Callable[[Any], object], cause: str) -> Callable[[Any], str]:
     return lambda value: "" if accepted(value) else cause
 
 
-# What file systems take as one name.
-MOST_BYTES = 255
-
-
 def _path(empty: str) -> Callable[[str], str]:
     """Returns why a string is no path; `empty` if it is empty."""
 
@@ -323,17 +321,16 @@ def _path(empty: str) -> Callable[[str], str]:
 
 
 def _name(name: str) -> str:
-    if name.startswith("/") or not {".", ".."}.isdisjoint(name.split("/")):
-        return "its runs would be outside the folder of runs"
-    return _path("runs are filed under it")(name)
+    outside = name.startswith("/") or not {".", ".."}.isdisjoint(name.split("/"))
+    cause = "its runs would be outside the folder of runs"
+    return cause if outside else _path("runs are filed under it")(name)
 
 
 def _is_finite(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-# Holds for every field.
-FINITE = Rule(_is(_is_finite, "it must be a finite number"))
+FINITE = Rule(_is(_is_finite, "it must be a finite number"))  # Holds for every field.
 CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
 SHA256 = rule(_is(re.compile("(sha256:)?[0-9a-f]{64}").fullmatch, "it is not 64 hex digits"))
 _DEVICES = re.compile(r"all|[1-9]\d*|\[('?/?((gpu|cpu):)?\d+'?(, )?)+\]", re.IGNORECASE)

@@ -222,27 +222,27 @@ def _task_problems(cluster: Cluster, mode: Mode) -> Iterator[Problem]:
 def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Problem]:
     """Yields the problems of settings that several processes cannot follow."""
     train, workers = config.train, cluster.workers
-    if train.non_finite.action is NonFinite["rollback"]:
+    if config.model.get("jit_compile"):
         yield Problem(
-            "train.non_finite.action is rollback, in a cluster",
-            "the other workers would continue with the values that were not finite",
-            "train.non_finite.action=raise; with cluster.restarts the run itself goes back",
+            "model.jit_compile is true, in a cluster",
+            "XLA compiles within one process, and a step exchanges values with others",
+            "delete model.jit_compile",
         )
     if is_collective(cluster):
         yield from _collective_problems(config.cluster, workers)
         return
-    if config.model.get("jit_compile"):
+    if train.non_finite.action is NonFinite["rollback"]:
         yield Problem(
-            "model.jit_compile is true, in a cluster",
-            "XLA compiles within one process, and the variables are in others",
-            "delete model.jit_compile",
+            "train.non_finite.action is rollback, and there are parameter servers",
+            "the other workers would continue with the values that were not finite",
+            "train.non_finite.action=raise; with cluster.restarts the run itself goes back",
         )
     averaged, remedy = "", ""
     if train.ema_decay:
         averaged, remedy = f"train.ema_decay is {train.ema_decay:g}", "train.ema_decay=null"
     elif config.optimizer.get("use_ema"):
         averaged, remedy = "optimizer.use_ema is true", "optimizer.use_ema=false"
-    if averaged and train.evaluate_ema and workers > 1:
+    if averaged and train.evaluates_averages and workers > 1:
         yield Problem(
             f"{averaged} with train.evaluate_ema, and {workers} workers train",
             "while the chief evaluates, the averages replace the weights on the servers, and the "

@@ -317,7 +317,7 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
 
 def default_optimizer() -> Any:
     """Returns the `optimizer` of a configuration that chooses none."""
-    return OmegaConf.load(shipped("conf") / "optimizer" / "adam.yaml")
+    return OmegaConf.load(shipped("conf") / "optimizer" / "default.yaml")
 
 
 @cache

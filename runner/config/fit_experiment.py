@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import operator
 import re
@@ -13,12 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from omegaconf import OmegaConf
 
-from runner.config.instantiation import CALL
+from runner.config.instantiation import CALL, GIVEN
 from runner.config.spelling import quoted
-from runner.errors import ConfigError
 
 _MAIN = "__main__"
 _PLAIN = (str, int, float, bool, type(None))
@@ -31,36 +28,39 @@ class FitExperiment:
     """The experiment of a call of `runner.fit`; the methods return nodes of its configuration.
 
     Attributes:
+      digest: returns what tells data apart.
       objects: name -> object that `${python:NAME}` stands for, in this process alone.
       bound: the keys whose values another process cannot import, each with the reason.
     """
 
+    digest: Callable[[Any], str]
     objects: dict[str, Any] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)
 
     def node(
-        self, build_model: Any, data: Mapping[str, Any], *, name: str, seed: int
+        self, model: Mapping[str, Any], data: Mapping[str, Any], *, name: str, seed: int
     ) -> dict[str, Any]:
-        """Returns the experiment of a function that returns a compiled model, and its data.
-
-        Raises:
-          ConfigError: when it is no such function.
-        """
-        if not callable(build_model) or hasattr(build_model, "trainable_variables"):
-            kind = type(build_model).__name__
-            cause = "the run builds the model itself, in a graph"
-            remedy = "give a function that returns the compiled model"
-            raise ConfigError.of(f"build_model is a {kind}", cause, remedy)
-        # With the defaults of its arguments, which are parameters of the run and can be swept over.
-        model = {**_defaults(build_model), **self.call("model", build_model)}
+        """Returns the experiment of a model, and its data."""
         arguments = {key: self.value(f"data.{key}", value) for key, value in data.items()}
         return {
-            "defaults": [{"override /optimizer": "compiled"}],
-            "name": name or model["_target_"].rpartition(".")[2],
+            "name": name,
             "seed": seed,
             "data": {"_target_": "runner.inputs.FitData", **arguments, "seed": "${seed}"},
             "model": model,
         }
+
+    def built_by(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Returns the node of a function that returns a compiled model.
+
+        The defaults of its arguments are parameters of the run and can be swept over.
+        """
+        return {**_defaults(function), **self.call("model", function)}
+
+    def given(self, key: str, value: Any, name: str) -> dict[str, Any]:
+        """Returns the node of an object that is handed over; `name` tells it from others."""
+        kind = type(value).__name__
+        self.bound[key] = f"{kind} in memory; give a function of a module that returns it"
+        return {"_target_": GIVEN, "value": self._reference(name, value)}
 
     def callbacks(self, callbacks: Sequence[Any]) -> dict[str, Any]:
         """Returns name -> node of Keras callbacks."""
@@ -81,7 +81,7 @@ class FitExperiment:
             return {**self.call(key, value), "_partial_": True}
         kind = type(value).__name__
         self.bound[key] = f"{kind} in memory; give a function of a module that returns it"
-        return self._reference(f"{key.rpartition('.')[2]}@{digest(value)}", value)
+        return self._reference(f"{key.rpartition('.')[2]}@{self.digest(value)}", value)
 
     def call(self, key: str, function: Callable[..., Any]) -> dict[str, Any]:
         """Returns a node that calls a function, or a `functools.partial` with plain keywords."""
@@ -131,31 +131,6 @@ def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
         and parameter.default is not parameter.empty
         and _is_plain(parameter.default)
     }
-
-
-def digest(value: Any) -> str:
-    """Returns 12 hexadecimal digits of nested arrays; of other objects, of their kind alone."""
-    hashed = hashlib.sha256()
-    _add(hashed, value)
-    return hashed.hexdigest()[:12]
-
-
-def _add(hashed: Any, value: Any) -> None:
-    if isinstance(value, Mapping):
-        for key in value:
-            hashed.update(str(key).encode())
-            _add(hashed, value[key])
-    elif isinstance(value, tuple | list):
-        for item in value:
-            _add(hashed, item)
-    elif hasattr(value, "__array__"):
-        array = np.ascontiguousarray(value)
-        hashed.update(f"{array.shape} {array.dtype}".encode())
-        hashed.update(array.tobytes() if array.dtype.hasobject else array.data)
-    else:
-        kind = type(value)
-        spec = getattr(value, "element_spec", "")
-        hashed.update(f"{kind.__module__}.{kind.__qualname__} {spec}".encode())
 
 
 def _is_plain(value: Any) -> bool:

@@ -128,6 +128,14 @@ def call_object(function: Callable[..., Any], **arguments: Any) -> Any:
 CALL = f"{__name__}.{call_object.__name__}"
 
 
+def given_object(value: Any) -> Any:
+    """Returns an object: the `_target_` of one that is handed over, `${python:NAME}`."""
+    return value
+
+
+GIVEN = f"{__name__}.{given_object.__name__}"
+
+
 def has_reference(node: Any) -> bool:
     """Whether a nested value holds a reference."""
     return any(_REFERENCE.search(string) for _, string in _strings("", node))

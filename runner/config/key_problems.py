@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from typing import Any, get_args
@@ -190,3 +191,19 @@ def rule_problems(values: Any, kind: Any, prefix: str = "") -> list[Problem]:
 def _shown(value: object) -> str:
     text = f"{value:g}" if isinstance(value, float) else repr(value)
     return f"{text[:60]}...{text[-1]}" if len(text) > MOST_BYTES else text
+
+
+def epoch_count_problems(train: Mapping[str, Any], *, counted: bool) -> Iterator[Problem]:
+    """Yields the problems of numbers of epochs; `counted`, where callbacks count them."""
+    if train["initial_epoch"] >= (train["epochs"] or math.inf):
+        yield Problem(
+            f"train.initial_epoch is {train['initial_epoch']}, and train.epochs {train['epochs']}",
+            "epochs up to initial_epoch are not trained, so none is left",
+            "train.epochs is the last epoch, not how many follow: set a larger one",
+        )
+    if counted or train["epochs"] or train["steps_per_epoch"]:
+        return
+    for key in ("log_every", "evaluate_every", "checkpoint_every"):
+        if isinstance(train[key], str) and "epoch" in train[key]:
+            cause = "the run counts steps, not epochs"
+            yield Problem(f"train.{key} is {train[key]}", cause, "set train.epochs")

@@ -14,6 +14,46 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 ENTRIES = "entries"
 # The same of a field that holds a structured config, or a short form of it.
 SECTION = "section"
+# The same of a field that holds `_target_` nodes; its value is a `Target`.
+TARGET = "target"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """How a field holds nodes with a `_target_`.
+
+    Attributes:
+      by_name: whether it maps names to nodes; otherwise it is one node.
+      called: whether the target is called with further arguments.
+      measure: whether a name that Keras knows, or one node for each output, will do.
+    """
+
+    by_name: bool = False
+    called: bool = False
+    measure: bool = False
+
+
+def target_nodes(config: Any, kind: Any, prefix: str = "") -> Iterator[tuple[str, Any, Target]]:
+    """Yields the dotted key and the node of everything that may have a `_target_`.
+
+    Args:
+      config: a structured config, or its plain values.
+      kind: the structured config's class.
+      prefix: the dotted key of the structured config and a dot; empty for the root.
+    """
+    values = config if isinstance(config, Mapping) else vars(config)
+    for field in dataclasses.fields(kind):
+        if field.name not in values:
+            continue  # `devices` may have a few of its keys.
+        value, key = values[field.name], f"{prefix}{field.name}"
+        target, inner = field.metadata.get(TARGET), hints(kind)[field.name]
+        if target is None:
+            if dataclasses.is_dataclass(inner) and (isinstance(value, Mapping | inner)):
+                yield from target_nodes(value, inner, f"{key}.")
+        elif target.by_name:
+            yield from ((f"{key}.{name}", node, target) for name, node in value.items())
+        else:
+            yield key, value, target
 
 
 def _hints(kind: Any) -> dict[str, Any]:

@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(step|second|minute|hour)s?")
-_STEP = re.compile(r"at (\d+)")
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(step|epoch|second|minute|hour)s?")
+_STEP = re.compile(r"at (epoch )?(\d+)")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 _FORMS = "a number of steps, `50 steps`, `30 seconds`, `10 minutes`, `2 hours` or `at 100`"
+NEVER = "never"
+"""The schedule of what does not happen."""
 
 
 @dataclass(frozen=True)
@@ -21,20 +23,42 @@ class Schedule:
       seconds: this many seconds after it was last due, or after the start.
       at_steps: at these global steps.
       at_end: at the end, unless it was due at the last step already.
+      epochs: at the end of every so many epochs.
+      at_epochs: at the end of these epochs, from 1.
+      epoch_length: the global steps of an epoch, for the two before.
+      first_epoch: how many epochs count as done before the first step.
 
     Raises:
-      ValueError: when `steps` or `seconds` is not above 0.
+      ValueError: when `steps`, `seconds` or `epochs` is not above 0.
     """
 
     steps: int | None = None
     seconds: float | None = None
     at_steps: tuple[int, ...] = ()
     at_end: bool = False
+    epochs: int | None = None
+    at_epochs: tuple[int, ...] = ()
+    epoch_length: int | None = None
+    first_epoch: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("steps", self.steps), ("seconds", self.seconds)):
+        for name in ("steps", "seconds", "epochs"):
+            value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"every {value} {name}; it must be more than 0")
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether it depends on the length of an epoch."""
+        return self.epochs is not None or bool(self.at_epochs)
+
+    def due_by_epochs(self, before: int, step: int) -> bool:
+        """Returns whether an epoch that it names ends after the step `before` and up to `step`."""
+        if not self.counts_epochs or self.epoch_length is None:
+            return False
+        done, now = (self.first_epoch + at // self.epoch_length for at in (before, step))
+        every = self.epochs is not None and now // self.epochs > done // self.epochs
+        return every or any(done < epoch <= now for epoch in self.at_epochs)
 
 
 When: TypeAlias = Schedule | int | str
@@ -45,7 +69,8 @@ def as_schedule(when: When) -> Schedule:
 
     Args:
       when: a number of steps; a string such as `50 steps`, `30 seconds`, `10 minutes`, `2 hours`,
-        `at 100` (the step) or `end`, several of them joined by commas.
+        `at 100` (the step) or `end`, several of them joined by commas. Where training counts
+        epochs, also `2 epochs` and `at epoch 3`, after these.
 
     Raises:
       ValueError: when it is not one of these.
@@ -67,7 +92,7 @@ def as_seconds(duration: float | str) -> float:
     """
     if isinstance(duration, str):
         amount = _AMOUNT.fullmatch(duration.strip())
-        if amount is None or amount[2] == "step":
+        if amount is None or amount[2] in ("step", "epoch"):
             raise ValueError(f"{duration!r} is not a duration; it is for example `90 minutes`")
         duration = float(amount[1]) * _SECONDS[amount[2]]
     if duration <= 0:
@@ -98,6 +123,7 @@ class Trigger:
             (schedule.steps is not None and step // schedule.steps > before // schedule.steps)
             or (schedule.seconds is not None and seconds - self._since >= schedule.seconds)
             or any(before < at_step <= step for at_step in schedule.at_steps)
+            or schedule.due_by_epochs(before, step)
         )
         if due:
             self._since = seconds
@@ -121,16 +147,19 @@ def _parse(text: str) -> Schedule:
     fields: dict[str, Any] = {}
     for part in map(str.strip, text.split(",")):
         amount, step = _AMOUNT.fullmatch(part), _STEP.fullmatch(part)
+        if part == NEVER:
+            continue
         if part == "end":
             fields["at_end"] = True
         elif step is not None:
-            fields["at_steps"] = (*fields.get("at_steps", ()), int(step[1]))
+            name = "at_epochs" if step[1] else "at_steps"
+            fields[name] = (*fields.get(name, ()), int(step[2]))
         elif amount is None:
             raise ValueError(f"{part!r} is not a schedule; write {_FORMS}, or `end`")
-        elif amount[2] != "step":
+        elif amount[2] not in ("step", "epoch"):
             fields["seconds"] = as_seconds(part)
         elif amount[1].isdecimal():
-            fields["steps"] = int(amount[1])
+            fields[f"{amount[2]}s"] = int(amount[1])
         else:
-            raise ValueError(f"{part!r} is not a whole number of steps")
+            raise ValueError(f"{part!r} is not a whole number of {amount[2]}s")
     return Schedule(**fields)

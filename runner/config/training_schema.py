@@ -8,12 +8,21 @@ from typing import Any
 
 from runner.config import choices
 from runner.config.choices import NonFinite, above, at_least
+from runner.config.keys import TARGET, Target
 
 # Steps between two evaluations where neither the configuration nor an epoch says otherwise.
 EVALUATE_EVERY = 250
 
+OBJECTIVE = "validation/loss"
+"""The default of `train.objective`; the first metric in its place, of a model without a loss."""
+
 _MAXIMIZED = r"(acc|accuracy|auc|f1|f1_score|precision|recall|top_k|iou|io_u)"
 _MINIMIZED = r"(loss|error|mse|mae|rmse|perplexity|crossentropy|divergence)"
+
+
+def metric_of(objective: str) -> str:
+    """Returns the name that an objective, such as `validation/loss`, has in an evaluation."""
+    return objective.removeprefix("validation/")
 
 
 def implied_goal(objective: str) -> choices.Goal | None:
@@ -55,7 +64,8 @@ class ClipConfig:
 class TrainConfig:
     """The length of the training, and how often it logs, evaluates and saves.
 
-    Numbers count global steps. The three `..._every` also accept strings such as `10 minutes`.
+    Numbers count global steps. The three `..._every` also accept strings such as `10 minutes`, and
+    where training counts epochs, `2 epochs` or `at epoch 3, at epoch 5`.
     """
 
     # The global step at which training ends. With `epochs`, their number decides it.
@@ -66,20 +76,25 @@ class TrainConfig:
     # The length of an epoch in global steps, for data whose number of batches is not known; null
     # takes that number.
     steps_per_epoch: int | None = field(default=None, metadata=at_least(1))
+    # How many epochs count as done before the first step, as `initial_epoch` of `fit`: `epochs`
+    # includes them, and callbacks see the numbers after them.
+    initial_epoch: int = field(default=0, metadata=at_least(0))
     # How often training metrics are logged.
     log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
-    # How often the validation split is evaluated; also at the end. Null is after every epoch if
-    # the run counts epochs, and every 250 steps otherwise.
+    # How often the validation split is evaluated; also at the end, unless it names epochs. Null is
+    # after every epoch if the run counts epochs, and every 250 steps otherwise. `never` evaluates
+    # nothing, and there is no best checkpoint.
     evaluate_every: int | str | None = field(default=None, metadata=choices.SCHEDULE)
     # How often a checkpoint is saved; also at the end.
     checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
     # Whether checkpoints hold the position in the training data and its shuffle buffer. False
-    # restarts the data when a run resumes.
+    # restarts the data when a run resumes; data whose position cannot be saved need it.
     save_input: bool = True
     # How many of the newest checkpoints to keep.
     keep_checkpoints: int = field(default=2, metadata=at_least(1))
-    # The metric that selects the best checkpoint. A sweep uses its best value.
-    objective: str = "validation/loss"
+    # The metric that selects the best checkpoint. A sweep uses its best value. The first metric
+    # stands for the default where a model's own `test_step` returns no loss.
+    objective: str = OBJECTIVE
     # Whether a smaller or a larger objective is better. Null infers it from the objective's name:
     # losses and errors are minimized, accuracies, `auc`, `f1`, precision, recall and IoU maximized.
     goal: choices.Goal | None = None
@@ -89,10 +104,21 @@ class TrainConfig:
     clip: ClipConfig = field(default_factory=ClipConfig)
     # Decay of moving averages of the trained weights, for example 0.999; null keeps none.
     ema_decay: float | None = field(default=None, metadata=choices.DECAY)
-    # Whether moving averages, including those of `optimizer.use_ema`, are evaluated and exported as
-    # the weights.
-    evaluate_ema: bool = True
+    # Whether moving averages are evaluated and exported as the weights. Null does so with those of
+    # `train.ema_decay`. Those of an optimizer with `use_ema` it treats as `fit` does: the weights
+    # are evaluated, and at the end of training the averages replace them.
+    evaluate_ema: bool | None = None
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
+
+    @property
+    def evaluates_averages(self) -> bool:
+        """Whether moving averages stand for the weights, see `evaluate_ema`."""
+        return self.ema_decay is not None if self.evaluate_ema is None else self.evaluate_ema
+
+    @property
+    def ends_with_averages(self) -> bool:
+        """Whether averages of the optimizer replace the weights at the end, as in `fit`."""
+        return self.evaluate_ema is None and self.ema_decay is None
 
     @property
     def direction(self) -> choices.Goal:
@@ -149,7 +175,7 @@ class PredictConfig:
     # `_target_` in place of the split: of a function that returns a `tf.data.Dataset` of batches,
     # or of data with splits like `data`. An export of a model that takes other features than
     # `data` gives, such as noise, reads their shapes from it.
-    data: Any = None
+    data: Any = field(default=None, metadata={TARGET: Target()})
     # Examples in a batch from `predict.file`.
     batch_size: int = field(default=32, metadata=at_least(1))
     # The file to write: one array for each output (`.npz`), or a table with one line for each

@@ -20,9 +20,10 @@ from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.devices import device_problems, read_devices
 from runner.config.groups import group_of, misplaced
 from runner.config.instantiation import DEFAULT, register_resolvers
-from runner.config.key_problems import rule_problems, unknown_key, unresolved
-from runner.config.keys import flatten, unknown_keys
+from runner.config.key_problems import epoch_count_problems, rule_problems, unknown_key, unresolved
+from runner.config.keys import flatten, target_nodes, unknown_keys
 from runner.config.masking import remember_typed
+from runner.config.objective import metric_names, objective_problem
 from runner.config.scaffold_reading import read_scaffolds
 from runner.config.schema import ClusterMode, RunConfig, ScaffoldConfig, TrainConfig, to_compose
 from runner.config.training_schema import implied_goal
@@ -133,7 +134,7 @@ def _count_steps(config: DictConfig) -> None:
     """Sets `train.steps` where the number of epochs and their length decide it."""
     train = config.train
     if train.epochs and train.steps_per_epoch:
-        train.steps = train.epochs * train.steps_per_epoch
+        train.steps = max(train.epochs - train.initial_epoch, 1) * train.steps_per_epoch
 
 
 def _empty_parts(config: DictConfig) -> None:
@@ -158,29 +159,18 @@ def _drop_defaults_of_replaced_optimizer(config: DictConfig) -> None:
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    user_graph = [key for key in ("graph", "model_fn") if resolved[key] is not None]
-    # A user's graph needs none of these, and a compiled model has an optimizer.
-    parts = [
-        key
-        for key in ("data", "model", "optimizer")
-        if resolved[key] or not (user_graph or key == "optimizer")
-    ]
-    nodes = {key: resolved[key] for key in (*parts, *user_graph) if resolved[key] != "???"}
-    if resolved["predict"]["data"] is not None:
-        nodes["predict.data"] = resolved["predict"]["data"]
-    for group in ("hooks", "callbacks", "input_fns"):
-        nodes |= {f"{group}.{key}": node for key, node in resolved[group].items()}
-    for key, node in nodes.items():
-        if isinstance(node, str) and group_of(key):
+    user_graph = any(resolved[key] is not None for key in ("graph", "model_fn"))
+    for key, node, target in target_nodes(resolved, RunConfig):
+        # A user's graph needs none of its parts, and a compiled model has an optimizer.
+        optional = key == "optimizer" or (user_graph and key in _PARTS)
+        if not target.by_name and (node in (None, "???") or (optional and not node)):
+            continue
+        if target.measure:
+            yield from _measure_problems(key, node)
+        elif isinstance(node, str) and group_of(key):
             yield misplaced(key, node)
         elif not isinstance(node, Mapping) or "_target_" not in node:
             yield _no_target(key)
-    loss = resolved["loss"]
-    if loss not in (None, "???") and (loss or not user_graph):
-        yield from _measure_problems("loss", loss)
-    for group in ("metrics", "weighted_metrics"):
-        for key, node in resolved[group].items():
-            yield from _measure_problems(f"{group}.{key}", node)
 
 
 def _measure_problems(key: str, node: Any) -> Iterator[Problem]:
@@ -226,7 +216,7 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     name, alias = resolved["export"]["register"], resolved["export"]["alias"]
     names = list(metric_names(resolved))
     # Without metrics in the configuration, a compiled model may have some; the graph checks them.
-    unknown = list(_objective_problem(objective, ["loss", *names])) if names else []
+    unknown = list(objective_problem(objective, ["loss", *names])) if names else []
     yield from unknown
     if not unknown and resolved["train"]["goal"] is None and implied_goal(objective) is None:
         yield Problem(
@@ -277,19 +267,19 @@ def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator
     """Yields the problems of epochs and of callbacks, which see them."""
     train = resolved["train"]
     kind = next((key for key in ("graph", "model_fn") if resolved[key] is not None), "")
-    clustered = is_cluster(config.cluster)
-    kind = "a cluster" if clustered else kind
+    if is_cluster(config.cluster) and not is_collective(config.cluster):
+        kind = "parameter servers"
     if kind and resolved["callbacks"]:
         yield Problem(
             f"callbacks are set beside {kind}",
-            "a callback works on a Keras model that one process trains",
-            "use hooks, which a cluster's chief runs" if kind == "a cluster" else "use hooks",
+            "a callback works on a Keras model whose steps follow each other",
+            "use hooks, or cluster=collective" if kind == "parameter servers" else "use hooks",
         )
+    yield from epoch_count_problems(train, counted=bool(resolved["callbacks"]))
     if train["epochs"] is None or train["steps_per_epoch"] is not None:
         return
     remedy = "set train.steps_per_epoch"
-    # All tasks take each step together there, and with it a whole batch.
-    if kind and not (clustered and is_collective(config.cluster)):
+    if kind:
         cause = f"with {kind} the length of an epoch is not known"
         yield Problem(f"train.epochs is {train['epochs']}", cause, remedy)
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
@@ -362,33 +352,3 @@ def _unused_problems(
                 )
     for key, remedy in remedies.items():
         yield Problem(f"{key} is set beside {user_graph}", cause, remedy)
-
-
-def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the names of the configured metrics; a metric of one output is `OUTPUT_METRIC`."""
-    for group in ("metrics", "weighted_metrics"):
-        for name, node in config[group].items():
-            if isinstance(node, Mapping) and "_target_" not in node:
-                yield from (f"{name}_{inner}" for inner in node)
-            else:
-                yield name
-    if isinstance(config["loss"], Mapping) and "_target_" not in config["loss"]:
-        yield from (f"{output}_loss" for output in config["loss"])
-
-
-def require_objective(objective: str, names: Sequence[str]) -> None:
-    """Raises a ConfigError if `train.objective` is not the name of one of the metrics."""
-    problems = list(_objective_problem(objective, names))
-    if problems:
-        raise ConfigError(*problems)
-
-
-def _objective_problem(objective: str, names: Sequence[str]) -> Iterator[Problem]:
-    valid = [f"validation/{name}" for name in names]
-    if objective not in valid:
-        yield Problem(
-            f"train.objective is {objective!r}",
-            "no evaluation produces a metric of that name",
-            "set train.objective to one of the metrics, or add it to `metrics`",
-            ranked(objective, valid),
-        )

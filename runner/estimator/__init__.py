@@ -11,21 +11,21 @@ It extends the rooms before it, and they import none of its modules: `runner.gra
 `model_fn.ModelFnGraph` by its name.
 """
 
+import sys
 from typing import Any
 
 from runner.estimator.estimator import Estimator
 from runner.internals.estimator import original_estimator
 
 _ORIGINAL = original_estimator()
+for _part in ("experimental", "export"):  # For `from runner.estimator.export import NAME`.
+    sys.modules[f"{__name__}.{_part}"] = getattr(_ORIGINAL, _part)
 
 __all__ = ["Estimator", *(name for name in dir(_ORIGINAL) if not name.startswith("_"))]
 
 
 def __getattr__(name: str) -> Any:
-    try:
-        return getattr(_ORIGINAL, name)
-    except AttributeError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(_ORIGINAL, name)
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.errors import ConfigError
 from runner.graph.user_graph import of_the_model
 from runner.graph.variables import name_variables, variable_specs
 from runner.internals.estimator import original_class, original_estimator, train_in
@@ -36,7 +37,7 @@ class Estimator(_ORIGINAL):
 
     Raises:
       ValueError: when an argument is not valid.
-      ConfigError: when a scaffold is not valid.
+      ConfigError: when a scaffold is not valid, or there is a distribution strategy too.
     """
 
     # TensorFlow 1's name of export_saved_model.
@@ -55,6 +56,13 @@ class Estimator(_ORIGINAL):
             self._scaffolds, self._rules = read_warm_start(warm_start_from)
             warm_start_from = None
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
+        frozen = [name for name, part in (self._scaffolds or {}).items() if not part.trainable]
+        if frozen:
+            state = f"scaffolds.{frozen[0]}.trainable is false"
+            raise ConfigError.of(state, "the model_fn's train_op decides what trains", "delete it")
+        if self._scaffolds and (self.config.train_distribute or self.config.eval_distribute):
+            state = "several checkpoints and a distribution strategy are given"
+            raise ConfigError.of(state, "a strategy holds copies of variables", "leave one out")
 
     def _assert_members_are_not_overridden(self) -> None:
         """Allows a subclass no other members than the original does."""
@@ -87,8 +95,7 @@ class Estimator(_ORIGINAL):
         variables = name_variables(tf.compat.v1.global_variables(), {})
         specs = variable_specs(variables, of_the_model(variables, read), policies={}, training=None)
         located, sources = open_sources(self._scaffolds, None)
-        rules: dict[str, Any] = {"collision": self._rules.collision, "expect": self._rules.expect}
-        plan = make_plan(specs, self._scaffolds, located, **rules)
+        rules, scaffolds = self._rules, self._scaffolds
+        plan = make_plan(specs, scaffolds, located, collision=rules.collision, expect=rules.expect)
         tf.compat.v1.logging.info("Warm-starting from %s\n%s", ", ".join(sources), text(plan))
-        readers = {name: source.reader for name, source in sources.items()}
-        return Restorer(plan, variables, readers.__getitem__, verify=self._rules.verify)
+        return Restorer(plan, variables, lambda name: sources[name].reader, verify=rules.verify)

@@ -16,7 +16,7 @@ from runner.errors import ConfigError
 from runner.graph.built_graph import Features, PredictionGraph
 from runner.graph.graph_spec import GraphSpec, local_init_op
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.precision import new_graph
+from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import first_example, named
 from runner.graph.user_graph import UserCalls, UserGraph
@@ -127,15 +127,14 @@ class ModelFnGraph(UserGraph):
         Raises:
           ConfigError: when a target does not fit.
         """
-        config = self.config
         self._model_fn()
 
         def graph(mode: str) -> GraphSpec:
             model = self._model_fn()
             if mode == "export":
-                return _serving_graph(config, model)
+                return _serving_graph(self.config, model)
             build = model.training if mode == "train" else model.evaluation
-            return build(_input_fn(config, mode))
+            return build(_input_fn(self.config, mode))
 
         return graph
 
@@ -195,17 +194,14 @@ def _function(key: str, node: Mapping[str, Any], argument: str) -> Callable[...,
     A target that takes `argument` is the function. Any other target is called with the configured
     arguments and must return the function.
     """
-    target = locate_target(key, node)
-    if argument in _arguments(target):
-        function: Callable[..., Any] = build_target(key, {**node, "_partial_": True})
-        return function
-    result = build_target(key, node)
-    if not callable(result):
+    is_function = argument in _arguments(locate_target(key, node))
+    function: Callable[..., Any] = build_target(key, {**node, "_partial_": is_function})
+    if not callable(function):
         raise ConfigError.of(
-            f"{key}: {node['_target_']} takes no {argument} and returns {type(result).__name__}",
+            f"{key}: {node['_target_']} takes no {argument} and returns {type(function).__name__}",
             f"it is neither a {key} nor a function that returns one",
         )
-    return result  # type: ignore[no-any-return]
+    return function
 
 
 def _input_fn(config: RunConfig, mode: str) -> Callable[..., Any]:

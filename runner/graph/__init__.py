@@ -2,27 +2,28 @@
 
 - `build`: `build_graph`, the door, and the table of makers; `built_graph`: the contract that every
   maker fulfils: how a step is taken and a split evaluated, hooks, scaffold, saver, signatures.
-- `keras_graph`: the maker for `data`, `model` and `loss`; `experiment`: what these must offer;
-  `splits`: the splits of the data as batches; `keras_steps`: calls a `train_step` or `test_step`
-  that the model overrides; `keras_serving`: its forward pass alone; `eager_model`: the model
-  outside any graph, with its initial values or a checkpoint's.
-- `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes.
+- `program`: a Keras model and its data, built eagerly as for `fit`; `contracts`: what data must
+  offer; `splits` and `epochs`: their batches; `class_weights`; `compiling`: compiles the model,
+  with the optimizer of `configured_optimizer`; `given_model`: a model that `runner.fit` is given.
+- `keras_steps`: traces the model's steps; `run_optimizer`: what a run adds to an optimizer before;
+  `step_sums`: sums over replicas; `tensorflow1_optimizer`: optimizers of TensorFlow 1 as Keras's;
+  `optimizer_state`: the names of their variables; `batch_norm`: statistics of the replicas' whole
+  batch, and of frozen scaffolds.
+- `traces`: traced functions, and their counterparts in a session's graph, with what they take from
+  layers (`captured`); `keras_graph`: the maker
+  for `model`, which imports them; `step_errors`: their errors, by the user's lines.
+- `model_values`: the session's values in the model, for callbacks; `trained_model`: the model with
+  a checkpoint's values; `keras_serving`: what it predicts and serves.
+- `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes;
+  `new_graph`: the graph that it is built in; `calls`: the errors of its operations.
 - `evaluation`: evaluates a split, in the training session or in another graph and session.
-- `serving`: the signature of an exported model, an example of its input, and its predictions.
+- `serving`: the signature of an exported graph, and its predictions.
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
-- `objective`: the loss, the metrics and the weights of examples; `measures`: losses and metrics
-  that are functions; `keras_measures`: those that are Keras's.
-- `epochs`: the length of an epoch, and the metrics over one; `eager_twin`: the eager
-  model with the values of a session, for callbacks.
-- `training_step`: forward pass, gradients, update; `optimization`: optimizers and their schedules,
-  clipping, accumulation, moving averages; `keras_optimizer`: Keras's as TensorFlow's;
-  `precision`: the new graph and the model in it, with seeds, 16 bits, XLA and threads.
+- `averages`: moving averages in the place of weights.
 - `variables`: their names, specs and savers; `configured_hooks`: the hooks of the configuration,
   and the values of `${graph:NAME}` in their arguments.
-- `devices`: the devices of this machine that train; `parallel_call`: calls a model on several of
-  them; `batch_norm`: batch-norm statistics of all of them, and of frozen scaffolds.
-- `calls`: calls user code, and names the part of it that an error comes from.
-- `replica`: the seam at which a cluster places the parts of a graph.
+- `replica`: the tasks and the replicas of a step that divide its batches, on the `devices` of each
+  task; `step_sums`: what a step sums over its replicas.
 
 It rests on `restoration`, whose ownership decides under which scaffold's settings a variable
 trains, and on `session`, in which a separate evaluation runs. Training sessions, and what is

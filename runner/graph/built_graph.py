@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.config.schema import RunConfig
 from runner.errors import Problem
+from runner.graph.averages import AveragedWeights
 from runner.graph.calls import Calls
-from runner.graph.eager_twin import EagerTwin
-from runner.graph.epochs import EpochMetrics
 from runner.graph.evaluation import Evaluation
-from runner.graph.input_pipeline import InputState
-from runner.graph.optimization import AveragedWeights
+from runner.graph.input_pipeline import InputState, TrainingInput
+from runner.graph.model_values import ModelValues
 from runner.graph.replica import Replica
 from runner.restoration.variables import VariableSpec
 from runner.restoration.weights_layout import Slots, WeightsLayout
@@ -34,6 +35,8 @@ class Training:
       step: the global step, an int64 scalar, read after the train op has run.
       values: metric name -> float32 scalar over the step's batches; `loss` is one of them, except
         where a model's own step returns none.
+      epoch_values: the same of the epoch so far, as `fit` reports them at its end; by default
+        `values`.
       rollbacks: how often the run went back to a checkpoint; None when it cannot.
       input_initializer: starts the training input at its beginning.
       input_seconds: how long the step waits for its input, a float64 scalar.
@@ -43,11 +46,12 @@ class Training:
       learning_rate_scale: multiplies the learning rate; None when nothing can change it.
       averages: moving averages of the weights; None when there are none.
       epoch_length: the global steps of an epoch; None where nothing depends on epochs.
-      epoch: what callbacks see of an epoch; None without callbacks.
+      callback_state: by which checkpoints hold the state of callbacks, a string; None without any.
+      source: the training input; None where the graph is the user's.
       shared_state: name of a variable's operation -> names of the operations of the weights that
         share this variable of an optimizer.
-      state_names: operation's name of a variable of a Keras optimizer -> what it would be called by
-        one of TensorFlow's, see `runner.graph.keras_optimizer`.
+      to_devices: gives the other devices of this task the values of the first one; None where no
+        others have variables.
       values_are_cheap: whether any step may compute `values`, as Keras's `fit` does at every step.
     """
 
@@ -61,12 +65,14 @@ class Training:
     saved_input: InputState | None
     learning_rate: tf.Tensor | None = None
     learning_rate_scale: tf.Variable | None = None
+    epoch_values: Mapping[str, tf.Tensor] = field(default_factory=dict)
     averages: AveragedWeights | None = None
     epoch_length: int | None = None
-    epoch: EpochMetrics | None = None
+    callback_state: tf.Variable | None = None
+    source: TrainingInput | None = None
     shared_state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    state_names: Mapping[str, str] = field(default_factory=dict)
     values_are_cheap: bool = False
+    to_devices: tf.Operation | None = None
 
     @property
     def loss(self) -> tf.Tensor:
@@ -102,7 +108,7 @@ class BuiltGraph:
       calls: the calls of user code in it.
       sizes: split -> number of examples; empty where the data do not report it.
       notes: lines on what the configuration replaces of a compiled model.
-      eager: builds the eager twin of a Keras model that trains; None for other graphs.
+      model: the Keras model whose steps the graph holds; None for other graphs.
       layout: returns where Keras saves the model's variables; None for a model that is not Keras's.
       slots: the variables of a Keras optimizer; None for any other optimizer.
       scaffold: what a user's graph adds to the start of a session, in a fresh start before
@@ -121,7 +127,7 @@ class BuiltGraph:
     calls: Calls
     sizes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    eager: Callable[[], EagerTwin] | None = None
+    model: ModelValues | None = None
     layout: Callable[[], WeightsLayout] | None = None
     slots: Slots | None = None
     scaffold: tf.compat.v1.train.Scaffold = field(default_factory=tf.compat.v1.train.Scaffold)
@@ -140,8 +146,6 @@ class ServingGraph:
       restorer: reads a checkpoint.
       saver: writes the variables of the SavedModel.
       main_op: prepares tables and local variables when the SavedModel is loaded.
-      nested: the `tf.TensorSpec`s of the features of a Keras model that takes several; None for
-        others. Such a model is called with the nested features by the endpoint `serve`.
     """
 
     graph: tf.Graph
@@ -149,7 +153,6 @@ class ServingGraph:
     restorer: tf.compat.v1.train.Saver
     saver: tf.compat.v1.train.Saver | None
     main_op: tf.Operation
-    nested: Any = None
 
 
 @dataclass(frozen=True)
@@ -201,17 +204,23 @@ class GraphMaker(ABC):
         """Builds the graph in which a run trains and evaluates: see `build.build_graph`."""
 
     @abstractmethod
-    def serving(self, checkpoint: str) -> ServingGraph:
-        """Builds the graph that `mode=export` exports, for the values of a checkpoint."""
-
-    @abstractmethod
-    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
-        """Builds the graph that predicts from features, for the values of a checkpoint.
-
-        A function of features is called in the graph that is built; its batches may have labels.
+    def save(self, checkpoint: str, folder: Path) -> None:
+        """Writes the SavedModel that `mode=export` exports, with the values of a checkpoint.
 
         Raises:
-          ConfigError: when the graph takes no such features, or has no predictions.
+          ConfigError: when the checkpoint does not fit, or there is nothing to serve.
+        """
+
+    @abstractmethod
+    def predictions(
+        self, features: Features, checkpoint: str
+    ) -> Iterator[Mapping[str, NDArray[Any]]]:
+        """Yields the predictions of batches of features, by name, with a checkpoint's values.
+
+        A function of features returns their batches, which may have labels.
+
+        Raises:
+          ConfigError: when there are no such features, or no predictions.
         """
 
     @abstractmethod

@@ -1,19 +1,20 @@
-"""Calls a user's model, loss and metrics, and names the one that an error comes from."""
+"""Errors of a graph's operations, with the key of the configuration that they come from."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
-from runner.errors import Problem, UserCodeError
+from runner.errors import UserCodeError
 from runner.internals.tensorflow import called_functions, function_nodes
-from runner.system.user_code import calling, raised_by_operation
+from runner.system.user_code import raised_by_operation
 
+_HERE = Path(__file__).parent
 _NODE = re.compile(r"(?:\[\[|\{\{node )+([^\s\]}]+)")
 _MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")
 _NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_.]")
@@ -25,17 +26,6 @@ class Calls:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self._graphs: list[tf.Graph] = []
-
-    def model(self, model: Any, features: Any, *, training: bool) -> Any:
-        """Returns the model's outputs."""
-        self._graphs.append(tf.compat.v1.get_default_graph())
-        call = f"{self.config.model['_target_']} was called with features {_described(features)}"
-        with calling("model", call):
-            outputs = model(features, training=training)
-        if outputs is None and self.config.loss:
-            remedy = "end its `call` with `return`"
-            raise UserCodeError(Problem(f"model returned None\n  {call}", "", remedy), "")
-        return outputs
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -61,8 +51,9 @@ class Calls:
             operations = self._callers(nodes[0])
         frames = list(operations[0].traceback) if operations else []
         files = [frame.filename for frame in frames]
-        if __file__ in files:  # The frames after these are the user's.
-            frames = frames[len(files) - files[::-1].index(__file__) :]
+        runners = [index for index, file in enumerate(files) if Path(file).parent == _HERE]
+        if runners:  # The frames after these are the user's, and the libraries'.
+            frames = frames[runners[-1] + 1 :]
         names = [*nodes, *(operation.name for operation in operations)]
         parts = [part for name in names for part in name.split("/")]
         measured = [part for part in parts if part == "loss" or _MEASURE.match(part)]
@@ -92,31 +83,3 @@ class Calls:
                     yield graph.get_operation_by_name("/".join(parts[count:]))
                 except KeyError:
                     continue
-
-
-def per_example(place: str, function: Any, labels: Any, outputs: Any) -> tf.Tensor:
-    """Returns the values of a loss or metric function; a metric's values are floats.
-
-    `place` is its key in the configuration, which becomes the name scope of its operations.
-    """
-    call = f"it was called with labels {_described(labels)}, outputs {_described(outputs)}"
-    with tf.name_scope(_NOT_IN_SCOPES.sub("_", place)), calling(place, call):
-        value = function(labels, outputs)
-        if value is None:
-            remedy = "end it with `return`"
-            raise UserCodeError(Problem(f"{place} returned None", "", remedy), "")
-        value = tf.convert_to_tensor(value)
-        # The mean of integers would be an integer, and booleans have none.
-        floats = place.startswith("loss") or value.dtype.is_floating
-        return value if floats else tf.cast(value, tf.float32)
-
-
-def _described(value: Any) -> str:
-    """Describes the types and shapes of tensors, e.g. `float32 [None, 8]`."""
-
-    def describe(tensor: Any) -> str:
-        shape = tensor.shape
-        return f"{tensor.dtype.name} {shape if shape.rank is None else shape.as_list()}"
-
-    described: Any = tf.nest.map_structure(describe, value)
-    return str(described).replace("'", "")

@@ -1,71 +1,14 @@
-"""Epochs of training: their length, and metrics over one, as Keras's callbacks see them."""
+"""Epochs of training: their length in steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.graph.experiment import Sized
-from runner.session.session_manager import PLACED_SOFTLY
-
-RATE = "optimizer/learning_rate"
-"""The variable of a constant learning rate, which callbacks may change."""
-
-
-@dataclass(frozen=True)
-class EpochMetrics:
-    """The logs of an epoch as callbacks see them, and the state of callbacks in a checkpoint.
-
-    Attributes:
-      values: metric name -> its value since the beginning of the epoch, after the train op; a
-        float32 scalar.
-      reset: begins an epoch.
-      variables: what the metrics have added up.
-      saved: a string scalar in which checkpoints hold the state of the callbacks.
-    """
-
-    values: Mapping[str, tf.Tensor]
-    reset: tf.Operation
-    variables: tuple[tf.Variable, ...]
-    saved: tf.Variable
-
-
-class EpochMeans:
-    """The means of metrics over the batches of an epoch, weighted as Keras weights them."""
-
-    def __init__(self) -> None:
-        self._means: dict[str, keras.metrics.Mean] = {}
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """The sums of the metrics so far."""
-        return [variable for mean in self._means.values() for variable in mean.variables]
-
-    def add(self, totals: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> None:
-        """Adds a batch: metric name -> sum and count."""
-        for name, (total, count) in totals.items():
-            if name not in self._means:  # Variables are created once.
-                self._means[name] = keras.metrics.Mean(name)
-            value = total / tf.cast(count, total.dtype)
-            self._means[name].update_state(value, sample_weight=count)
-
-    def results(self) -> dict[str, tf.Tensor]:
-        """Returns the means by name: float32 scalars."""
-        return {name: mean.result() for name, mean in self._means.items()}
-
-
-def epoch_metrics(
-    values: Mapping[str, tf.Tensor], reset: tf.Operation, variables: Iterable[tf.Variable]
-) -> EpochMetrics:
-    """Returns the metrics of an epoch, and adds the variable for the state of the callbacks."""
-    saved = tf.compat.v1.get_variable("callbacks", initializer="", trainable=False)
-    return EpochMetrics(values, reset, tuple(variables), saved)
+from runner.graph.contracts import Sized
 
 
 def in_epochs(
@@ -74,20 +17,23 @@ def in_epochs(
     """Returns the training data without end, and the length of an epoch in global steps.
 
     The length is None, and the data as they are, where nothing depends on epochs. A step takes
-    `per_step` batches.
+    `per_step` batches. Data of which nobody knows where they end are read once, to count them.
 
     Raises:
-      ConfigError: when the length is needed and not known.
+      ConfigError: when the length is needed, and the data never end or are empty.
     """
     train = config.train
     if not (train.epochs or train.steps_per_epoch or config.callbacks):
         return batches, None
     if train.steps_per_epoch is not None:
         return batches.repeat(), train.steps_per_epoch
-    with tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
-        count = int(session.run(batches.cardinality()))
+    count = int(batches.cardinality())
+    if count == tf.data.UNKNOWN_CARDINALITY and train.epochs:
+        count = int(batches.reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1))
     if count <= 0:
         state = f"train.epochs is {train.epochs}" if train.epochs else "callbacks are set"
+        if count == 0:
+            raise ConfigError.of("data.train() gives no batch", "", "")
         endless = "repeats forever" if count == tf.data.INFINITE_CARDINALITY else "has no known end"
         cause = f"the length of an epoch is not known: data.train() {endless}"
         steps = _guess(data, batches)

@@ -6,7 +6,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -70,28 +70,21 @@ class InGraphEvaluation(Evaluation):
 
     Attributes:
       initializer: starts a pass.
-      sums: metric name -> sum over the values of a batch, a float64 scalar.
-      counts: metric name -> how many values were summed, or the sum of their weights; a scalar.
-      results: metric name -> value of all batches since the initializer, a float32 scalar.
-      logs: metric name -> value that a batch returns for all batches so far; the last one counts.
-      reset: runs at the end of a pass; None by default.
-      cardinality: how many batches a pass has, an int64 scalar, as `tf.data.Dataset.cardinality`;
-        None where a pass is known to end.
+      logs: metric name -> value of all batches of the pass so far, float32 scalars; the step that
+        the model evaluates a batch with returns them.
+      cardinality: how many batches a pass has, as `tf.data.Dataset.cardinality`; None where it is
+        known to end.
     """
 
     split: str
     initializer: tf.Operation
-    sums: Mapping[str, tf.Tensor]
-    counts: Mapping[str, tf.Tensor]
-    results: Mapping[str, tf.Tensor] = field(default_factory=dict)
-    cardinality: tf.Tensor | None = None
-    logs: Mapping[str, tf.Tensor] = field(default_factory=dict)
-    reset: tf.Operation | None = None
+    logs: Mapping[str, tf.Tensor]
+    cardinality: int | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the metrics."""
-        return (*self.sums, *self.results, *self.logs)
+        return tuple(self.logs)
 
     def evaluate(
         self,
@@ -99,48 +92,25 @@ class InGraphEvaluation(Evaluation):
         cut: Callable[[], bool] = never_cut,
         on_batch: OnBatch | None = None,
     ) -> dict[str, float]:
-        """Sums the means in float64, so that every example counts the same."""
+        """Returns the values after the last batch, as `keras.Model.evaluate` does."""
         if not self.metrics:
             return {}
-        if self.cardinality is None:
-            session.run(self.initializer)
-        else:
-            require_end(self.split, session.run((self.initializer, self.cardinality))[1])
-        sums = dict.fromkeys(self.sums, 0.0)
-        counts = dict.fromkeys(self.counts, 0.0)
-        fetches = dict(self.sums), dict(self.counts), dict(self.logs)
-        logs: Mapping[str, Any] = {}
+        if self.cardinality is not None:
+            require_end(self.split, self.cardinality)
+        session.run(self.initializer)
+        fetches, values = dict(self.logs), None
         while True:
             try:
-                batch_sums, batch_counts, logs = session.run(fetches)
+                values = session.run(fetches)
             except tf.errors.OutOfRangeError:
                 break
             if cut():
-                self._end(session)
                 raise EvaluationCutError
-            for name in sums:
-                sums[name] += float(batch_sums[name])
-                counts[name] += float(batch_counts[name])
             if on_batch is not None:
-                on_batch({**self._values(session, sums, counts), **_floats(logs)})
-        self._end(session)
-        if not all(counts.values()) or logs.keys() != self.logs.keys():
+                on_batch(_floats(values))
+        if values is None:
             raise ConfigError.of(f"data.{self.split}() gives no example to evaluate")
-        return {**self._values(session, sums, counts), **_floats(logs)}
-
-    def _end(self, session: tf.compat.v1.Session) -> None:
-        if self.reset is not None:
-            session.run(self.reset)
-
-    def _values(
-        self,
-        session: tf.compat.v1.Session,
-        sums: Mapping[str, float],
-        counts: Mapping[str, float],
-    ) -> dict[str, float]:
-        means = {name: sums[name] / (counts[name] or float("nan")) for name in sums}
-        results = session.run(dict(self.results)) if self.results else {}
-        return means | _floats(results)
+        return _floats(values)
 
 
 def _floats(values: Mapping[str, Any]) -> dict[str, float]:
@@ -192,20 +162,14 @@ class SeparateEvaluation(Evaluation):
         """Evaluates the weights in a second session."""
         evaluation = self if self.rebuild is None else self.rebuild()
         with temporary_checkpoint(session, self.transfer) as checkpoint:
-            return _floats(evaluation.evaluate_checkpoint(checkpoint, cut))
+            return _floats(evaluation._evaluate_checkpoint(checkpoint, cut))
 
-    def evaluate_checkpoint(
-        self,
-        checkpoint: str | None,
-        cut: Callable[[], bool] = never_cut,
-        config: tf.compat.v1.ConfigProto = PLACED_SOFTLY,
-    ) -> dict[str, Any]:
+    def _evaluate_checkpoint(self, checkpoint: str, cut: Callable[[], bool]) -> dict[str, Any]:
         """Returns the metrics of a checkpoint, evaluated in a new session.
 
         Args:
-          checkpoint: its path; None evaluates the initial values.
+          checkpoint: its path.
           cut: called after each batch; True ends the evaluation without a result.
-          config: of the session, by default with soft placement.
 
         Raises:
           EvaluationCutError: when `cut` returned True.
@@ -215,7 +179,7 @@ class SeparateEvaluation(Evaluation):
         batches = 0
         with self.graph.as_default():
             creator = ChiefSessionCreator(
-                self.scaffold, config=config, checkpoint_filename_with_path=checkpoint
+                self.scaffold, config=PLACED_SOFTLY, checkpoint_filename_with_path=checkpoint
             )
             with self.explaining(), MonitoredSession(creator, [*self.hooks, final]) as session:
                 if self.cardinality is not None:

@@ -20,17 +20,15 @@ class InputState:
     """The position in the training input, as checkpoints hold it.
 
     Attributes:
-      serialize: fails when the position cannot be saved.
+      serialize: serializes the position; fails when it cannot be saved.
       serialize_strictly: fails also when the next batches depend on state outside of the position,
         such as the state of a random generator.
-      leave_out: makes checkpoints hold no position, for the life of the session.
       saved_as: the name of the position in checkpoints, which depends on the number of workers that
         share the batches.
     """
 
     serialize: tf.Operation
     serialize_strictly: tf.Operation
-    leave_out: tf.Operation
     saved_as: str
 
 
@@ -131,9 +129,8 @@ def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _state(iterator: Any, replicas: int) -> tuple[Any, InputState, tf.Tensor]:
-    """Returns a saveable of the position, what tests and chooses it, and the iterator's resource.
+    """Returns a saveable of the position, the operations that test it, and the iterator's resource.
 
-    A position that is left out is saved as an empty vector, so that one saver serves both cases.
     Restoring starts the input first: TensorFlow restores only an initialised iterator.
     """
     saveable = tf.data.experimental.make_saveable_from_iterator(
@@ -141,51 +138,20 @@ def _state(iterator: Any, replicas: int) -> tuple[Any, InputState, tf.Tensor]:
     )
     (spec,) = saveable.specs
     resource = spec.tensor.op.inputs[0]
-    # Initialised means left out. It is in no collection, so nothing else initialises it, or waits
-    # until it is.
-    hidden: dict[str, Any] = {"trainable": False, "collections": [], "use_resource": True}
-    left_out = tf.compat.v1.get_variable("input_state_left_out", initializer=True, **hidden)
-    chosen = tf.cond(
-        tf.compat.v1.is_variable_initialized(left_out),
-        _nothing,
-        lambda: _serialize(resource, "IGNORE"),
-    )
     if replicas > 1:
         spec.name = f"{spec.name}_of_{replicas}"
-    saveable.specs = [type(spec)(chosen, spec.slice_spec, spec.name, spec.dtype)]
     restore = saveable.restore
 
     def initialise_and_restore(tensors: Any, shapes: Any) -> Any:
         with tf.control_dependencies([iterator.initializer]):
-            return tf.cond(
-                tf.size(tensors[0]) > 0,
-                lambda: tf.group(restore(tensors, shapes)),
-                lambda: tf.no_op(),
-            )
+            return restore(tensors, shapes)
 
     saveable.restore = initialise_and_restore
-    state = InputState(
-        serialize=spec.tensor.op,
-        serialize_strictly=_serialize(resource, "FAIL").op,
-        leave_out=left_out.initializer,
-        saved_as=spec.name,
+    strictly = tf.raw_ops.SerializeIterator(
+        resource_handle=resource,
+        external_state_policy=tf.data.experimental.ExternalStatePolicy.FAIL.value,
     )
-    return saveable, state, resource
-
-
-def _serialize(resource: tf.Tensor, external_state: str) -> tf.Tensor:
-    policy = tf.data.experimental.ExternalStatePolicy[external_state]
-    return tf.raw_ops.SerializeIterator(
-        resource_handle=resource, external_state_policy=policy.value
-    )
-
-
-def _nothing() -> tf.Tensor:
-    """Returns a variant of shape [0]; no operation makes one directly."""
-    element = tf.raw_ops.EmptyTensorList(
-        element_shape=tf.constant([], tf.int32), max_num_elements=0, element_dtype=tf.float32
-    )
-    return tf.reshape(element, [1])[:0]
+    return saveable, InputState(spec.tensor.op, strictly.op, spec.name), resource
 
 
 # Line of the report -> types of operations with such state. The random ones draw from a generator

@@ -1,349 +1,398 @@
-"""The graph of a configuration with a `model`: data, model, loss, optimizer, metrics."""
+"""The graph of a configuration with a `model`: steps that Keras traces, run by a session."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
+from numpy.typing import NDArray
 
-from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.config.validation import require_objective
-from runner.errors import ConfigError
-from runner.graph.batch_norm import as_frozen, frozen_norms, statistics_notes
-from runner.graph.built_graph import (
-    BuiltGraph,
-    Features,
-    GraphMaker,
-    PredictionGraph,
-    ServingGraph,
-    Training,
-)
-from runner.graph.calls import Calls
-from runner.graph.devices import Devices, devices_of
-from runner.graph.eager_twin import eager_twin
-from runner.graph.evaluation import Evaluation, InGraphEvaluation
-from runner.graph.experiment import Data, Model, Sized, features_of, overrides_steps
+from runner.config.objective import require_objective
+from runner.config.training_schema import OBJECTIVE
+from runner.graph import keras_serving
+from runner.graph.averages import AveragedWeights
+from runner.graph.batch_norm import replicated_norms
+from runner.graph.built_graph import BuiltGraph, Features, GraphMaker, Training
+from runner.graph.class_weights import weighted_by_class
+from runner.graph.contracts import Sized
+from runner.graph.devices import devices_of
+from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
-from runner.graph.keras_optimizer import compiled_optimizer, optimizer_notes
-from runner.graph.keras_serving import prediction_graph, serving_graph
-from runner.graph.keras_steps import ModelSteps
-from runner.graph.measures import Batch
-from runner.graph.objective import Objective
-from runner.graph.optimization import Schedule
-from runner.graph.precision import (
-    build_model,
-    dtype_policy,
-    is_compiled,
-    new_graph,
-)
-from runner.graph.replica import Replica
-from runner.graph.serving import first_example
-from runner.graph.splits import build_data, data_to_predict, one_pass, training_input
-from runner.graph.training_step import TrainingStep
+from runner.graph.keras_steps import SCALE, KerasSteps
+from runner.graph.model_values import ModelValues
+from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
+from runner.graph.program import Program, as_in_fit, load_program, unused_name
+from runner.graph.replica import Replica, Replicas
+from runner.graph.splits import needs_labels, one_pass, training_batches
+from runner.graph.step_errors import StepErrors
+from runner.graph.step_sums import StepSums
+from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.graph.variables import (
+    ROLLBACKS,
     checkpoint_saver,
+    initializer_of,
     keras_slots,
-    name_variables,
+    rollback_count,
     saved_as,
     variable_specs,
-    whole_name,
 )
-from runner.restoration.model_variables import (
-    addresses,
-    initializers,
-    keras_variables,
-    layer_facts,
-    model_variables,
-    which_train,
-)
-from runner.restoration.variables import WARM_STARTED, assign_owners, classify
+from runner.internals.keras import layers_of
+from runner.internals.tensorflow import dataset_in_graph, free
+from runner.restoration.model_variables import initializers, keras_variables, layer_facts
+from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
+
+CALLBACKS = "callbacks"
+"""The variable by which checkpoints hold the state of callbacks."""
 
 
 class KerasGraph(GraphMaker):
     """The graph of `data`, `model`, `loss`, `metrics` and `optimizer`."""
 
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:
-        """Builds the forward passes that train and evaluate, and the update of the variables."""
-        # An evaluation needs one device, and the machine may have no more.
-        config, devices = self.config, devices_of(self.config.devices) if train else Devices()
-        with new_graph(config, replica) as graph, devices.scope(), dtype_policy(config):
-            data = build_data(config)
-            model = build_model(config)
-            per_step = config.train.accumulate * devices.batches
-            read = partial(training_input, config, data, replica, per_step=per_step)
-            if overrides_steps(model):
-                source = read(labelled=False) if train else None
-                return self._with_model_steps(model, data, source, split=split, devices=devices)
-            objective, calls = Objective(config, model), Calls(config)
-            notes = list(objective.notes)
-            if not config.optimizer:
-                config = replace(config, optimizer=compiled_optimizer(model))
-                notes += optimizer_notes(config, model)
-            source = read(labelled=objective.needs_labels) if train else None
-            parts = _Parts(config, model, data, source, calls)
-            step = None
-            if source is not None:
-                if _freezes(config) and not getattr(model, "inputs", None):
-                    _create_variables(calls, model, source)
-                norms = frozen_norms(model, parts.policies(model_variables(model)))
-                notes += statistics_notes(norms)
-                frozen = [norm for norm, stays in norms.items() if stays]
-                called = devices.called(model)
-                forward = _forward(calls, called, objective, train=True, frozen=frozen)
-                step = TrainingStep(config, source, forward, replica=replica, devices=devices)
-            evaluation = _evaluation(calls, split, data, model=model, objective=objective)
-            objective.keep_out_of_checkpoints(graph)
-            model_vars = parts.variables()
-            parts.require_sources(model_vars)
-            trained = [*parts.trained(model_vars).values()]
-            training = step.build(trained, evaluation.metrics, model) if step else None
-            if source is not None:
-                notes += devices.notes(model, data, source, parts=replica.parts) + replica.notes()
-            if training is not None and config.callbacks:
-                training = replace(training, epoch=objective.epoch(training.train_op, graph))
-            return parts.built(model_vars, training, evaluation, notes=notes)
-
-    def _with_model_steps(
-        self,
-        model: Any,
-        data: Data,
-        source: TrainingInput | None,
-        *,
-        split: str,
-        devices: Devices,
-    ) -> BuiltGraph:
-        """Builds the graph of a model that overrides `train_step` or `test_step`."""
+        """Traces the model's steps eagerly, and imports them into a new graph."""
         config = self.config
-        steps = ModelSteps(config, model, devices)
-        parts = _Parts(config, model, data, source, Calls(config))
-        parts.require_sources(parts.variables())
-        norms: dict[Any, bool] = {}
-        if source and _freezes(config):
-            # The step finds the variables that train by itself: they are frozen before it is
-            # traced, and the model may create them only when it is called.
-            steps.create_variables(source)
-            weights = keras_variables(model)
-            policies = parts.policies(model_variables(model))
-            for name, policy in policies.items():
-                if not policy.trainable:
-                    weights[name].trainable = False
-            norms = frozen_norms(model, policies)
-            for norm, stays in norms.items():
-                norm.trainable = not stays
-        training = steps.train(source) if source else None
-        batches, cardinality = one_pass(split, data, labelled=False)
-        evaluation = steps.evaluation(split, without_autotuning(batches), cardinality)
-        if evaluation.metrics:
-            require_objective(config.train.objective, evaluation.metrics)
-        steps.keep_out_of_checkpoints(trains=source is not None)
-        optimizer_vars = steps.optimizer_variables()
-        model_vars = {
-            name: variable
-            for name, variable in parts.variables().items()
-            if variable.ref() not in optimizer_vars
-        }
-        notes = [*steps.notes(), *statistics_notes(norms)]
-        notes += devices.notes(model, data, source) if source else []
-        return parts.built(model_vars, training, evaluation, notes=notes)
+        replicas = Replicas(devices_of(config.devices), replica)
+        with as_in_fit(config):
+            program = load_program(config)
+            labelled = needs_labels(program.model)
+            batches, length = None, None
+            if train:
+                batches, length = training_batches(
+                    config, program.data, labelled=labelled, per_step=replicas.batches
+                )
+                batches = replica.shard(weighted_by_class(batches, config.class_weight))
+            evaluated, cardinality = one_pass(split, program.data, labelled=labelled)
+            program.build((batches or evaluated).element_spec)
+            sums = StepSums(replicas.count) if train and replicas.count > 1 else None
+            # A worker beside parameter servers has metrics of its own, and sees no epoch begin.
+            apart = replica.count > 1
+            steps = KerasSteps(program, None if apart else length, sums)
+            # First, because it makes the metrics, which a training step begins by resetting.
+            test_trace = steps.test(evaluated.element_spec)
+            train_trace = None
+            if batches is not None:
+                train_trace = steps.train(replicas.spec(batches.element_spec))
+            elif config.train.evaluate_ema:
+                steps.build_averages(evaluated.element_spec)
+            if batches is not None and sums is not None:
+                steps.notes += replicas.notes(batches.element_spec, sums.bytes)
+                steps.notes += replicated_norms(program.model, config.devices)
+            session = _InSession(
+                program, steps, replicas, [train_trace, test_trace], saves_metrics=bool(length)
+            )
+            with tf.Graph().as_default() as graph, replica.scope(), replicas.first_scope():
+                tf.compat.v1.set_random_seed(config.seed)
+                training = None
+                session.begin()
+                if batches is not None and train_trace is not None:
+                    source = TrainingInput(
+                        dataset_in_graph(batches),
+                        prefetch=getattr(program.data, "prefetch", True),
+                        replicas=replica.count,
+                        epoch_length=length,
+                    )
+                    training = session.training(source, train_trace)
+                evaluation = session.evaluation(split, evaluated, cardinality, trace=test_trace)
+                return session.built(graph, training, evaluation)
 
-    def serving(self, checkpoint: str) -> ServingGraph:
-        """Builds the forward pass alone, of features that are fed."""
-        return serving_graph(self.config, checkpoint)
+    def save(self, checkpoint: str, folder: Path) -> None:
+        """Writes the forward pass."""
+        keras_serving.save(self.config, checkpoint, folder)
 
-    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
-        """Builds the forward pass, or `predict_step` of a model that overrides it."""
-        return prediction_graph(self.config, features, checkpoint)
+    def predictions(
+        self, features: Features, checkpoint: str
+    ) -> Iterator[Mapping[str, NDArray[Any]]]:
+        """Yields what the model's `predict_step` returns."""
+        return keras_serving.predictions(self.config, features, checkpoint)
 
     def example(self) -> Mapping[str, Any]:
         """Returns the features of the first example of the test split."""
-        with tf.Graph().as_default():
-            dataset = data_to_predict(self.config)
-            batches = tf.compat.v1.data.make_initializable_iterator(dataset)
-            return first_example(features_of(batches.get_next()), batches.initializer)
+        return keras_serving.example(self.config)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The parts of the default graph while it is built.
+class _InSession:
+    """A program's steps in the default graph.
 
-    Attributes:
-      config: the configuration, with the optimizer that the model was compiled with if it has none.
-      model: the model.
-      data: the data.
-      source: the training input; None in a graph that only evaluates.
-      calls: the calls of user code.
+    Args:
+      program: the program.
+      steps: traces its steps.
+      replicas: the replicas of the training step.
+      traces: the traces that the graph will hold; None for those that it lacks.
+      saves_metrics: whether checkpoints hold the metrics, which add up over several steps.
     """
 
-    config: RunConfig
-    model: Any
-    data: Data
-    source: TrainingInput | None
-    calls: Calls
-
-    def variables(self) -> dict[str, tf.Variable]:
-        """Names the variables of the graph in the model's order, in which Keras saves slots."""
-        model_names = model_variables(self.model)
-        variables = name_variables(tf.compat.v1.global_variables(), model_names)
-        return {name: variables[name] for name in (*model_names, *variables) if name in variables}
-
-    def policies(self, variables: Mapping[str, tf.Variable]) -> dict[str, ScaffoldConfig]:
-        """Returns variable -> the scaffold that owns it, whose settings decide how it trains."""
-        config = self.config
-        wholes = {name: whole_name(name, variable) for name, variable in variables.items()}
-        states = {whole: classify(whole, model=True) for whole in wholes.values()}
-        candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
-        collision, named = config.restoration.collision, addresses(self.model)
-        claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
-        return {
-            name: config.scaffolds[claims[whole][0]]
-            for name, whole in wholes.items()
-            if whole in claims
+    def __init__(
+        self,
+        program: Program,
+        steps: KerasSteps,
+        replicas: Replicas,
+        traces: Collection[Trace | None],
+        *,
+        saves_metrics: bool,
+    ) -> None:
+        self._program, self._steps, self._config = program, steps, program.config
+        self._replicas = replicas
+        self._metrics = program.metric_variables()
+        self._reset = steps.reset()
+        self._weights = program.weights()
+        self._optimizer = program.optimizer_variables()
+        named = {**self._weights, **self._optimizer, **self._metrics, **steps.state()}
+        for trace in traces:
+            known = {id(variable) for variable in named.values()} | {id(program.step)}
+            for variable in trace.variables if trace else ():
+                if id(variable) not in known:
+                    # Those of a layer may share a name, as the states of an LSTM do.
+                    name = f"program/{variable.name.partition(':')[0]}"
+                    named[unused_name(name, named)] = variable
+        local = set() if saves_metrics else set(self._metrics)
+        if not self._config.callbacks:
+            local |= self._constant_rates()
+        zeros = self._zeros()
+        self._new_copy = partial(
+            SessionCopy,
+            named,
+            layers_of(program.model),
+            zeros=zeros,
+            local=local,
+            local_scope=replicas.replica.local_scope,
+        )
+        self._copy = self._new_copy(replica=replicas.here.start)
+        self._shared = program.shared_state()
+        self._initializers = {
+            **{name: initializer_of(variable) for name, variable in named.items()},
+            **initializers(program.model),
+            **{name: f"{OF_MODEL} {digest}" for name, digest in program.brought_along().items()},
         }
+        program.forget_first_values()
+        for name in zeros:  # The session needs no values of these.
+            free(named[name])
+        self._errors = StepErrors(self._config)
 
-    def trained(
-        self, variables: Mapping[str, tf.Variable]
-    ) -> dict[str, tuple[tf.Variable, Schedule]]:
-        """Returns name -> variable and schedule, for the variables that train."""
-        policies, trains = self.policies(variables), which_train(self.model, variables)
-        trained = {}
-        for name, variable in variables.items():
-            policy = policies.get(name, ScaffoldConfig())
-            if trains[name] and policy.trainable:
-                schedule = Schedule(policy.freeze_until_step, policy.learning_rate_multiplier)
-                trained[name] = (variable, schedule)
-        return trained
+    def begin(self) -> None:
+        """Adds the global step and the model's weights, in the order in which Keras saves them."""
+        step = tf.compat.v1.train.get_or_create_global_step()
+        self._copy.bind(self._program.step, step)
+        for name in self._weights:
+            self._copy.variable(name)
 
-    def require_sources(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Raises a ConfigError for values that the model's `_target_` loads and nothing restores.
+    def training(self, source: TrainingInput, trace: Trace) -> Training:
+        """Adds the training step."""
+        config = self._config
+        imported, waited = self._step(source, trace)
+        copies = [copy for copy, _ in imported]
+        done = tf.group(*[step.done for _, step in imported])
+        values, rate, of_epoch = imported[0][1].outputs
+        if len(imported) > 1:
+            # A step without one of its replicas would wait for it.
+            with tf.control_dependencies([done]):
+                values = {name: tf.identity(value) for name, value in values.items()}
+        step = tf.compat.v1.train.get_global_step()
+        with tf.control_dependencies([done]):
+            counted = [step.assign_add(1, read_value=False)]
+            counted += [copy.step.assign_add(1, read_value=False) for copy in copies[1:]]
+            train_op = tf.group(*counted)
+        with tf.control_dependencies([train_op]):
+            after = tf.identity(step.read_value())
+        averages = self._averages()
+        return Training(
+            train_op=train_op,
+            step=after,
+            values=values,
+            epoch_values=of_epoch or values,
+            rollbacks=rollback_count(config),
+            input_initializer=source.initializer,
+            input_seconds=tf.add_n(waited),
+            input_name="data.train()",
+            saved_input=source.state if config.train.save_input else None,
+            learning_rate=rate,
+            learning_rate_scale=self._copy.variables.get(SCALE),
+            averages=averages,
+            epoch_length=source.epoch_length,
+            callback_state=tf.compat.v1.get_variable(CALLBACKS, initializer="", trainable=False)
+            if config.callbacks
+            else None,
+            shared_state=self._shared_state(),
+            values_are_cheap=True,
+            source=source,
+            to_devices=tf.group(
+                *[initializer for copy in copies[1:] for initializer in copy.initializers()]
+            ),
+        )
 
-        In a graph Keras's assignments are operations that nothing runs.
+    def _step(
+        self, source: TrainingInput, trace: Trace
+    ) -> tuple[list[tuple[SessionCopy, Imported]], list[tf.Tensor]]:
+        """Adds the step of every replica of this task.
+
+        Returns the copies and their steps, and how long the step waits for each batch.
         """
-        policies, graph = self.policies(variables), tf.compat.v1.get_default_graph()
-        initialised = {variable.initializer for variable in variables.values()}
-        assigned = {
-            operation.inputs[0].op
-            for operation in graph.get_operations()
-            if operation.type == "AssignVariableOp" and operation not in initialised
-        }
-        lost = [
-            name
-            for name, variable in variables.items()
-            if variable.handle.op in assigned
-            and not (name in policies and policies[name].checkpoint)
-        ]
-        if lost:
-            shown = ", ".join(lost[:3]) + f" and {len(lost) - 3} more" * (len(lost) > 3)
-            raise ConfigError.of(
-                f"model: {self.config.model['_target_']} loads values for {shown}",
-                "a run takes pretrained values through scaffolds, which its plan shows and a "
-                "resumed run leaves out",
-                "name the file as a scaffold's checkpoint: scaffolds.NAME.checkpoint=FILE "
-                "'scaffolds.NAME.variables.include=[*]'",
+        replicas, waited = self._replicas, list[tf.Tensor]()
+        parts: list[list[tuple[Any, tf.Tensor]]] = []
+        for _ in range(self._config.train.accumulate):
+            batches = []
+            for _ in range(replicas.batches):
+                with tf.control_dependencies(waited[-1:]):
+                    batch, seconds = source.next()
+                batches.append(batch)
+                waited.append(seconds)
+            parts.append(
+                [(batches[0], None)] if replicas.count == 1 else [*replicas.parts(batches)]
             )
+        imported: list[tuple[SessionCopy, Imported]] = []
+        for index, own in zip(replicas.here, zip(*parts, strict=True), strict=True):
+            arguments: list[Any] = [[part for part, _ in own]]
+            if replicas.count > 1:
+                arguments += [[share for _, share in own], tf.constant(index, tf.int32)]
+            copy, name = self._copy, "train"
+            with replicas.scope(index):
+                if imported:
+                    copy = self._new_copy(replica=index, first=self._copy)
+                    copy.count_steps(self._program.step, tf.compat.v1.train.get_global_step())
+                    name = f"train/replica_{index}"
+                step = copy.add(trace, arguments, name=name)
+            self._errors.add(step, trace)
+            imported.append((copy, step))
+        return imported, waited
+
+    def evaluation(
+        self, split: str, batches: tf.data.Dataset, cardinality: int | None, *, trace: Trace | None
+    ) -> InGraphEvaluation:
+        """Adds the evaluation of a split, with metrics apart from those of training."""
+        values: dict[str, tf.Tensor] = {}
+        with tf.name_scope(split):
+            dataset = without_autotuning(dataset_in_graph(batches))
+            iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+            batch = iterator.get_next()
+        begin = [iterator.initializer]
+        if trace is not None:
+            copies = self._copy.copies(self._metrics)
+            leaves = tf.nest.flatten(batch, expand_composites=True)
+            imported = self._copy.add(trace, batch, name=split, apart=copies, after=leaves)
+            self._errors.add(imported, trace)
+            with tf.control_dependencies([imported.done]):
+                values = tf.nest.map_structure(tf.identity, imported.outputs)
+            begin.append(self._copy.add(self._reset, name=f"{split}/reset", apart=copies).done)
+        evaluation = InGraphEvaluation(
+            split, tf.group(*begin), logs=values, cardinality=cardinality
+        )
+        if evaluation.metrics:
+            objective = self._config.train.objective
+            if objective != OBJECTIVE:
+                require_objective(objective, evaluation.metrics)
+            elif "loss" not in evaluation.metrics:
+                self._steps.notes.append(
+                    f"objective: validation/{evaluation.metrics[0]}, as there is no loss"
+                )
+        return evaluation
 
     def built(
-        self,
-        model_vars: Mapping[str, tf.Variable],
-        training: Training | None,
-        evaluation: Evaluation,
-        *,
-        notes: Sequence[str],
+        self, graph: tf.Graph, training: Training | None, evaluation: InGraphEvaluation
     ) -> BuiltGraph:
-        """Returns the built graph, with its variables named and its saver added."""
-        model, source = self.model, self.source
-        graph_variables = tf.compat.v1.global_variables()
-        variables = name_variables(graph_variables, model_variables(model), training)
+        """Returns the built graph, with its saver added."""
+        program, model = self._program, self._program.model
+        step = tf.compat.v1.train.get_global_step()
+        variables = {
+            name: variable
+            for name, variable in self._copy.variables.items()
+            if not self._copy.is_local(name)
+        }
+        variables |= {"global_step": step}
+        if training is not None:
+            extra = {ROLLBACKS: training.rollbacks, CALLBACKS: training.callback_state}
+            variables |= {name: value for name, value in extra.items() if value is not None}
         weights = keras_variables(model)
+        model_variables = {name: variables[name] for name in self._weights}
         return BuiltGraph(
-            graph=tf.compat.v1.get_default_graph(),
+            graph=graph,
             variables=variables,
             specs=variable_specs(
                 variables,
-                which_train(model, model_vars),
-                policies=self.policies(model_vars),
+                {name: self._steps.trainable[name] for name in model_variables},
+                policies=self._steps.scaffolds,
                 training=training,
-                initializers=initializers(model),
+                initializers=self._initializers,
                 facts=layer_facts(model),
             ),
             training=training,
             evaluation=evaluation,
-            saver=_saver(self.config, variables, self.trained(model_vars), source=source),
-            calls=self.calls,
-            sizes=self.data.sizes() if isinstance(self.data, Sized) else {},
-            notes=tuple(notes),
-            eager=partial(eager_twin, self.config, source, variables) if source else None,
+            saver=self._saver(variables, training),
+            calls=self._errors,
+            sizes=program.data.sizes() if isinstance(program.data, Sized) else {},
+            notes=tuple(self._steps.notes),
+            model=ModelValues(model, self._pairs(variables)),
             layout=partial(weights_layout, model, weights) if weights else None,
-            slots=keras_slots(variables, training) if training else None,
+            slots=keras_slots(variables, self._optimizer) if training else None,
         )
 
+    def _saver(
+        self, variables: Mapping[str, tf.Variable], training: Training | None
+    ) -> tf.compat.v1.train.Saver:
+        """Returns the saver; without training it may read the averages of the trained variables."""
+        config = self._config
+        averaged: frozenset[str] = frozenset()
+        if training is None and config.train.evaluates_averages:
+            names = {id(variable): name for name, variable in self._weights.items()}
+            averaged = frozenset(
+                names[id(weight)]
+                for _, optimizer in optimizers_of(self._program.model)
+                for weight, _ in averages_of(optimizer)
+            )
+        source = training.source if training is not None and config.train.save_input else None
+        return checkpoint_saver(config, saved_as(variables, averaged), source)
 
-def _saver(
-    config: RunConfig,
-    variables: Mapping[str, tf.Variable],
-    trained: Iterable[str],
-    *,
-    source: TrainingInput | None,
-) -> tf.compat.v1.train.Saver:
-    """Returns the saver; without training it may read the averages of the trained variables."""
-    averaged = config.train.ema_decay is not None or config.optimizer.get("use_ema")
-    averages = source is None and averaged and config.train.evaluate_ema
-    saved = saved_as(variables, frozenset(trained) if averages else frozenset())
-    return checkpoint_saver(config, saved, source if config.train.save_input else None)
+    def _pairs(
+        self, variables: Mapping[str, tf.Variable]
+    ) -> dict[str, tuple[tf.Variable, tf.Variable]]:
+        eager = {**self._weights, **self._optimizer, **self._metrics}
+        known = {**self._copy.variables, **variables}
+        return {name: (known[name], eager[name]) for name in eager if name in known}
 
+    def _averages(self) -> AveragedWeights | None:
+        """Returns the averages of all optimizers; at the end `fit` knows of one optimizer only."""
+        in_session, model = self._session_variables(), self._program.model
 
-def _freezes(config: RunConfig) -> bool:
-    return not all(scaffold.trainable for scaffold in config.scaffolds.values())
+        def pairs(optimizer: Any) -> list[tuple[tf.Variable, tf.Variable]]:
+            return [
+                (in_session[id(weight)], in_session[id(average)])
+                for weight, average in averages_of(optimizer)
+            ]
 
+        found = [pair for _, optimizer in optimizers_of(model) for pair in pairs(optimizer)]
+        ends = self._config.train.ends_with_averages and model.optimizer is not None
+        final = pairs(model.optimizer) if found and ends else []
+        return AveragedWeights(found, final) if found else None
 
-def _create_variables(calls: Calls, model: Model, source: TrainingInput) -> None:
-    """Creates the variables of a model that has none before its first call."""
-    features = features_of(source.next()[0])
-    call = tf.function(partial(calls.model, model), autograph=False)
-    call.get_concrete_function(features, training=False)
+    def _session_variables(self) -> dict[int, tf.Variable]:
+        """Returns the `id` of an eager variable -> its counterpart in the session."""
+        eager = {**self._weights, **self._optimizer, **self._metrics}
+        held = self._copy.variables
+        return {id(variable): held[name] for name, variable in eager.items() if name in held}
 
+    def _zeros(self) -> set[str]:
+        """Returns the names of slots that are zero, which the session need not be given."""
+        return {
+            name
+            for name, variable in self._optimizer.items()
+            if variable.shape.rank and not tf.math.count_nonzero(variable).numpy()
+        }
 
-def _forward(
-    calls: Calls, model: Model, objective: Objective, *, train: bool, frozen: Sequence[Any] = ()
-) -> Any:
-    """Wraps the forward pass in a tf.function, whose side effects the graph keeps.
+    def _constant_rates(self) -> set[str]:
+        rates = {
+            id(rate)
+            for _, optimizer in optimizers_of(self._program.model)
+            for rate in learning_rates_of(optimizer)
+        }
+        return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
-    After a plain call in a graph batch-norm statistics stand still and dropout repeats its mask.
-    The batch-norm layers `frozen` keep their statistics. `model` is what is called.
-    """
-
-    def forward(batch: Any) -> Any:
-        features, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        if train:
-            objective.begin_batch()
-        with as_frozen(frozen):
-            outputs = calls.model(model, features, training=train)
-        measure = objective.means if train else objective.add
-        return measure(Batch(features, labels, weights, outputs, train))
-
-    # The training step compiles it together with its gradient. None: TensorFlow decides.
-    jit_compile = True if is_compiled(calls.config) and not train else None
-    return tf.function(forward, autograph=False, jit_compile=jit_compile)
-
-
-def _evaluation(
-    calls: Calls, split: str, data: Data, *, model: Model, objective: Objective
-) -> InGraphEvaluation:
-    with tf.name_scope(split):
-        dataset, cardinality = one_pass(split, data, labelled=objective.needs_labels)
-        dataset = without_autotuning(dataset)
-        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        totals = _forward(calls, model, objective, train=False)(iterator.get_next())
-        results = tf.function(objective.pass_result, autograph=False)()
-        begin = iterator.initializer
-        if results:
-            begin = tf.group(begin, objective.begin())
-    sums = {name: total for name, (total, _) in totals.items()}
-    counts = {name: count for name, (_, count) in totals.items()}
-    evaluation = InGraphEvaluation(split, begin, sums, counts, results, cardinality)
-    require_objective(calls.config.train.objective, evaluation.metrics)
-    return evaluation
+    def _shared_state(self) -> dict[str, tuple[str, ...]]:
+        """Returns operation of an optimizer's counter -> those of the weights that it trains."""
+        held = self._copy.variables
+        return {
+            held[name].op.name: tuple(held[weight].op.name for weight in weights)
+            for name, weights in self._shared.items()
+            if name in held and not self._copy.is_local(name)
+        }

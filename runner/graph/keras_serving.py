@@ -1,95 +1,63 @@
-"""The forward pass of a Keras model alone: what is exported, and what predicts."""
+"""What a Keras model predicts and serves, with the values of a checkpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.config.schema import RunConfig
-from runner.graph.built_graph import Features, PredictionGraph, ServingGraph
-from runner.graph.calls import Calls
-from runner.graph.experiment import features_of, overrides
-from runner.graph.input_pipeline import without_autotuning
-from runner.graph.optimization import averaged_names
-from runner.graph.precision import build_model, dtype_policy, full_precision, new_graph
-from runner.graph.replica import Replica
+from runner.graph.built_graph import Features
+from runner.graph.contracts import features_of
+from runner.graph.evaluation import require_end
 from runner.graph.serving import ENDPOINT, SIGNATURE, named
 from runner.graph.splits import build_data, data_to_predict, one_pass
+from runner.graph.step_errors import described
+from runner.graph.trained_model import trained_model
 from runner.internals.keras import layers_of
-from runner.restoration.model_variables import (
-    keras_variables,
-    model_variables,
-    tensorflow_variable,
-)
+from runner.restoration.model_variables import keras_variables
 from runner.system.user_code import calling
 
 
-def serving_graph(config: RunConfig, checkpoint: str) -> ServingGraph:
-    """Builds the forward pass alone, of features that are fed."""
-    calls = Calls(config)
-    with new_graph(config, Replica()) as graph, dtype_policy(config):
-        batch = features_of(data_to_predict(config).element_spec)
-        features = tf.nest.map_structure(
-            lambda spec: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape[1:]]), batch
-        )
-        model = build_model(config)
-        is_nested = isinstance(model, keras.Model) and tf.nest.is_nested(batch)
-        outputs = tf.function(
-            lambda batch: full_precision(calls.model(model, batch, training=False)),
-            autograph=False,
-        )(features)
-        variables = model_variables(model)
-        signature = tf.compat.v1.saved_model.predict_signature_def(
-            named("features", features), named("outputs", outputs)
-        )
-        return ServingGraph(
-            graph=graph,
-            signatures={SIGNATURE: signature, ENDPOINT: signature},
-            restorer=_restorer(config, model, checkpoint),
-            # Under their names in checkpoints.
-            saver=tf.compat.v1.train.Saver(dict(variables)) if variables else None,
-            main_op=tf.group(
-                _initializer_of_metrics(model),
-                tf.compat.v1.train.Scaffold.default_local_init_op(),
-            ),
-            nested=batch if is_nested else None,
-        )
+def predictions(
+    config: RunConfig, features: Features, checkpoint: str
+) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """Yields what `keras.Model.predict_step` returns for batches, by name."""
+    model = trained_model(config, checkpoint)
+    if callable(features):
+        batches = features()
+    else:
+        batches, cardinality = one_pass(features, build_data(config), labelled=False)
+        if cardinality is not None:
+            require_end(features, cardinality)
+    call = f"{config.model['_target_']}.predict_step was called with "
+    step = tf.function(model.predict_step, autograph=False)
+    with calling("model", call + described(batches.element_spec)):
+        for batch in batches:
+            # As `predict` hands it over: features alone, or with labels that are not used.
+            outputs = named("outputs", step(batch))
+            yield {name: tensor.numpy() for name, tensor in outputs.items()}
 
 
-def prediction_graph(config: RunConfig, features: Features, checkpoint: str) -> PredictionGraph:
-    """Builds the forward pass, or `predict_step` of a model that overrides it."""
-    calls = Calls(config)
-    with new_graph(config, Replica()) as graph, dtype_policy(config):
-        if callable(features):
-            dataset, cardinality = features(), None
-        else:
-            dataset, cardinality = one_pass(features, build_data(config), labelled=False)
-        batches = tf.compat.v1.data.make_initializable_iterator(without_autotuning(dataset))
-        model: Any = build_model(config)
-        own_step = isinstance(model, keras.Model) and overrides(model, "predict_step")
+def save(config: RunConfig, checkpoint: str, folder: Path) -> None:
+    """Writes a SavedModel of the forward pass.
 
-        def predict(batch: Any) -> Any:
-            if not own_step:
-                return full_precision(calls.model(model, features_of(batch), training=False))
-            with calling("model", f"{config.model['_target_']}.predict_step was called"):
-                return full_precision(model.predict_step(batch))
+    Its signature takes features by name, and its endpoint `serve` takes them as the model does.
+    """
+    model = trained_model(config, checkpoint)
+    with calling("model", "it was exported"):
+        save_nested(model, features_of(data_to_predict(config).element_spec), folder)
 
-        outputs = tf.function(predict, autograph=False)(batches.get_next())
-        return PredictionGraph(
-            graph=graph,
-            outputs=named("outputs", outputs),
-            restorer=_restorer(config, model, checkpoint),
-            initializers=[
-                _initializer_of_metrics(model),
-                tf.compat.v1.tables_initializer(),
-                batches.initializer,
-            ],
-            cardinality=cardinality,
-            explaining=calls.explaining,
-        )
+
+def example(config: RunConfig) -> dict[str, Any]:
+    """Returns the features of the first example that the model would predict from, by name."""
+    for batch in data_to_predict(config).take(1):
+        leaves = named("features", features_of(batch))
+        return {name: leaf.numpy()[:1] for name, leaf in leaves.items()}
+    return {}
 
 
 def save_nested(model: Any, features: Any, folder: Path) -> None:
@@ -110,7 +78,7 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
     names = {id(leaf): name for name, leaf in named("features", specs).items()}
 
     def serve(batch: Any) -> Any:
-        return full_precision(model(batch, training=False))
+        return model(batch, training=False)
 
     def by_name(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         batch = tf.nest.pack_sequence_as(specs, [inputs[names[id(leaf)]] for leaf in leaves])
@@ -124,7 +92,6 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
                 setattr(holder, parent, tf.Module())
             holder = getattr(holder, parent)
         setattr(holder, last, variable.value)
-    root.metrics = list(model.metrics_variables)
     root.tables = [
         item
         for layer in layers_of(model)
@@ -136,18 +103,7 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
         names[id(leaf)]: tf.TensorSpec(leaf.shape, leaf.dtype, names[id(leaf)]) for leaf in leaves
     }
     signature = tf.function(by_name, autograph=False).get_concrete_function(**arguments)
+    held = {id(variable) for variable in root.variables}
+    # Of layers that count or measure when they are called.
+    root.others = [each for each in signature.variables if id(each) not in held]
     tf.saved_model.save(root, str(folder), signatures={SIGNATURE: signature, ENDPOINT: signature})
-
-
-def _initializer_of_metrics(model: Any) -> tf.Operation:
-    """Initialises the metrics that layers of a model update when they are called."""
-    metrics = model.metrics_variables if isinstance(model, keras.Model) else []
-    return tf.group(*[tensorflow_variable(variable).initializer for variable in metrics])
-
-
-def _restorer(config: RunConfig, model: Any, checkpoint: str) -> tf.compat.v1.train.Saver:
-    """Returns the saver that reads the variables of a model, or their averages, for its outputs."""
-    variables = model_variables(model)
-    if config.train.evaluate_ema:
-        variables = averaged_names(variables, checkpoint)
-    return tf.compat.v1.train.Saver(variables or None)

@@ -1,241 +1,366 @@
-"""The graph of a Keras model that overrides `train_step` or `test_step`.
-
-The steps are called as `keras.Model.fit` and `evaluate` call them, each in one `tf.function` of the
-graph: the model differentiates, and its optimizers apply. What they return are the metrics.
-"""
+"""The steps of a Keras program, traced eagerly: how it trains, evaluates and resets its metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from runner.config.cluster_spec import is_cluster
-from runner.config.composition import default_optimizer
-from runner.config.schema import RunConfig
-from runner.errors import ConfigError, Problem, UserCodeError
-from runner.graph.built_graph import Training
-from runner.graph.devices import Devices
-from runner.graph.epochs import epoch_metrics
-from runner.graph.evaluation import InGraphEvaluation
-from runner.graph.experiment import STEPS, overrides
-from runner.graph.input_pipeline import TrainingInput
-from runner.graph.keras_optimizer import named_state, optimizers_of
-from runner.graph.objective import ignored_settings
-from runner.graph.training_step import rollback_count
-from runner.internals.keras import layers_of, metrics_of, slots_of
-from runner.restoration.model_variables import tensorflow_variable
+from runner.config.choices import NonFinite
+from runner.config.schema import ScaffoldConfig
+from runner.errors import ConfigError, Problem
+from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
+from runner.graph.compiling import METRICS
+from runner.graph.configured_optimizer import names_optimizer
+from runner.graph.contracts import overrides
+from runner.graph.optimizer_state import optimizers_of
+from runner.graph.program import Program
+from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
+from runner.graph.step_errors import described, naming_calls, values_are_unknown
+from runner.graph.step_sums import StepSums
+from runner.graph.traces import Trace
+from runner.internals.keras import compiled_parts, compiled_with
+from runner.restoration.model_variables import addresses, keras_variables, which_train
+from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
 
-# In the messages of `tensor.numpy()`, `float(tensor)`, `if tensor:`, and the same of variables.
-_READS_A_VALUE = ("symbolic", "SymbolicTensor", "ResourceVariable", "eager execution is enabled")
+SCALE = "learning_rate_scale"
+"""The variable by which rollbacks multiply every learning rate."""
 
 
-class ModelSteps:
-    """Calls the steps of a model in the default graph.
+class KerasSteps:
+    """Traces the steps of a program.
 
     Args:
-      config: the run's configuration.
-      model: a Keras model that overrides a step.
-      devices: the devices that train it.
+      program: the program, built.
+      epoch_length: the global steps of an epoch, at whose begin metrics are reset; None resets them
+        before every step.
+      sums: the sums over replicas; None where there is one.
 
-    Raises:
-      ConfigError: when the configuration asks for what only the runner's own step does.
+    Attributes:
+      scaffolds: name of a variable -> the scaffold that owns it, whose settings decide how it
+        trains.
+      frozen: the names of variables that scaffolds keep from training, and that would train else.
+      scale: multiplies every learning rate, a variable outside the session; None without rollbacks.
+      notes: lines on what the program trains.
     """
 
-    def __init__(self, config: RunConfig, model: keras.Model, devices: Devices) -> None:
-        problems = list(_unused_keys(config, model))
-        if problems:
-            raise ConfigError(*problems)
-        self._config, self._model, self._evaluates = config, model, False
-        self._devices = devices
-        self._global_step = tf.compat.v1.train.get_or_create_global_step()
+    def __init__(
+        self, program: Program, epoch_length: int | None, sums: StepSums | None = None
+    ) -> None:
+        self._program, self._config, self._model = program, program.config, program.model
+        self._epoch_length, self._sums = epoch_length, sums
+        self.scaffolds = _owners(program)
+        self.trainable = which_train(self._model, program.weights())
+        self.notes = [*program.notes, *self._freeze()]
+        rollback = self._config.train.non_finite.action is NonFinite["rollback"]
+        self.scale = tf.Variable(1.0, trainable=False, name=SCALE) if rollback else None
+        self._optimizers = [
+            RunOptimizer(
+                optimizer,
+                self._config,
+                program.step,
+                self._policies(),
+                rate_scale=self.scale,
+                sums=sums,
+            )
+            for _, optimizer in optimizers_of(self._model)
+        ]
 
-    def _can_evaluate(self, batches: tf.data.Dataset) -> bool:
-        """Whether the model has a `test_step`, or a loss and labels for Keras's."""
-        model, element = self._model, batches.element_spec
-        labelled = isinstance(element, tuple) and len(element) > 1
-        has_loss = model.compiled and model.loss is not None and labelled
-        return has_loss or overrides(model, "test_step") or overrides(model, "compute_loss")
+    def train(self, spec: Any) -> Trace:
+        """Traces the training step of batches of `spec`.
 
-    def train(self, source: TrainingInput) -> Training:
-        """Adds the training step; it creates variables that the model creates when it is called."""
-        batch, waited = self._devices.next_batch(source)
-        with self._devices.dividing_calls():
-            values, ran = self._call("train_step", batch)
-        # Kept over steps, metrics would depend on when the run began. Callbacks see them kept over
-        # an epoch, as in `fit`, and checkpoints then hold them.
-        if not values:
+        Its arguments are the batches that it accumulates; for replicas also this replica's shares
+        of their examples, float64, and its index, int32. Its outputs are the metrics by name,
+        float32 scalars; the learning rate, which is None for a model with several optimizers; and
+        the metrics of the epoch so far, None if they are the same.
+
+        Raises:
+          ConfigError: when nothing is left to train, or the step returns no metrics.
+          UserCodeError: when the model's code raises an error.
+        """
+        model, config = self._model, self._config
+        self._require_trained()
+        self._set_up_optimizers()
+        named = self._named("train_step")
+
+        def step(batches: Any, shares: Any = (), index: Any = None) -> Any:
+            if sums is not None:
+                sums.begin(shares[0], index)
+            self._begin_metrics()
+            rate = self._learning_rate()
+            with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
+                if count > 1:
+                    logs = accumulated(
+                        model.train_step, batches, self._optimizers, sums=sums, shares=shares
+                    )
+                else:
+                    logs = model.train_step(batches[0])
+            values = self._scalars(logs, named)
+            if sums is not None:
+                sums.share = shares[-1]
+                values = sums.of_values(values)
+                sums.finish_metrics()
+                return values, rate, None
+            return values, rate, self._of_epoch(logs, named)
+
+        arguments, count, sums = described(spec), config.train.accumulate, self._sums
+        self._require_means()
+        specs = [[spec] * count]
+        if sums is not None:
+            specs += [[tf.TensorSpec([], tf.float64)] * count, tf.TensorSpec([], tf.int32)]
+        with ExitStack() as stack, naming_calls(model):
+            for optimizer in self._optimizers:
+                stack.enter_context(optimizer.installed())
+            known = -1
+            # Metrics that are made only in the step were not there yet to be reset at its begin.
+            while known != len(self._program.metric_variables()):
+                known = len(self._program.metric_variables())
+                with self._summing():
+                    trace = Trace(step, *specs, jit_compile=self._is_compiled())
+        model.reset_metrics()
+        self._require_effect(named)
+        if not trace.outputs[0]:
             raise ConfigError.of(
-                f"{self._named('train_step')} returns no metrics",
+                f"{named} returns no metrics",
                 "a run records them, and stops where they are NaN",
                 'return them by name, such as {"loss": loss}',
             )
-        epoch = None
-        if self._config.callbacks:
-            metrics = [variable.value for variable in self._metrics_variables()]
-            epoch = epoch_metrics(values, self.reset_metrics(), metrics)
-        with tf.control_dependencies([ran]):
-            after = [] if epoch else [self.reset_metrics()]
-            trained = tf.group(*after, self._global_step.assign_add(1))
-        with tf.control_dependencies([trained]):
-            step = tf.identity(self._global_step.read_value())
-        return Training(
-            train_op=trained,
-            step=step,
-            values=values,
-            rollbacks=rollback_count(self._config),
-            epoch_length=source.epoch_length,
-            epoch=epoch,
-            input_initializer=source.initializer,
-            input_seconds=waited,
-            input_name="data.train()",
-            saved_input=source.state if self._config.train.save_input else None,
-            shared_state=dict(self._counters()),
-            state_names=dict(self._state_names()),
-            values_are_cheap=True,
-        )
+        return trace
 
-    def evaluation(
-        self, split: str, batches: tf.data.Dataset, cardinality: tf.Tensor | None
-    ) -> InGraphEvaluation:
-        """Adds the evaluation of a split; it has no metrics where the model cannot evaluate."""
-        with tf.name_scope(split):
-            iterator = tf.compat.v1.data.make_initializable_iterator(batches)
-            values: dict[str, tf.Tensor] = {}
-            self._evaluates = self._can_evaluate(batches)
-            if self._evaluates:
-                values, _ = self._call("test_step", iterator.get_next())
-            reset = self.reset_metrics()
-        return InGraphEvaluation(
-            split,
-            tf.group(iterator.initializer, reset),
-            sums={},
-            counts={},
-            cardinality=batches.cardinality() if cardinality is None else cardinality,
-            logs=values,
-            reset=reset,  # For the next training step.
-        )
+    def build_optimizers(self, spec: Any) -> None:
+        """Creates the variables of the optimizers, by tracing where only a step creates them."""
+        self._set_up_optimizers()
+        if not all(each.optimizer.built for each in self._optimizers):
+            self.train(spec)
 
-    def reset_metrics(self) -> tf.Operation:
-        """Returns an operation that resets the metrics which the model tracks."""
+    def build_averages(self, spec: Any) -> None:
+        """Creates the averages of the weights, if there are any: an evaluation may read them."""
+        kinds = [getattr(o.optimizer, "inner_optimizer", o.optimizer) for o in self._optimizers]
+        if self._config.train.ema_decay is not None or any(kind.use_ema for kind in kinds):
+            self.build_optimizers(spec)
+
+    def test(self, spec: Any) -> Trace | None:
+        """Traces the evaluation of batches of `spec`; None where the model cannot evaluate."""
+        model, named = self._model, self._named("test_step")
+        if not self._can_evaluate(spec):
+            self.notes.append(
+                "evaluation: none, the model has neither a test_step nor a loss of labels"
+            )
+            return None
+
+        def step(batch: Any) -> Any:
+            with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
+                logs = model.test_step(batch)
+            return self._of_epoch(logs, named) or self._scalars(logs, named)
+
+        arguments = described(spec)
+        with naming_calls(model):
+            trace = Trace(step, spec, jit_compile=bool(model.jit_compile))
+        model.reset_metrics()
+        return trace
+
+    def reset(self) -> Trace:
+        """Traces the reset of the metrics."""
+
+        def step() -> tf.Tensor:
+            self._model.reset_metrics()
+            return tf.constant(True)
+
+        return Trace(step)
+
+    def state(self) -> dict[str, tf.Variable]:
+        """Returns name -> variable of what the run adds to the program."""
+        return {} if self.scale is None else {SCALE: self.scale}
+
+    def _of_epoch(self, logs: Any, step: str) -> dict[str, tf.Tensor] | None:
+        """Returns what `fit` reports of an epoch or a pass; None for what the last step returns.
+
+        Where a step of the model's own returns the names of the metrics, these are the metrics.
+        """
+        if not (overrides(self._model, "train_step") or overrides(self._model, "test_step")):
+            return None
+        if not all(getattr(metric, "built", True) for metric in self._model.metrics):
+            return None  # What `compile` was given, and the step has not used.
+        results = self._model.get_metrics_result()
+        is_same = isinstance(logs, Mapping) and set(logs) == set(results)
+        return self._scalars(results, step) if is_same else None
+
+    def _set_up_optimizers(self) -> None:
+        if self._config.train.ema_decay is not None:
+            for optimizer in self._optimizers:
+                optimizer.set_averages()
+        model = self._model
+        if not self._program.takes_steps and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+
+    @contextmanager
+    def _summing(self) -> Iterator[None]:
+        """Sums metrics over the replicas within, and the statistics of a batch where asked for."""
+        if self._sums is None:
+            yield
+            return
+        always = self._config.devices.sync_batch_norm
+        with (
+            self._sums.of_metrics(self._program.metrics()),
+            synchronized_norms(self._sums, always=always),
+        ):
+            yield
+
+    def _require_means(self) -> None:
+        """Raises a ConfigError for a loss that is a sum over examples, where there are replicas."""
+        losses = keras.tree.flatten(compiled_with(self._model).get("loss"))
+        if self._sums is not None and any(
+            getattr(each, "reduction", "") == "sum" for each in losses
+        ):
+            raise ConfigError.of(
+                "a loss has the reduction 'sum', and several devices or tasks train",
+                "each adds the gradient of the mean over its examples, weighted by their number",
+                "reduction=sum_over_batch_size, with a learning rate times the size of a batch",
+            )
+
+    def _is_compiled(self) -> bool:
+        """Whether XLA compiles a training step, which it does for one device."""
+        if self._model.jit_compile and self._sums is not None:
+            self.notes.append("jit_compile: no effect, because XLA compiles for one device")
+        return bool(self._model.jit_compile) and self._sums is None
+
+    def _require_effect(self, step: str) -> None:
+        """Raises a ConfigError for keys that a step of the model's own leaves without effect."""
+        config, model = self._config, self._model
+        losses, metrics = compiled_parts(model)
+        applied = [each for each in self._optimizers if each.applied]
+        named = names_optimizer(config) and model.optimizer is not None
+        without = {
+            "loss": config.loss is not None and not losses,
+            "metrics": bool(config.metrics or config.weighted_metrics) and not metrics,
+            "optimizer": named and not any(each.optimizer is model.optimizer for each in applied),
+            "train.clip": any(vars(config.train.clip).values()) and not applied,
+            "train.accumulate": config.train.accumulate > 1 and not applied,
+            "train.ema_decay": config.train.ema_decay is not None and not applied,
+        }
+        problems = [
+            Problem(
+                f"{key} is set, and {step} makes no use of it",
+                "the model computes its loss, metrics and update itself",
+                f"delete {key}, or use self.compute_loss, self.compute_metrics and self.optimizer",
+            )
+            for key, is_without in without.items()
+            if is_without
+        ]
+        if problems:
+            raise ConfigError(*problems)
+
+    def _begin_metrics(self) -> None:
+        """Resets the metrics where an epoch begins, or before every step."""
+        if self._epoch_length is None:
+            self._model.reset_metrics()
+            return
 
         def reset() -> tf.Tensor:
             self._model.reset_metrics()
             return tf.constant(True)
 
-        return tf.function(reset, autograph=False)().op
+        begins = tf.equal(self._program.step % self._epoch_length, 0)
+        tf.cond(begins, reset, lambda: tf.constant(False))
 
-    def create_variables(self, source: TrainingInput) -> None:
-        """Calls the training step once in the graph, without running it."""
-        self._call("train_step", source.next()[0])
+    def _learning_rate(self) -> tf.Tensor | None:
+        if len(self._optimizers) != 1:
+            return None
+        if not getattr(self._optimizers[0].optimizer, "has_rate", True):
+            return None
+        rate = tf.cast(self._optimizers[0].optimizer.learning_rate, tf.float32)
+        return rate if self.scale is None else rate * self.scale
 
-    def notes(self) -> list[str]:
-        """Returns lines on the settings that the model makes instead of the configuration."""
-        steps = " and ".join(step for step in STEPS if overrides(self._model, step))
-        notes = [
-            f"steps: {type(self._model).__name__} has a {steps} of its own, with its optimizers"
-        ]
-        if self._model.compiled:
-            notes += ignored_settings(self._model)
-        if not self._evaluates:
-            notes.append("evaluation: none, the model has neither a test_step nor a loss of labels")
-        return notes
+    def _scalars(self, logs: Any, step: str) -> dict[str, tf.Tensor]:
+        """Returns the scalars among what a step returns, by name.
 
-    def keep_out_of_checkpoints(self, *, trains: bool) -> None:
-        """Keeps out of checkpoints what a session initialises for itself.
-
-        That is the state of metrics, and of optimizers where nothing trains.
+        Raises:
+          ConfigError: when a value is no number, or a metric of the configuration no scalar.
         """
-        graph = tf.compat.v1.get_default_graph()
-        apart = {variable.value.ref() for variable in self._metrics_variables()}
-        if not trains:
-            apart |= self.optimizer_variables()
-        variables = graph.get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-        for variable in list(variables):
-            if variable.ref() in apart:
-                variables[:] = [other for other in variables if other is not variable]
-                graph.add_to_collection(tf.compat.v1.GraphKeys.LOCAL_VARIABLES, variable)
-
-    def _metrics_variables(self) -> Iterator[keras.Variable]:
-        for part in (self._model, *layers_of(self._model)):
-            for metric in metrics_of(part) if isinstance(part, keras.Model) else ():
-                yield from metric.variables
-
-    def optimizer_variables(self) -> set[Any]:
-        """Returns the references of the variables of all optimizers of the model."""
-        return {
-            variable.value.ref()
-            for _, optimizer in optimizers_of(self._model)
-            for variable in optimizer.variables
-        }
-
-    def _call(self, method: str, batch: Any) -> tuple[dict[str, tf.Tensor], tf.Operation]:
-        """Returns the scalars that a step returns, by name, and the operation that takes it."""
-        named = self._named(method)
-
-        def step(data: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-            with _values_are_unknown(), calling("model", f"{named} was called"):
-                logs = getattr(self._model, method)(data)
-            return dict(_scalars(logs, named)), tf.constant(True)
-
-        values, ran = tf.function(step, autograph=False)(batch)
-        return values, ran.op
+        scalars = {}
+        for name, tensor in _tensors(logs, step):
+            keys = [f"{group}.{name}" for group in METRICS if name in getattr(self._config, group)]
+            if tensor.shape.rank and keys:
+                raise ConfigError.of(
+                    f"{keys[0]}: {name} has the shape {tensor.shape}",
+                    "only a scalar is recorded and compared",
+                    "reduce it: keras.metrics.F1Score takes `average: macro`, for example",
+                )
+            if tensor.shape.num_elements() == 1:  # As in the logs of `fit`.
+                scalars[name] = tf.cast(tf.reshape(tensor, []), tf.float32)
+            else:
+                note = f"{name}: not recorded, because it has the shape {tensor.shape}"
+                self.notes += [note] if note not in self.notes else []
+        return scalars
 
     def _named(self, method: str) -> str:
         return f"{self._config.model['_target_']}.{method}"
 
-    def _state_names(self) -> Iterator[tuple[str, str]]:
-        """Yields the operation of a variable of an optimizer, and its name in checkpoints.
+    def _can_evaluate(self, spec: Any) -> bool:
+        """Whether the model has a `test_step`, or a loss that it can compute."""
+        model = self._model
+        labelled = isinstance(spec, tuple) and len(spec) > 1
+        if overrides(model, "test_step") or overrides(model, "compute_loss"):
+            return True
+        if not self._program.takes_steps:
+            return True
+        return model.compiled and model.loss is not None and labelled
 
-        Keras's names hold counters of the process. The model's attribute for the optimizer is what
-        stays; slots follow the variable that they belong to.
-        """
-        for attribute, optimizer in optimizers_of(self._model):
-            for variable, name in named_state(optimizer, attribute, _operation_name):
-                yield variable.value.op.name, name
+    def _freeze(self) -> Iterator[str]:
+        """Keeps the variables of frozen scaffolds from training, as Keras does; yields lines."""
+        weights = keras_variables(self._model)
+        self.frozen = {
+            name
+            for name, scaffold in self.scaffolds.items()
+            if not scaffold.trainable and self.trainable.get(name)
+        }
+        norms = frozen_norms(self._model, self.scaffolds)
+        for norm, stays in norms.items():
+            norm.trainable = not stays
+        for name in self.frozen:
+            weights[name].trainable = False
+        yield from statistics_notes(norms)
 
-    def _counters(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields the operation of an optimizer's counter, and those of the variables it trains."""
-        for _, optimizer in optimizers_of(self._model):
-            if optimizer.built:
-                trained = dict.fromkeys(
-                    _operation_name(slot.trained) for slot in slots_of(optimizer)
-                )
-                yield optimizer.iterations.value.op.name, tuple(trained)
+    def _policies(self) -> dict[int, TrainingPolicy]:
+        weights = self._program.weights()
+        return {
+            id(weights[name]): TrainingPolicy(
+                scaffold.freeze_until_step, scaffold.learning_rate_multiplier
+            )
+            for name, scaffold in self.scaffolds.items()
+            if name in weights
+        }
 
-
-@contextmanager
-def _values_are_unknown() -> Iterator[None]:
-    """Adds cause and remedy to the error of a step that reads a value while it is traced."""
-    try:
-        yield
-    except UserCodeError as error:
-        if not any(sign in str(error) for sign in _READS_A_VALUE):
-            raise
-        problem = replace(
-            error.problems[0],
-            cause="the step is traced once into a graph, which has no values yet to read in Python",
-            remedy="compute it with operations of keras.ops or TensorFlow; or, for a loop of your "
-            "own that runs eagerly, start the model by runner.warm_start(model, scaffolds)",
-        )
-        raise UserCodeError(problem, error.details) from error.__cause__
-
-
-def _operation_name(variable: Any) -> str:
-    name: str = tensorflow_variable(variable).op.name
-    return name
+    def _require_trained(self) -> None:
+        if not self._model.trainable_variables:
+            raise ConfigError.of(
+                "no variable is left to train",
+                "all belong to layers with `trainable = False` or scaffolds with "
+                "`trainable: false`",
+                "let one of them train",
+                tuple(self._config.scaffolds),
+            )
 
 
-def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
+def _owners(program: Program) -> dict[str, ScaffoldConfig]:
+    """Returns name of a weight -> the scaffold that owns it."""
+    config = program.config
+    states = {name: classify(name, model=True) for name in program.weights()}
+    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
+    collision, named = config.restoration.collision, addresses(program.model)
+    claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
+    return {name: config.scaffolds[claims[name][0]] for name in claims}
+
+
+def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
     """Yields what a step returns, as Keras logs it: `{"loss": 0.5}`, or a mapping of mappings."""
     for name, value in logs.items() if isinstance(logs, Mapping) else ():
         if isinstance(value, Mapping):
-            yield from _scalars(value, step)
+            yield from _tensors(value, step)
             continue
         try:
             tensor = tf.convert_to_tensor(value)
@@ -247,39 +372,4 @@ def _scalars(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
                 f"it is of type {type(value).__name__}",
                 "return numbers and tensors, and of a metric its result()",
             )
-        if tensor.shape.rank == 0:
-            yield name, tf.cast(tensor, tf.float32)
-
-
-def _unused_keys(config: RunConfig, model: keras.Model) -> Iterator[Problem]:
-    """Yields a problem for each key without effect on a model that overrides its steps."""
-    train = config.train
-    unused = {
-        "loss": config.loss is not None,
-        "metrics": bool(config.metrics or config.weighted_metrics),
-        "class_weight": bool(config.class_weight),
-        # Every configuration is composed with the default.
-        "optimizer": bool(config.optimizer) and config.optimizer != default_optimizer(),
-        "cluster": is_cluster(config.cluster),
-        "train.accumulate": train.accumulate > 1,
-        "train.clip": any(vars(train.clip).values()),
-        "train.ema_decay": train.ema_decay is not None,
-        **{
-            f"scaffolds.{name}.{key}": True
-            for name, scaffold in config.scaffolds.items()
-            for key, is_set in (
-                ("freeze_until_step", bool(scaffold.freeze_until_step)),
-                ("learning_rate_multiplier", scaffold.learning_rate_multiplier != 1),
-            )
-            if is_set
-        },
-    }
-    name = type(model).__name__
-    steps = " and ".join(f"{name}.{step}" for step in STEPS if overrides(model, step))
-    for key, is_set in unused.items():
-        if is_set:
-            yield Problem(
-                f"{key} is set, and the model has {steps}",
-                "the model computes its loss, metrics and update itself",
-                f"delete {key}, and compile the model with what it stands for",
-            )
+        yield name, tensor

@@ -1,19 +1,24 @@
-"""The seam at which a graph is spread over several tasks; by default one process holds it all."""
+"""How training is spread: over tasks, and over replicas of the step that divide its batches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from runner.console import plural
-from runner.graph.optimization import Gradients
+from runner.graph.devices import Devices
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import VariableSpec
+
+# Far apart, because the seeds of layers are small numbers.
+_SEED_STRIDE = 0x9E3779B9
 
 
 @dataclass(frozen=True)
@@ -52,47 +57,110 @@ class VariablePlacement:
 
 
 class Replica:
-    """One copy of the training graph: where its parts are, and which batches it reads.
+    """The training graph of one task: where its parts are, and which batches it reads.
 
-    This class is the only copy and places nothing; `runner.cluster.replica` has the other kind.
+    This class is the only task and places nothing; `runner.cluster` has the others.
 
     Attributes:
-      count: the number of copies, which share the batches.
-      parts: the number of tasks that divide each batch.
+      count: the number of tasks that train asynchronously, and share the batches.
+      tasks: the number of tasks that take each step together, and divide its batch.
+      task: which of those this is.
     """
 
     count = 1
-    parts = 1
+    tasks = 1
+    task = 0
 
     def scope(self) -> AbstractContextManager[object]:
         """Places what is added to the default graph within."""
         return nullcontext()
 
+    def local_scope(self) -> AbstractContextManager[object]:
+        """Places variables of this task alone within."""
+        return nullcontext()
+
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the batches that this copy reads."""
+        """Returns the batches that this task reads."""
         return dataset
-
-    def share(self, batch: Any) -> tuple[Any, tf.Tensor | None]:
-        """Returns the part of a batch that this copy computes, and its weight in the whole batch.
-
-        The weight is a float64 scalar, by which the loss and all metrics of the part are
-        multiplied; None for the whole batch.
-        """
-        return batch, None
-
-    def combined(
-        self, means: dict[str, tf.Tensor], gradients: Gradients
-    ) -> tuple[dict[str, tf.Tensor], Gradients]:
-        """Returns metrics and gradients of whole batches for those of this copy's parts."""
-        return means, gradients
-
-    def notes(self) -> list[str]:
-        """Returns lines on how the copies share a step, once the training step is built."""
-        return []
 
     def placement(self, variables: Mapping[str, tf.Variable]) -> VariablePlacement | None:
         """Returns where the named variables are; None when all are in this process."""
         return None
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The replicas of a training step, one for each device of each task, which divide its batches.
+
+    Args:
+      devices: the devices of this task; the others have as many.
+      replica: this task.
+    """
+
+    devices: Devices
+    replica: Replica
+
+    @property
+    def here(self) -> range:
+        """The indices of the replicas of this task."""
+        count = len(self.devices.names) or 1
+        return range(self.replica.task * count, (self.replica.task + 1) * count)
+
+    @property
+    def count(self) -> int:
+        """The number of replicas in all tasks."""
+        return self.replica.tasks * len(self.here)
+
+    @property
+    def batches(self) -> int:
+        """How many batches of the data a step takes, where it accumulates none."""
+        return self.count if self.devices.takes_batches else 1
+
+    def scope(self, index: int) -> AbstractContextManager[object]:
+        """Places new operations on the device of a replica."""
+        number = index - self.here.start
+        return tf.device(self.devices.names[number]) if number else self.devices.scope()
+
+    def first_scope(self) -> AbstractContextManager[object]:
+        """Places new operations on the first device of this task."""
+        return self.scope(self.here.start)
+
+    def notes(self, spec: Any, reduced: int) -> list[str]:
+        """Returns lines on how a step is divided, for batches of `spec`.
+
+        `reduced` is how many bytes of gradients each replica gives to the sums of a step.
+        """
+        size = getattr(tf.nest.flatten(spec)[0], "shape", tf.TensorShape(None))[:1]
+        batch = f"{size[0]} examples" if size.rank and size[0] else "every batch"
+        divided = "take a batch each" if self.devices.takes_batches else f"divide {batch}"
+        places = ", ".join(self.devices.names) or "a device"
+        if self.replica.tasks > 1:
+            places += f" of each of {self.replica.tasks} tasks"
+        return [
+            f"replicas: {places} {divided}",
+            f"replicas: each of {self.count} has all variables, and gives {reduced:,} bytes of "
+            "gradients to the sums of a step",
+        ]
+
+    def spec(self, spec: Any) -> Any:
+        """Returns the nested `tf.TypeSpec`s of a replica's part of batches of `spec`."""
+        if self.count == 1 or self.devices.takes_batches:
+            return spec
+        return tf.nest.map_structure(partial(_part_spec, count=self.count), spec)
+
+    def parts(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tf.Tensor]]:
+        """Yields, for each replica of this task, its part of `batches` and its share of them.
+
+        The share is that of its examples, a float64 scalar.
+        """
+        with tf.device("/cpu:0"):
+            if not self.devices.takes_batches:
+                (batch,) = batches
+                yield from (part_of(batch, index, self.count) for index in self.here)
+                return
+            sizes = [tf.cast(_size(tf.nest.flatten(batch)[0]), tf.float64) for batch in batches]
+            for index in self.here:
+                yield batches[index], sizes[index] / tf.add_n(sizes)
 
 
 def part_of(batch: Any, index: int, count: int) -> tuple[Any, tf.Tensor]:
@@ -133,3 +201,34 @@ def _examples(value: Any, start: Any, stop: Any) -> Any:
         size = tf.concat([[stop - start], rest], 0)
         return tf.sparse.slice(value, tf.concat([[start], tf.zeros_like(rest)], 0), size)
     return value[start:stop] if value.shape.rank != 0 else value
+
+
+def _part_spec(spec: Any, count: int) -> Any:
+    if spec.shape.rank == 0:
+        return spec
+    if isinstance(spec, tf.TensorSpec):
+        size = spec.shape[0] if spec.shape.rank else None
+        part = size // count if size and size % count == 0 else None
+        shape = [part, *spec.shape[1:]] if spec.shape.rank else spec.shape
+        return tf.TensorSpec(shape, spec.dtype)
+    shape = [None, *spec.shape[1:]]
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return tf.SparseTensorSpec(shape, spec.dtype)
+
+
+def seed_of(replica: int, state: tf.Tensor) -> tf.Tensor:
+    """Returns a Keras seed and its counter [2], with another seed for each replica but 0.
+
+    Calling it again for the same replica gives the first seed back.
+    """
+    stride = np.array([replica * _SEED_STRIDE % 2**32, 0], np.uint32)
+    return tf.bitwise.bitwise_xor(state, tf.cast(stride, state.dtype))
+
+
+def draw_others(definition: tf.compat.v1.GraphDef, replica: int) -> None:
+    """Gives operations that draw random numbers from a seed another one for each replica but 0."""
+    functions = (function.node_def for function in definition.library.function)
+    for node in itertools.chain(definition.node, *functions) if replica else ():
+        if "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):
+            node.attr["seed2"].i += replica * _SEED_STRIDE

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.errors import ConfigError
 from runner.graph.built_graph import PredictionGraph, ServingGraph
-from runner.graph.experiment import features_of
+from runner.graph.contracts import features_of
 from runner.internals.keras import flatten_with_path
+from runner.session.session_manager import PLACED_SOFTLY
 
 SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 # The endpoint of a model that Keras exports, which `keras.layers.TFSMLayer` calls.
@@ -67,6 +70,63 @@ def fed_predictions(
         feeds=_feeds(names, features),
         explaining=explaining,
     )
+
+
+def save_model(
+    session: tf.compat.v1.Session,
+    folder: Path,
+    checkpoint: str,
+    *,
+    serving: ServingGraph,
+) -> None:
+    """Writes a SavedModel of a graph's signatures, with the values of a checkpoint.
+
+    Args:
+      session: a session of the graph, which is the default one.
+      folder: where to write it.
+      checkpoint: the prefix of the checkpoint.
+      serving: the graph.
+
+    Raises:
+      ConfigError: when the checkpoint lacks a variable of the graph.
+    """
+    try:
+        serving.restorer.restore(session, checkpoint)
+    except (tf.errors.NotFoundError, ValueError) as error:
+        raise ConfigError.of(
+            f"{checkpoint} lacks a variable of the graph for mode export",
+            str(error).splitlines()[0],
+            "make the same variables in every mode",
+        ) from error
+    builder = tf.compat.v1.saved_model.Builder(str(folder))
+    builder.add_meta_graph_and_variables(
+        session,
+        [tf.saved_model.SERVING],
+        dict(serving.signatures),
+        assets_collection=tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.ASSET_FILEPATHS),
+        main_op=serving.main_op,
+        clear_devices=True,
+        saver=serving.saver,
+        strip_default_attrs=True,
+    )
+    builder.save()
+
+
+def predictions_of(graph: PredictionGraph, checkpoint: str) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """Yields what a graph predicts, batch by batch, in a session of its own."""
+    with (
+        graph.graph.as_default(),
+        graph.explaining(),
+        tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
+    ):
+        graph.restorer.restore(session, checkpoint)
+        for operation in graph.initializers:
+            session.run(operation)
+        for feeds in graph.feeds:
+            try:
+                yield session.run(dict(graph.outputs), feeds)
+            except tf.errors.OutOfRangeError:
+                break
 
 
 def _feeds(

@@ -1,18 +1,18 @@
-"""The splits of an experiment's data as batches in a graph."""
+"""The splits of an experiment's data as batches."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
+from runner.graph.contracts import Data, Sized, overrides
 from runner.graph.epochs import in_epochs
-from runner.graph.experiment import Data, Sized
-from runner.graph.input_pipeline import TrainingInput
-from runner.graph.replica import Replica
+from runner.internals.keras import compiled_with
 from runner.system.user_code import calling
 
 # The batch size of an evaluation of the training data.
@@ -62,28 +62,34 @@ def batches_of(split: str, data: Data, *, labelled: bool) -> tf.data.Dataset:
     )
 
 
-def one_pass(split: str, data: Data, *, labelled: bool) -> tuple[tf.data.Dataset, tf.Tensor | None]:
+def one_pass(split: str, data: Data, *, labelled: bool) -> tuple[tf.data.Dataset, int | None]:
     """Returns the batches of a split, and their number; None where they are known to end."""
     batches = batches_of(split, data, labelled=labelled)
     size = data.sizes().get("train") if split == "train" and isinstance(data, Sized) else None
     if size is None:
-        return batches, batches.cardinality()
+        return batches, int(batches.cardinality())
     # The last batch of endless data may hold examples of two passes.
     return batches.unbatch().take(size).batch(_BATCH_SIZE), None
 
 
-def training_input(
-    config: RunConfig, data: Data, replica: Replica, *, labelled: bool, per_step: int = 1
-) -> TrainingInput:
-    """Returns the training input of this process, of which a step takes `per_step` batches."""
+def training_batches(
+    config: RunConfig, data: Data, *, labelled: bool, per_step: int
+) -> tuple[tf.data.Dataset, int | None]:
+    """Returns the training batches without end, and the length of an epoch, see `in_epochs`.
+
+    A step takes `per_step` batches, besides those that it accumulates.
+    """
     batches = batches_of("train", data, labelled=labelled)
-    batches, length = in_epochs(config, data, batches, per_step=per_step)
-    return TrainingInput(
-        replica.shard(batches),
-        prefetch=getattr(data, "prefetch", True),
-        replicas=replica.count,
-        epoch_length=length,
-    )
+    return in_epochs(config, data, batches, per_step=config.train.accumulate * per_step)
+
+
+def needs_labels(model: keras.Model) -> bool:
+    """Whether a loss or a metric compares labels; `add_loss` and metrics of layers do not."""
+    if overrides(model, "train_step"):
+        return False
+    compiled = compiled_with(model)
+    compares = any(compiled.get(name) for name in ("loss", "metrics", "weighted_metrics"))
+    return compares or overrides(model, "compute_loss")
 
 
 def data_to_predict(config: RunConfig) -> tf.data.Dataset:

@@ -11,13 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import build_target
-from runner.config.validation import require_objective
+from runner.config.objective import require_objective
 from runner.errors import ConfigError, Problem, RunnerError, UserCodeError
 from runner.graph.built_graph import (
     BuiltGraph,
@@ -30,13 +32,19 @@ from runner.graph.built_graph import (
 from runner.graph.calls import Calls
 from runner.graph.evaluation import SeparateEvaluation, separate_evaluation
 from runner.graph.graph_spec import GraphSpec
-from runner.graph.precision import new_graph
+from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
-from runner.graph.serving import SIGNATURE, fed_predictions
-from runner.graph.training_step import rollback_count
-from runner.graph.variables import checkpoint_saver, name_variables, saved_as, variable_specs
+from runner.graph.serving import SIGNATURE, fed_predictions, predictions_of, save_model
+from runner.graph.variables import (
+    checkpoint_saver,
+    name_variables,
+    rollback_count,
+    saved_as,
+    variable_specs,
+)
 from runner.restoration.model_variables import which_train
 from runner.session.fetches import operations_for, operations_run
+from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.user_code import (
     located,
     raised,
@@ -149,6 +157,18 @@ class UserGraph(GraphMaker):
             )
         explaining = UserCalls(self, "export").explaining
         return fed_predictions(self.serving(checkpoint), features, explaining)
+
+    def save(self, checkpoint: str, folder: Path) -> None:
+        """Writes the signatures of the graph for mode `export`."""
+        serving = self.serving(checkpoint)
+        with serving.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
+            save_model(session, folder, checkpoint, serving=serving)
+
+    def predictions(
+        self, features: Features, checkpoint: str
+    ) -> Iterator[Mapping[str, NDArray[Any]]]:
+        """Yields what the graph for mode `export` predicts."""
+        return predictions_of(self.predicting(features, checkpoint), checkpoint)
 
     def example(self) -> Mapping[str, Any]:
         """Returns the example of the graph for mode `export`."""

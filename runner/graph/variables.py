@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -10,19 +10,22 @@ import numpy as np
 import tensorflow as tf
 
 from runner.checkpoints.reader import TensorSpec
+from runner.config.choices import NonFinite
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
+from runner.graph.traces import array_of_tensor
 from runner.internals.tensorflow import slice_of
 from runner.restoration.model_variables import LEARNING_RATE
 from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
 from runner.restoration.weights_layout import Slots
 
+ROLLBACKS = "rollbacks"
+"""The variable that counts rollbacks."""
+
 
 def name_variables(
-    variables: list[tf.Variable],
-    model_vars: Mapping[str, tf.Variable],
-    training: Training | None = None,
+    variables: list[tf.Variable], model_vars: Mapping[str, tf.Variable]
 ) -> dict[str, tf.Variable]:
     """Returns name -> variable for all of `variables`.
 
@@ -30,13 +33,11 @@ def name_variables(
       variables: the graph's global variables.
       model_vars: the model's variables by name, from `model_variables`. An optimizer's slot
         `model/kernel_3/Adam` takes the name of `model/kernel_3` here as its prefix.
-      training: the training step, once it is built.
     """
     by_op = {variable.op.name: name for name, variable in model_vars.items()}
-    state_names = training.state_names if training else {}
     named = {}
     for variable in variables:
-        op_name = state_names.get(variable.op.name, variable.op.name)
+        op_name = variable.op.name
         owner = owner_of(op_name, by_op)
         name = op_name if owner is None else by_op[owner] + op_name.removeprefix(owner)
         named[name] = variable
@@ -92,15 +93,25 @@ def variable_specs(
     return tuple(specs)
 
 
-def keras_slots(variables: Mapping[str, tf.Variable], training: Training) -> Slots | None:
-    """Returns the variables of a Keras optimizer; None when the optimizer is not Keras's."""
+def keras_slots(variables: Mapping[str, tf.Variable], state: Collection[str]) -> Slots | None:
+    """Returns the variables of a Keras optimizer; None when the optimizer is not Keras's.
+
+    `state` names the variables of the optimizers, in the order of their creation.
+    """
     shapes = {
-        name: tuple(variable.shape.as_list())
-        for name, variable in variables.items()
-        if variable.op.name in training.state_names and not name.endswith(f"/{LEARNING_RATE}")
+        name: tuple(variables[name].shape.as_list())
+        for name in state
+        if name in variables and not name.endswith(f"/{LEARNING_RATE}")
     }
     kind = next((name.rpartition("/")[0] for name in shapes if name.endswith("/iterations")), "")
     return Slots(kind, shapes) if kind else None
+
+
+def rollback_count(config: RunConfig) -> tf.Variable | None:
+    """Returns the variable that counts rollbacks, also across resumed runs."""
+    if config.train.non_finite.action is not NonFinite["rollback"]:
+        return None
+    return tf.compat.v1.get_variable(ROLLBACKS, initializer=0, trainable=False)
 
 
 def saved_as(
@@ -176,3 +187,14 @@ def _constant(operation: tf.Operation) -> str:
         return "Constant"
     value = float(values[0])
     return {0.0: "Zeros", 1.0: "Ones"}.get(value, f"Constant({value:.4g})")
+
+
+def initializer_of(variable: tf.Variable) -> str:
+    """Returns the name of an initializer that gives a variable its value, or `Random`."""
+    value = np.ravel(array_of_tensor(variable.read_value()))
+    if value.dtype.kind not in "biuf" or not value.size or value[0] != value[-1]:
+        return "Random"
+    if (value != value[0]).any():
+        return "Random"
+    number = float(value[0])
+    return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")

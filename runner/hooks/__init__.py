@@ -3,9 +3,10 @@
 - `scheduled`: `ScheduledHook`, the base class of hooks that act on a schedule
 - `checkpoint`: saves checkpoints and keeps the best; `evaluation`: evaluates
 - `stop`: ends training; `nan_loss`: raises, stops or rolls back when the loss is NaN
-- `callbacks`: calls Keras callbacks as `fit` does; `callback_state`: their state in checkpoints
-- `metrics`: passes training metrics and the cost of steps to a callback, and writes summaries and
-  profiles for TensorBoard; its `RewindHook` tells what is recorded to go back to the step of a new
+- `callbacks`: calls Keras callbacks as `fit` does; `callback_state`: their state in checkpoints;
+  `final_weights`: leaves the weights that `fit` leaves at the end
+- `metrics`: passes training metrics and the cost of steps to a callback, and writes profiles for
+  TensorBoard; its `RewindHook` tells what is recorded to go back to the step of a new
   session, after a rollback or on resuming
 - `progress`: shows how far training is
 
@@ -17,12 +18,10 @@ from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHo
 from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook
 from runner.hooks.metrics import (
     Means,
-    MemoryHook,
     MetricsHook,
     ProfileOnDemandHook,
     RewindHook,
     StepTimingHook,
-    SummariesHook,
 )
 from runner.hooks.nan_loss import FiniteCheck, NanLossHook, NanLossPolicy
 from runner.hooks.progress import ProgressHook
@@ -37,7 +36,6 @@ __all__ = [
     "FiniteCheck",
     "InputStateHook",
     "Means",
-    "MemoryHook",
     "MetricsHook",
     "NanLossHook",
     "NanLossPolicy",
@@ -48,6 +46,5 @@ __all__ = [
     "StepTimingHook",
     "StopAtStepHook",
     "StopWhenHook",
-    "SummariesHook",
     "WallClockLimitHook",
 ]

@@ -11,10 +11,8 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from runner.graph.eager_twin import EagerTwin, load
-from runner.graph.epochs import EpochMetrics
+from runner.graph.model_values import ModelValues, load
 from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
-from runner.hooks.checkpoint import SavedBeside
 from runner.hooks.evaluation import EvaluationWatch
 from runner.hooks.scheduled import (
     Session,
@@ -86,14 +84,20 @@ class EpochCount:
 
     Attributes:
       length: the global steps of one.
-      count: how many there are at most.
+      count: the number of the last one.
+      first: how many count as done before the first step.
     """
 
     length: int
     count: int
+    first: int = 0
+
+    def at(self, step: int) -> int:
+        """Returns the index of the epoch that a step after `step` belongs to."""
+        return self.first + step // self.length
 
 
-class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBeside):
+class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
     """Calls callbacks around the steps, evaluations and epochs of a training.
 
     It comes before the `EvaluationHook`, and `epoch_ends` after it, so that the end of an epoch
@@ -104,26 +108,34 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
 
     Args:
       callbacks: the callbacks, in order.
-      twin: the model that they see.
-      metrics: the metrics of an epoch.
+      values: the model that they see, and its values.
+      metrics: metric name -> its value since the beginning of the epoch, after the train op.
+      of_epoch: the same of the epoch, for its end.
+      saved: the variable by which checkpoints hold the state of the callbacks, a string.
       step: the global step after the train op has run.
       epochs: the epochs of the run.
       interrupted: whether the run ends to be resumed later, without the end of its training.
       report: takes a line about a callback.
+      changed: called after callbacks have changed values of a session.
     """
 
     def __init__(
         self,
         callbacks: Sequence[NamedCallback],
-        twin: EagerTwin,
-        metrics: EpochMetrics,
+        values: ModelValues,
+        metrics: Mapping[str, tf.Tensor],
+        of_epoch: Mapping[str, tf.Tensor],
+        saved: tf.Variable,
         *,
         step: tf.Tensor,
         epochs: EpochCount,
         interrupted: Callable[[], bool],
         report: Callable[[str], None],
+        changed: Callable[[Session], None],
     ) -> None:
-        self._callbacks, self._twin, self._metrics = callbacks, twin, metrics
+        self._changed = changed
+        self._callbacks, self._values, self._metrics = callbacks, values, metrics
+        self._of_epoch, self._saved = of_epoch, saved
         self._step_after, self._epochs = step, epochs
         self._interrupted, self._report = interrupted, report
         self.epoch_ends = _EpochEnds(self)
@@ -131,55 +143,69 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         # The values of an evaluation after the newest step.
         self._evaluated: dict[str, float] = {}
         self._step, self._is_open = 0, False
+        # The keys of callbacks that have changed the model at the end of training.
+        self.changed_by: list[str] = []
         self._first_state: bytes | None = None
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Begins the training, or continues it with the callbacks as the checkpoint has them."""
         self._step, self._is_open = present_step(session), False
-        session.run(self._metrics.reset)
-        self._twin.forget()
-        saved = session.run(self._metrics.saved)
+        self._values.forget()
+        saved = session.run(self._saved)
         is_first = self._first_state is None
         if is_first:
             self._begin(session, resumes=bool(saved))
         if saved or not is_first:
-            self._restore(session, saved or self._first_state)
+            self._restore(saved or self._first_state)
         if self.model.stop_training:  # The process died before it could end the run.
             coord.request_stop()
 
     @property
     def model(self) -> Any:
         """The model that the callbacks see."""
-        return self._twin.model
+        return self._values.model
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Begins an epoch and a batch, and fetches the metrics of the epoch."""
         session = run_context.session
         if not self._is_open:
             self._is_open = True
-            session.run(self._metrics.reset)
             self.call(session, "on_epoch_begin", self._epoch)
         self.call(session, "on_train_batch_begin", self._step % self._epochs.length)
-        return SessionRunArgs((self._step_after, dict(self._metrics.values)))
+        return SessionRunArgs((self._step_after, dict(self._metrics), dict(self._of_epoch)))
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Ends the batch."""
-        step, values = run_values.results
-        self._twin.forget()
+        step, values, of_epoch = run_values.results
+        self._values.forget()
         self._evaluated = {}
         batch = self._step % self._epochs.length
-        self._logs = {name: float(value) for name, value in values.items()}
+        logs = {name: float(value) for name, value in values.items()}
+        self._logs = {name: float(value) for name, value in of_epoch.items()}
         self._step = int(step)
-        self.call(run_context.session, "on_train_batch_end", batch, dict(self._logs))
+        self.call(run_context.session, "on_train_batch_end", batch, logs)
 
     def call(self, session: Session, method: str, *arguments: Any, push: bool = True) -> bool:
         """Calls a method of all callbacks that have it; returns whether the model has changed."""
-        called = [callback for callback in self._callbacks if callback.has(method)]
+        return self._call(self._callbacks, session, method, *arguments, push=push)
+
+    def _call(
+        self,
+        callbacks: Sequence[NamedCallback],
+        session: Session,
+        method: str,
+        *arguments: Any,
+        push: bool = True,
+    ) -> bool:
+        called = [callback for callback in callbacks if callback.has(method)]
         with eager_mode():
             for callback in called:
-                self._twin.pull(session, weights=callback.needs_weights(method))
+                self._values.pull(session, weights=callback.needs_weights(method))
                 callback.call(method, *arguments)
-            return push and bool(called) and self._twin.push(session)
+            has_changed = push and bool(called) and self._values.push(session)
+        if has_changed:
+            self._changed(session)
+        return has_changed
 
     def end_epoch_if_due(self, run_context: SessionRunContext) -> None:
         """Ends the epoch after its last step, or at once where a callback stops the training."""
@@ -194,7 +220,9 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
             return
         if self._is_open:
             self._end_epoch(session)
-        self.changed_at_end = self.call(session, "on_train_end", dict(self._logs))
+        for callback in self._callbacks:
+            if self._call([callback], session, "on_train_end", dict(self._logs)):
+                self.changed_by.append(callback.key)
         self.model.stop_training = False  # For a run that is extended.
 
     def asks(self) -> bool:
@@ -202,8 +230,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
         return bool(self.model.stop_training)
 
     def begins(self, session: Session) -> None:
-        """Begins an evaluation, which uses the state of the metrics of training."""
-        self._of_epoch = session.run(list(self._metrics.variables))
+        """Begins an evaluation."""
         self._test_batches = 0
         self.call(session, "on_test_begin")
 
@@ -222,16 +249,15 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
     def ends(self, session: Session, metrics: Mapping[str, float]) -> None:
         """Ends an evaluation."""
         self._evaluated = {f"val_{name}": value for name, value in metrics.items()}
-        load(session, zip(self._metrics.variables, self._of_epoch, strict=True))
         self.call(session, "on_test_end", dict(metrics))
 
     def store(self, session: Session) -> None:
         """Makes the session hold the state of the callbacks, for a checkpoint."""
-        load(session, [(self._metrics.saved, self._state(session))])
+        load(session, [(self._saved, self._state())])
 
     @property
     def _epoch(self) -> int:
-        return self._step // self._epochs.length
+        return self._epochs.at(self._step)
 
     def _begin(self, session: Session, *, resumes: bool) -> None:
         """Begins the training in this process."""
@@ -251,9 +277,9 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
                     "hold numbers, strings, arrays, variables and lists and mappings of them"
                 )
         self.call(session, "on_train_begin", push=not resumes)
-        self._first_state = self._state(session)
+        self._first_state = self._state()
 
-    def _state(self, session: Session) -> bytes:
+    def _state(self) -> bytes:
         return dumped(
             {
                 "callbacks": {
@@ -264,23 +290,21 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch, SavedBes
                 "stops": bool(self.model.stop_training),
                 "is_open": self._is_open,
                 "logs": self._logs,
-                "metrics": session.run(list(self._metrics.variables)),
             }
         )
 
-    def _restore(self, session: Session, saved: bytes | None) -> None:
+    def _restore(self, saved: bytes | None) -> None:
         state = loaded(saved or b"")
         for named in self._callbacks:
             restore(named.callback, state["callbacks"].get(named.key, {}))
         self.model.stop_training, self._is_open = state["stops"], state["is_open"]
         self._logs = state["logs"]
-        load(session, zip(self._metrics.variables, state["metrics"], strict=True))
-        self._twin.forget()
+        self._values.forget()
 
     def _end_epoch(self, session: Session) -> None:
         self._logs |= self._evaluated
         self._is_open = False
-        epoch = (self._step - 1) // self._epochs.length
+        epoch = self._epochs.at(self._step - 1)
         self.call(session, "on_epoch_end", epoch, dict(self._logs))  # They share what they add.
 
 

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from runner.config.choices import Goal
 from runner.config.schedule import When
-from runner.errors import NonFiniteLossError, RunnerError, SaveError
+from runner.console import some_of
+from runner.errors import ConfigError, NonFiniteLossError, RunnerError, SaveError
 from runner.graph.input_pipeline import InputState
 from runner.hooks.nan_loss import FiniteCheck
 from runner.hooks.scheduled import (
@@ -220,10 +221,9 @@ def save_errors(directory: Path, step: int) -> Iterator[None]:
 
 
 def _non_finite(names: list[str], step: int) -> NonFiniteLossError:
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return NonFiniteLossError.of(
         f"step {step} is not saved",
-        f"NaN or infinity in {shown}",
+        f"NaN or infinity in {some_of(names, 3)}",
         "look at the data, the learning rate and train.clip",
     )
 
@@ -235,24 +235,23 @@ _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
 class InputStateHook(tf.compat.v1.train.SessionRunHook):
     """Tries after the first step, when all iterators exist, to save the input's position.
 
-    Checkpoints leave out a position that cannot be saved, and hold everything else.
-
     Args:
       state: the input's state.
-      warn: takes a line about what checkpoints will not hold.
+      warn: takes a line about state of the input that checkpoints will not hold.
     """
 
     def __init__(self, state: InputState, warn: Callable[[str], None]) -> None:
         self._state, self._warn = state, warn
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
-        """Tries again in a new session, which saves the position until then."""
+        """Tries again in a new session."""
         self._tried = False
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Tries once.
 
         Raises:
+          ConfigError: the position cannot be saved.
           tf.errors.OpError: a server was lost meanwhile; the next session tries again.
         """
         if self._tried:
@@ -264,12 +263,12 @@ class InputStateHook(tf.compat.v1.train.SessionRunHook):
             return
         error = _error_of(session, self._state.serialize)
         if error is not None:
-            session.run(self._state.leave_out)
-            self._warn(
-                f"input: its position is not saved ({_reason(error)}); a resumed run begins with "
-                "its first batch"
-            )
-            return
+            raise ConfigError.of(
+                "the position in the training data cannot be saved",
+                _reason(error),
+                "train.save_input=false lets a resumed run begin with the first batch; a generator "
+                "resumes exactly as runner.inputs.GeneratorData",
+            ) from error
         if not isinstance(incomplete, tf.errors.FailedPreconditionError):
             raise incomplete
         reason = _reason(incomplete)

@@ -12,9 +12,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from runner.config.choices import Goal
-from runner.config.schedule import When
+from runner.config.schedule import When, as_schedule
+from runner.graph.averages import AveragedWeights
 from runner.graph.evaluation import Evaluation, EvaluationCutError, never_cut
-from runner.graph.optimization import AveragedWeights
 from runner.hooks.scheduled import (
     ScheduledHook,
     Session,
@@ -66,7 +66,7 @@ class EvaluationWatch:
 
 
 class EvaluationHook(ScheduledHook):
-    """Evaluates on a schedule and at the end.
+    """Evaluates on a schedule, and at the end unless the schedule names epochs, as `fit` does.
 
     An evaluation that is cut short, as by a signal, is repeated by the session that resumes from
     that step or a later one, before its first step. A result counts for the step at which it is
@@ -104,7 +104,7 @@ class EvaluationHook(ScheduledHook):
         objective: str = "loss",
         goal: Goal = Goal.minimize,
     ) -> None:
-        super().__init__(step, every, at_end=True)
+        super().__init__(step, every, at_end=not as_schedule(every).counts_epochs)
         self.metrics, self.objective, self.goal = evaluation.metrics, objective, goal
         self._evaluation, self._on_result, self._averages = evaluation, on_result, averages
         self._cuts, self._watch = cuts or EvaluationCutoff(), watch or EvaluationWatch()

@@ -1,19 +1,15 @@
-"""Records training: metrics of its steps, their cost, summaries, profiles on demand."""
+"""Records training: metrics of its steps, their cost, profiles on demand."""
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import tensorflow as tf
 
 from runner.config.schedule import When
-from runner.hooks.evaluation import EvaluationHook
 from runner.hooks.scheduled import (
     Clock,
     ScheduledHook,
@@ -147,59 +143,6 @@ class RewindHook(tf.compat.v1.train.SessionRunHook):
         self._reach(int(run_values.results))
 
 
-class SummariesHook(MetricsHook):
-    """Writes training metrics on a schedule, and every evaluation, to event files.
-
-    For histograms and images there is `tf.compat.v1.train.SummarySaverHook`.
-
-    Args:
-      values: metric name -> scalar, written as `train/NAME`.
-      step: the global step after the train op has run.
-      directory: where the event files are written.
-      every: the schedule of the training metrics, by default 100 steps.
-      evaluation: an earlier hook whose results are written as `validation/NAME`; None, the
-        default, writes none.
-    """
-
-    def __init__(
-        self,
-        values: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        directory: Path | str,
-        every: When = 100,
-        evaluation: EvaluationHook | None = None,
-    ) -> None:
-        super().__init__(values, step, every, partial(self._write, "train"))
-        self._directory, self._evaluation = str(directory), evaluation
-        self._evaluated: int | None = None
-
-    def begin(self) -> None:
-        """Opens a new event file."""
-        self._writer = tf.compat.v1.summary.FileWriter(self._directory)
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Writes what is new."""
-        super().after_run(run_context, run_values)
-        self._write_evaluation()
-
-    def end(self, session: Session) -> None:
-        """Writes the last evaluation and closes the file."""
-        self._write_evaluation()
-        self._writer.close()
-
-    def _write_evaluation(self) -> None:
-        latest = self._evaluation.latest if self._evaluation else None
-        if latest is not None and latest[0] != self._evaluated:
-            self._evaluated = latest[0]
-            self._write("validation", latest[1], latest[0])
-
-    def _write(self, prefix: str, values: Mapping[str, float], step: int) -> None:
-        summary = tf.compat.v1.Summary()
-        for name, value in values.items():
-            summary.value.add(tag=f"{prefix}/{name}", simple_value=value)
-        self._writer.add_summary(summary, step)
-
-
 class StepTimingHook(ScheduledHook):
     """Records means per step since the last record, in seconds.
 
@@ -256,28 +199,6 @@ class StepTimingHook(ScheduledHook):
 
     def _reset(self, now: float) -> None:
         self._since, self._count, self._inside, self._waited = now, 0, 0.0, 0.0
-
-
-class MemoryHook(ScheduledHook):
-    """Records `memory/peak_mib`, the largest resident set of the process so far, in MiB.
-
-    Args:
-      step: the global step after the train op has run.
-      record: takes the value by name, and the step.
-      every: the schedule, by default 100 steps.
-    """
-
-    def __init__(self, step: tf.Tensor, record: Record, every: When = 100) -> None:
-        super().__init__(step, every)
-        self._record = record
-
-    def act(self, session: Session, step: int) -> None:
-        """Records."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        # ru_maxrss counts kibibytes on Linux and bytes on macOS.
-        self._record(
-            {"memory/peak_mib": peak / (2**20 if sys.platform == "darwin" else 2**10)}, step
-        )
 
 
 class ProfileOnDemandHook(ScheduledHook):

@@ -64,6 +64,7 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
       remedy: what to try, for the message.
       policy: whether to raise, stop or roll back; by default it raises.
       warn: takes a line about a stop or a rollback, by default TensorFlow's warning log.
+      changed: called after a rollback has changed values of a session; by default nothing.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         remedy: str,
         policy: NanLossPolicy | None = None,
         warn: Callable[[str], None] = tf.compat.v1.logging.warning,
+        changed: Callable[[Session], None] = lambda session: None,
     ) -> None:
+        self._changed = changed
         self._loss, self._step_after = loss, step
         self._checkpoints, self._remedy, self._warn = checkpoints, remedy, warn
         self._policy = policy or NanLossPolicy()
@@ -89,6 +92,8 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         for variable, value in self._settings:
             # The graph is finalized: what the initializer assigns is fed.
             session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+        if self._settings:
+            self._changed(session)
         self._settings = []
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from runner.config.choices import Goal
 from runner.config.schedule import as_seconds
-from runner.config.training_schema import implied_goal
+from runner.config.training_schema import implied_goal, metric_of
 from runner.errors import ConfigError, ranked
 from runner.hooks.evaluation import EvaluationHook
 from runner.hooks.scheduled import (
@@ -161,7 +161,7 @@ class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):
             raise ValueError(f"evaluation is {evaluation!r}; it is for example ${{run:evaluation}}")
         self._evaluation, self._patience, self._min_delta = evaluation, patience, min_delta
         followed = evaluation.objective
-        self._metric = (objective or followed).removeprefix("validation/")
+        self._metric = metric_of(objective or followed)
         goal = goal or (evaluation.goal if self._metric == followed else implied_goal(self._metric))
         if goal is None and self._metric in evaluation.metrics:
             raise ValueError(

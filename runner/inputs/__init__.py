@@ -5,9 +5,10 @@
 - `feature_files`: files of features alone, to predict from.
 - `generator`: `GeneratorData`, batches from Python generators.
 - `fit_data`: `FitData`, whatever `keras.Model.fit` takes.
+- `data_digest`: what tells data apart.
 
 A configuration names the four classes as `runner.inputs.CLASS`. They fulfil the contract `Data` of
-`runner.graph.experiment`; this room knows nothing else of a run.
+`runner.graph.contracts`; this room knows nothing else of a run.
 """
 
 from runner.inputs.fit_data import FitData

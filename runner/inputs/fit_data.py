@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -13,9 +13,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.errors import ConfigError, Problem
-from runner.inputs.generator import GeneratorData
-from runner.internals.tensorflow import dataset_in_graph
+from runner.errors import ConfigError
+from runner.inputs.generator import GeneratorData, GivenGenerator, dtype_of, spec_of
 
 _Fetch: TypeAlias = Callable[[NDArray[np.int64]], Sequence[Any]]
 
@@ -27,20 +26,23 @@ class FitData:
     """Data that `keras.Model.fit` takes, with its arguments; one pass, to be counted by epochs.
 
     A resumed run continues with the next batch, in the order that it would have had. A `PyDataset`
-    that shuffles itself in `on_epoch_end` has another order then.
+    that shuffles itself in `on_epoch_end` has another order then. A generator object gives its
+    batches once, and another process begins it again.
 
     Attributes:
       x: features: arrays or data frames [count, ...], alone or nested in tuples and mappings; or
         batches with their labels: a `tf.data.Dataset` or a `keras.utils.PyDataset`. Or a function
         that returns one of these, a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, or a
-        generator of batches. Arrays of float64 become float32, as in `fit`.
+        generator of batches; or a generator. Arrays of float64 become float32, as in `fit`.
       y: labels, likewise; None where `x` has them.
       sample_weight: weights of the examples, [count].
       batch_size: examples per batch of arrays, by default 32.
       validation_data: `(x, y)`, `(x, y, sample_weight)`, or batches or a function as in `x`. By
         default the training data.
-      validation_split: the part of the arrays, at their end, that is for validation.
+      validation_split: the part of the arrays, at their end, that is for validation, unless
+        `validation_data` are.
       validation_batch_size: examples per batch of validation, by default `batch_size`.
+      validation_steps: how many batches of validation to take; by default all.
       shuffle: whether arrays and a `PyDataset` come in another order in every epoch.
       seed: decides the order.
 
@@ -55,6 +57,7 @@ class FitData:
     validation_data: Any = None
     validation_split: float = 0.0
     validation_batch_size: int | None = None
+    validation_steps: int | None = None
     shuffle: bool = True
     seed: int = 0
 
@@ -64,7 +67,8 @@ class FitData:
 
     def validation(self) -> tf.data.Dataset:
         """Returns one pass over the validation data, in their order."""
-        return self._batches(self._held_out, None, one_pass=True)
+        batches = self._batches(self._held_out, None, one_pass=True)
+        return batches if self.validation_steps is None else batches.take(self.validation_steps)
 
     def test(self) -> tf.data.Dataset:
         """Returns the validation data."""
@@ -72,15 +76,25 @@ class FitData:
 
     def sizes(self) -> dict[str, int]:
         """Returns split -> number of examples, of splits in arrays."""
-        parts = {"train": self._training, "validation": self._held_out, "test": self._held_out}
-        return {name: _count(part) for name, part in parts.items() if not _has_batches(part)}
+        held_out = self._held_out
+        count = None if _has_batches(held_out) else _count(held_out)
+        if count is not None and self.validation_steps is not None:
+            size = self.validation_batch_size or self.batch_size or _BATCH_SIZE
+            count = min(count, self.validation_steps * size)
+        training = None if _has_batches(self._training) else _count(self._training)
+        counts = {"train": training, "validation": count, "test": count}
+        return {name: number for name, number in counts.items() if number is not None}
 
     def steps(self) -> int | None:
         """Returns the number of training batches; None where it is not known."""
         if _has_batches(self._training):
             if isinstance(self._training, tf.data.Dataset):
                 return max(int(self._training.cardinality()), 0) or None
-            return getattr(self._training, "num_batches", None)
+            if isinstance(self._training, keras.utils.PyDataset):
+                batches: int | None = self._training.num_batches
+                return batches
+            length: int | None = self._training.length
+            return length
         return -(-_count(self._training) // (self.batch_size or _BATCH_SIZE))
 
     @cached_property
@@ -89,13 +103,13 @@ class FitData:
 
     @cached_property
     def _training(self) -> Any:
-        if not self.validation_split:
+        if not self._splits:
             return self._whole
         return tf.nest.map_structure(lambda array: array[: self._training_count], self._whole)
 
     @cached_property
     def _held_out(self) -> Any:
-        if self.validation_split:
+        if self._splits:
             return tf.nest.map_structure(lambda array: array[self._training_count :], self._whole)
         data = self.validation_data
         if data is None:
@@ -103,19 +117,30 @@ class FitData:
         return _source(*data) if isinstance(data, tuple | list) else _source(data)
 
     @property
+    def _splits(self) -> bool:
+        return bool(self.validation_split) and self.validation_data is None
+
+    @property
     def _training_count(self) -> int:
         if _has_batches(self._whole):
-            cause = "only arrays are divided, as in fit"
-            problem = Problem("data: validation_split is set, and x is batches", cause)
-            raise ConfigError(problem)
+            raise ConfigError.of(
+                "data: validation_split is set, and x is batches",
+                "as in fit, only arrays are divided",
+                "give validation_data; of a tf.data.Dataset, x=data.skip(N) and "
+                "validation_data=data.take(N)",
+            )
         return math.floor(_count(self._whole) * (1 - self.validation_split))
 
     def _batches(self, data: Any, seed: int | None, *, one_pass: bool = False) -> tf.data.Dataset:
         if isinstance(data, tf.data.Dataset):
-            return dataset_in_graph(data)
+            return data
         if isinstance(data, keras.utils.PyDataset):
             return _of_sequence(data, seed)
         if isinstance(data, _Generators):
+            given = data.function
+            if one_pass and isinstance(given, GivenGenerator):
+                signature = spec_of(given.first)
+                return tf.data.Dataset.from_generator(given.following, output_signature=signature)
             generators = GeneratorData(data.function, data.function, data.function)
             return generators.validation() if one_pass else generators.train()
         size = (self.validation_batch_size if one_pass else None) or self.batch_size
@@ -128,18 +153,23 @@ class _Generators:
 
     function: Callable[[], Iterator[Any]]
 
+    @property
+    def length(self) -> int | None:
+        """How many there are, of a generator object that has been read."""
+        return self.function.length if isinstance(self.function, GivenGenerator) else None
+
 
 def _source(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
     """Returns batches, or nested arrays."""
-    if callable(x):
+    if isinstance(x, GivenGenerator):
+        return _Generators(x)
+    if callable(x) and not _has_batches(x):
         loaded = x()
         if isinstance(loaded, Iterator):
             return _Generators(x)
         return _source(*loaded) if isinstance(loaded, tuple) else _source(loaded)
     if isinstance(x, Iterator):
-        cause = "a run that resumes begins it again"
-        remedy = "give the function that returns it"
-        raise ConfigError.of("data: x is a generator", cause, remedy)
+        return _Generators(GivenGenerator(x))
     return x if _has_batches(x) else _together(x, y, sample_weight)
 
 
@@ -149,6 +179,28 @@ def _has_batches(data: Any) -> bool:
 
 def _count(arrays: Any) -> int:
     return len(tf.nest.flatten(arrays)[0])
+
+
+def refuse_beside_batches(x: Any, **beside: Any) -> None:
+    """Refuses what `fit` refuses beside batches.
+
+    Args:
+      x: features or batches.
+      **beside: arguments that only go with arrays.
+
+    Raises:
+      ConfigError: when one is set, and `x` is batches.
+    """
+    is_batches = _has_batches(x) or isinstance(x, Iterator | GivenGenerator)
+    for name, value in beside.items():
+        if is_batches and value is not None:
+            kind = "generator" if not _has_batches(x) else type(x).__mro__[0].__name__
+            parts = {"y": "(x, y)", "sample_weight": "(x, y, sample_weight)"}.get(name)
+            raise ConfigError.of(
+                f"data: {name} is set, and x is a {kind}",
+                f"as in fit, {name} goes with arrays",
+                f"let the batches be {parts}" if parts else "let the batches have sample weights",
+            )
 
 
 def _together(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
@@ -175,40 +227,41 @@ def _as_arrays(part: Any) -> Any:
         kind = type(part).__name__
         cause = "arrays, a tf.data.Dataset, a PyDataset or a function that returns a generator fit"
         raise ConfigError.of(f"data: {kind} is no data", cause)
-    return array.astype(keras.config.floatx()) if array.dtype.kind == "f" else array
+    # A copy only where the type differs: there may be gigabytes.
+    return array.astype(keras.config.floatx(), copy=False) if array.dtype.kind == "f" else array
 
 
 def _of_arrays(arrays: Any, batch_size: int, seed: int | None) -> tf.data.Dataset:
     flat = tf.nest.flatten(arrays)
-    specs = [tf.TensorSpec([None, *array.shape[1:]], _dtype(array)) for array in flat]
+    count = _count(arrays)
+    # As in `fit`, where the shape decides how TensorFlow adds up sparse gradients.
+    size = None if count % batch_size else batch_size
+    specs = [tf.TensorSpec([size, *array.shape[1:]], dtype_of(array)) for array in flat]
 
     def look_up(indices: NDArray[np.int64]) -> Sequence[Any]:
         return [array[indices] for array in flat]
 
-    order = _in_order(_count(arrays), seed).batch(batch_size)
+    order = _in_order(count, seed).batch(batch_size)
     return _fetched(order, look_up, tf.nest.pack_sequence_as(arrays, specs))
 
 
 def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
     count = batches.num_batches
-    if count is None:
-        state = "data: the PyDataset has no length"
-        raise ConfigError.of(state, "an epoch is a pass over it", "give it a `__len__`")
-    first = tf.nest.map_structure(np.asarray, batches[0])
+    if count == 0:
+        raise ConfigError.of("data: the PyDataset has length 0", "there is no batch")
+    seen = [_as_batch(batches[index]) for index in range(min(count or 2, 2))]
 
     def fetch(place: NDArray[np.int64]) -> Sequence[Any]:
         index, position = place
-        arrays = [np.asarray(part) for part in tf.nest.flatten(batches[int(index)])]
-        if position == count - 1:
+        arrays = [np.asarray(part) for part in tf.nest.flatten(_as_batch(batches[int(index)]))]
+        if count is not None and position == count - 1:
             batches.on_epoch_end()
         return [
             array.astype(spec.dtype.as_numpy_dtype)
             for array, spec in zip(arrays, tf.nest.flatten(specs), strict=True)
         ]
 
-    specs = tf.nest.map_structure(
-        lambda array: tf.TensorSpec([None, *array.shape[1:]], _dtype(_as_arrays(array))), first
-    )
+    specs = spec_of([tf.nest.map_structure(_as_arrays, batch) for batch in seen])
     # Not `enumerate`: TensorFlow restores a shuffle in a `zip` with another order of later epochs.
     places = _in_order(count, seed).scan(
         tf.constant(0, tf.int64), lambda place, index: (place + 1, tf.stack([index, place]))
@@ -216,7 +269,14 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
     return _fetched(places, fetch, specs)
 
 
-def _in_order(count: int, seed: int | None) -> tf.data.Dataset:
+def _as_batch(batch: Any) -> Any:
+    return tuple(batch) if isinstance(batch, list) else batch
+
+
+def _in_order(count: int | None, seed: int | None) -> tf.data.Dataset:
+    """Returns the numbers below `count`, in an order by the seed, or all numbers."""
+    if count is None:
+        return tf.data.Dataset.counter()
     order = tf.data.Dataset.range(count)
     return order if seed is None else order.shuffle(count, seed=seed)
 
@@ -236,5 +296,41 @@ def _fetched(order: tf.data.Dataset, fetch: _Fetch, specs: Any) -> tf.data.Datas
     return order.map(batch)
 
 
-def _dtype(array: NDArray[Any]) -> tf.DType:
-    return tf.string if array.dtype.kind in "OSU" else tf.as_dtype(array.dtype)
+def given_data(
+    data: Mapping[str, Any], steps_per_epoch: int | None, *, class_weight: bool
+) -> tuple[dict[str, Any], int | None]:
+    """Returns arguments of `FitData` from those of `fit`, and the number of training batches.
+
+    Generator objects become functions, and are read to their end where nothing else tells how many
+    batches they have. The number is None where it is not known, or there is no end.
+
+    Args:
+      data: the arguments of `fit` that are about data.
+      steps_per_epoch: likewise.
+      class_weight: whether classes have weights.
+
+    Raises:
+      ConfigError: when `fit` refuses them too, or they are no data.
+    """
+    given = dict(data)
+    given["x"] = _given(given["x"], "steps_per_epoch", steps_per_epoch)
+    if "validation_data" in given:
+        steps = given.get("validation_steps")
+        given["validation_data"] = _given(given["validation_data"], "validation_steps", steps)
+    refuse_beside_batches(given["x"], y=given.get("y"), sample_weight=given.get("sample_weight"))
+    if class_weight and (isinstance(given["x"], GivenGenerator) or "sample_weight" in given):
+        beside = "sample_weight" if "sample_weight" in given else "a generator"
+        raise ConfigError.of(
+            f"class_weight is set beside {beside}",
+            "as in fit, examples have weights by their class or of their own",
+            "let sample weights be all the weights",
+        )
+    return given, FitData(**given).steps()
+
+
+def _given(data: Any, argument: str, steps: int | None) -> Any:
+    if isinstance(data, Iterator):
+        data = GivenGenerator(data)
+        if steps is None:
+            data.count(argument)
+    return data

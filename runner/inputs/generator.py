@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.console import sized
 from runner.errors import ConfigError
 
 # Returns an iterator over (features, labels), nested structures of arrays [batch, ...].
@@ -91,6 +92,122 @@ class GeneratorData:
         return tf.data.Dataset.from_generator(batches, output_signature=spec)
 
 
+class GivenGenerator:
+    """A generator object as a function that returns it, though its batches come once.
+
+    The run that resumes in another process gets the generator of that process, from its first batch
+    on.
+
+    Args:
+      generator: the generator; its first two batches are read.
+
+    Attributes:
+      first: these batches.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+
+    def __init__(self, generator: Iterator[Any]) -> None:
+        self.first = [*itertools.islice(generator, 2)]
+        if not self.first:
+            raise ConfigError.of("data: a generator gives no batch")
+        self._rest = generator
+        # The index of the next batch of `_rest`, and of `following`.
+        self._position, self._following = len(self.first), 0
+        self._all: list[Any] | None = None
+
+    def __call__(self, start: int = 0) -> Iterator[Any]:
+        """Yields the batches from the one of index `start` on."""
+        for index in itertools.count(start):
+            try:
+                yield self._batch(index)
+            except StopIteration:
+                return
+
+    def following(self) -> Iterator[Any]:
+        """Yields the batches that it has not yielded yet."""
+        while True:
+            try:
+                batch = self._batch(self._following)
+            except StopIteration:
+                return
+            self._following += 1
+            yield batch
+
+    @property
+    def length(self) -> int | None:
+        """How many batches there are, once `count` has counted them."""
+        return None if self._all is None else len(self._all)
+
+    def count(self, argument: str) -> int:
+        """Returns how many batches there are, which are held from then on.
+
+        Args:
+          argument: the argument of `fit` that tells their number, for the message.
+
+        Raises:
+          ConfigError: when they take more memory than there should be for that.
+        """
+        if self._all is None:
+            batches, size = [*self.first], 0
+            for batch in self._rest:
+                batches.append(batch)
+                size += sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(batch))
+                if size > _MOST_BYTES:
+                    raise ConfigError.of(
+                        f"data: a generator gave {len(batches)} batches, {sized(size)}, and no end",
+                        "a run counts the batches of an epoch before it begins, and holds them, "
+                        "because a generator gives them once",
+                        f"set {argument}, or give the function that returns the generator",
+                    )
+            self._all = batches
+        return len(self._all)
+
+    def _batch(self, index: int) -> Any:
+        """Returns a batch; raises StopIteration after the last one."""
+        held = self.first if self._all is None else self._all
+        if index < len(held):
+            return held[index]
+        if self._all is not None:
+            raise StopIteration
+        if index < self._position:
+            raise ConfigError.of(
+                f"data: batch {index} of a generator is needed again, and it gave "
+                f"{self._position} already",
+                "a generator gives its batches once",
+                "give the function that returns it, or make the generator again before this call",
+            )
+        while True:
+            batch = next(self._rest)
+            self._position += 1
+            if index < self._position:
+                return batch
+
+
+_MOST_BYTES = 2**30
+
+
+def spec_of(batches: Sequence[Any]) -> Any:
+    """Returns nested `tf.TensorSpec`s that fit batches, with any number of examples.
+
+    As in `fit`, a dimension that differs between them may have any size.
+    """
+
+    def spec(*leaves: Any) -> tf.TensorSpec:
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        shapes = {array.shape[1:] for array in arrays}
+        rest = [sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*shapes, strict=True)]
+        return tf.TensorSpec([None, *rest], dtype_of(arrays[0]))
+
+    return tf.nest.map_structure(spec, *batches)
+
+
+def dtype_of(array: NDArray[Any]) -> tf.DType:
+    """Returns the type of an array's elements, as tensors have it."""
+    return tf.string if array.dtype.kind in "OSU" else tf.as_dtype(array.dtype)
+
+
 class _Source:
     """The batches of a generator by their numbers; reading in order costs nothing.
 
@@ -102,15 +219,12 @@ class _Source:
         self._batches, self._replay = batches, replay
         self._lock = threading.Lock()
         iterator = iter(batches())
-        first = next(iterator, None)
-        if first is None:
+        first = [*itertools.islice(iterator, 2)]
+        if not first:
             raise ConfigError.of("data: a generator gives no batch")
-        self._iterator: Iterator[tuple[Any, Any]] = itertools.chain([first], iterator)
+        self._iterator: Iterator[tuple[Any, Any]] = itertools.chain(first, iterator)
         self._next = 0
-        arrays = tf.nest.map_structure(np.asarray, first)
-        self.spec = tf.nest.map_structure(
-            lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), arrays
-        )
+        self.spec = spec_of(first)
 
     def batch(self, index: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Returns whether batch number `index` exists, and its arrays, otherwise empty ones."""
@@ -121,7 +235,7 @@ class _Source:
             batch = next(self._iterator, None)
         if batch is None:
             empty = [
-                np.zeros([0, *spec.shape[1:]], spec.dtype.as_numpy_dtype)
+                np.zeros([size or 0 for size in spec.shape], spec.dtype.as_numpy_dtype)
                 for spec in tf.nest.flatten(self.spec)
             ]
             return [np.asarray(False), *empty]

@@ -1,8 +1,8 @@
 """The private API that the rooms use, each part with its purpose and its reason.
 
-- `tensorflow`: TensorFlow's.
+- `tensorflow`: TensorFlow's; `tensorflow1_optimizers`: of the optimizers of TensorFlow 1.
 - `estimator`: makes the original `tf.estimator` importable, which TensorFlow no longer ships.
-- `keras`: Keras's; `preprocessing`: of its layers that adapt to data.
+- `keras`: Keras's.
 - `mlflow`: what older versions of MLflow do otherwise.
 
 Nothing here imports another room but `errors`. A test of each module fails when its library changes

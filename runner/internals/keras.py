@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src import backend
 
 # The class of the variables that layers and optimizers make. In Keras 3.6, `keras.Variable` is a
 # subclass of it, of which they have no instance; in newer versions it is the same.
@@ -162,41 +161,32 @@ def metrics_of(model: Any) -> list[Any]:
     return [*model.metrics, *(item for item in others if isinstance(item, keras.Metric))]
 
 
-def hand_over_losses(model: Any, scope: Any) -> None:
-    """Makes what `add_loss` has added known within a `keras.StatelessScope`.
+def compiled_with(model: Any) -> dict[str, Any]:
+    """Returns the arguments that `keras.Model.compile` was last called with; empty without a call.
 
-    Such a scope knows the losses of calls within it alone, and nothing public adds others.
+    `get_compile_config` returns them serialised, which not all can be.
     """
-    for layer in layers_of(model):
-        layer._loss_ids.update(map(id, layer._losses))
-        scope.losses.extend(layer._losses)
+    recorded = getattr(model, "_compile_config", None) if model.compiled else None
+    return dict(recorded.config) if recorded is not None else {}
 
 
-def add_losses(model: Any, losses: Sequence[Any]) -> None:
-    """Makes losses those that `add_loss` added in a model's last call, in place of its layers'.
+def compiled_parts(model: Any) -> tuple[bool, bool]:
+    """Returns whether the compiled losses, and metrics, of a model have been used, if only traced.
 
-    A layer forgets the losses of a call when it is called again; nothing public clears them.
+    Nothing public tells.
     """
-    model._clear_losses()
-    model._losses.extend(losses)
+    parts = (getattr(model, name, None) for name in ("_compile_loss", "_compile_metrics"))
+    losses, metrics = (part is not None and bool(part.built) for part in parts)
+    return losses, metrics
 
 
-def seeds_of(model: Any) -> list[keras.Variable]:
-    """Returns the variables from which the layers of a model draw random numbers.
-
-    They are among its variables, and nothing public tells them apart.
-    """
-    return [generator.state for layer in layers_of(model) for generator in layer._seed_generators]
+# The method by which an optimizer decays weights, with one learning rate for all.
+WEIGHT_DECAY = "_apply_weight_decay"
 
 
-def mask_of(tensor: Any) -> Any:
-    """Returns the mask that a layer gave its output, which losses and metrics read; or None."""
-    return backend.get_keras_mask(tensor)
-
-
-def set_mask(tensor: Any, mask: Any) -> None:
-    """Gives an output its mask."""
-    backend.set_keras_mask(tensor, mask)
+def trained_by(optimizer: Any) -> list[Any]:
+    """Returns the variables that a Keras optimizer was built for, which nothing public lists."""
+    return list(getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables)
 
 
 def replaced_moments(moments: Callable[..., Any]) -> AbstractContextManager[None]:
@@ -267,11 +257,6 @@ def _slot_prefix(variable: Any) -> str:
     if isinstance(variable, tf.Variable):
         return f"{variable.name}_".replace("/", "_").replace(":", "_")
     return f"{variable.path}_".replace("/", "_")
-
-
-def spares_weights(optimizer: Any) -> bool:
-    """Whether `Optimizer.exclude_from_weight_decay` was called, which `get_config` leaves out."""
-    return hasattr(optimizer, "_exclude_from_weight_decay")
 
 
 @dataclass(frozen=True)

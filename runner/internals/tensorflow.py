@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 # The entries of a checkpoint's index; no public module offers these messages.
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto as TensorShapeProto
@@ -32,6 +35,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.saved_model.model_utils import (
     build_all_signature_defs as build_all_signature_defs,
 )
+
+from runner.errors import ConfigError
 
 # Leaves a graph for a block within it; no public module offers it.
 eager_mode = tf.__internal__.eager_context.eager_mode
@@ -66,12 +71,35 @@ def function_nodes(graph: tf.Graph, name: str) -> Sequence[tf.compat.v1.NodeDef]
     return function.cached_definition.node_def if function is not None else ()
 
 
-def set_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
-    """Gives an operation another input, of the same type and shape, before anything has run.
+def free(variable: tf.Variable) -> None:
+    """Frees the memory of an eager variable, which has no value until `give` gives it one.
 
-    An operation is public only with its inputs made before it.
+    A handle keeps the value as long as anything uses it, so nothing public frees it.
     """
-    operation._update_input(index, tensor)
+    with context.eager_mode():
+        give(variable, tf.zeros([0], variable.dtype))
+
+
+def give(variable: tf.Variable, value: Any) -> None:
+    """Assigns an eager variable a value, also where it has none.
+
+    `Variable.assign` compares the shape of the value with that of the former one.
+    """
+    tf.raw_ops.AssignVariableOp(
+        resource=variable.handle,
+        value=tf.convert_to_tensor(value, variable.dtype),
+        validate_shape=False,
+    )
+
+
+def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
+    """Returns the graphs of the functions that a function's graph calls, and that these call.
+
+    A function's graph alone has the tracebacks of its operations, and nothing public returns it.
+    """
+    functions = getattr(graph, "_functions", {}).values()
+    inner = [each.graph for each in functions if getattr(each, "graph", None) is not None]
+    return [*inner, *(deeper for each in inner for deeper in inner_graphs(each))]
 
 
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
@@ -98,16 +126,106 @@ def restored_seed() -> Iterator[None]:
 def dataset_in_graph(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns an eager dataset as one of the default graph, whose position can be saved.
 
-    Nothing public takes an eager dataset into a graph. It may capture no variable or table.
+    Constants, tables and Python functions that its functions capture come along. Nothing public
+    takes an eager dataset into a graph.
     """
     if tf.is_symbolic_tensor(dataset._variant_tensor):
         return dataset  # It was made in the graph.
-    with context.eager_mode():
-        serialized = dataset._as_serialized_graph().numpy()
-    # Stateful, because TensorFlow cannot fold a dataset into a constant, and would try.
-    definition = tf.compat.v1.py_func(lambda: serialized, [], tf.string, stateful=True)
-    variant = tf.raw_ops.DatasetFromGraph(graph_def=definition)
+    definition = _dataset_graph(dataset)
+    clear_local_devices(definition)
+    (result,) = (node for node in definition.node if node.op == "_Retval")
+    source = result.input[0] if ":" in result.input[0] else f"{result.input[0]}:0"
+    definition.node.remove(result)
+    (variant,) = tf.import_graph_def(definition, return_elements=[source], name="dataset")
+    # The graph names Python functions, which live as long as the dataset that was made with them.
+    tf.compat.v1.add_to_collection("eager_datasets", dataset)
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def _dataset_graph(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
+    """Returns the graph that makes an eager dataset.
+
+    Raises:
+      ConfigError: when it cannot be written, or captures what no other session can hold.
+    """
+    try:
+        with context.eager_mode():
+            serialized = tf.raw_ops.DatasetToGraphV2(
+                input_dataset=dataset._variant_tensor,
+                external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE.value,
+                strip_device_assignment=True,
+            ).numpy()
+    except tf.errors.OpError as error:
+        raise ConfigError.of(
+            "data: a tf.data.Dataset cannot be taken over into the run",
+            str(error.message).partition("\n")[0],
+            "let its functions use tensors, variables, lookup tables and Python functions; give "
+            "arrays of more than 2 GB as arrays, not as a Dataset",
+        ) from error
+    definition = tf.compat.v1.GraphDef.FromString(serialized)
+    for node in definition.node:
+        # Others are parts of datasets themselves, such as the seeds of a shuffle.
+        functions = [called_functions(user) for user in definition.node if _reads(user, node)]
+        if any(functions):
+            raise _not_taken_over(node, *functions)
+    return definition
+
+
+def _reads(user: tf.compat.v1.NodeDef, node: tf.compat.v1.NodeDef) -> bool:
+    """Whether a node has an object of TensorFlow that a constant stands for as an input."""
+    is_object = node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
+    return is_object and node.name in (entry.partition(":")[0] for entry in user.input)
+
+
+def _not_taken_over(node: tf.compat.v1.NodeDef, *functions: Sequence[str]) -> ConfigError:
+    """Returns the error that names an object captured by a function of a dataset."""
+    kind = node.attr["value"].tensor.resource_handle_val[0].maybe_type_name
+    named = re.search(r"([A-Z][A-Za-z]+?)(?:Resource)?E?$", kind)
+    functions_of_user = [name for names in functions for name in names]
+    where = [re.sub(r"^__inference_Dataset_|_\d+$", "", name) for name in functions_of_user]
+    return ConfigError.of(
+        f"data: {', '.join(where)} of a tf.data.Dataset uses an object made outside of it, "
+        f"{named[1] if named else kind}",
+        "a session reads the data, and takes over tensors, variables and lookup tables only",
+        "combine datasets by tf.data.Dataset.zip instead of reading one within another",
+    )
+
+
+def dataset_constants(dataset: tf.data.Dataset) -> tuple[list[str], list[NDArray[Any]]]:
+    """Returns the kinds of an eager dataset's operations, and its constants but for state."""
+    definition = _dataset_graph(dataset)
+    nodes = [*definition.node]
+    functions = (function.node_def for function in definition.library.function)
+    kinds = [node.op for node in itertools.chain(nodes, *functions)]
+    seeds = {
+        entry.partition(":")[0]
+        for node in nodes
+        if any(name in node.op for name in ("Shuffle", "Random", "Seed", "AssignVariable"))
+        for entry in node.input
+    }
+    tensors = [
+        node.attr["value"].tensor
+        for node in nodes
+        if node.op == "Const"
+        and node.name not in seeds
+        and tf.as_dtype(node.attr["dtype"].type) not in (tf.resource, tf.variant)
+    ]
+    with eager_mode():  # `tf.make_ndarray` cannot read all strings.
+        return kinds, [
+            np.asarray(tf.io.parse_tensor(tensor.SerializeToString(), tensor.dtype).numpy())
+            for tensor in tensors
+        ]
+
+
+def clear_local_devices(definition: tf.compat.v1.GraphDef) -> None:
+    """Clears the devices that TensorFlow has chosen for eager tensors, of nodes and functions.
+
+    A session has other names for them; those of `tf.py_function` it cannot even parse.
+    """
+    functions = (function.node_def for function in definition.library.function)
+    for node in itertools.chain(definition.node, *functions):
+        if "job:localhost" in node.device or "device::" in node.device:
+            node.device = ""
 
 
 def slice_of(variable: tf.Variable) -> Any:

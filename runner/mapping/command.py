@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,10 +30,11 @@ _DESCRIPTION = """Prints the rules that bring checkpoints into a model, as YAML,
 
 MODEL is the `_target_` of a function or class with its arguments as KEY=VALUE, such as
 keras.applications.ResNet50 classes=10; a .keras file; or an experiment. CHECKPOINT is a path of any
-format; of an experiment it may be the name of a scaffold, whose checkpoint is read. What evidence
-does not decide is listed and is no rule. Exit code: 0, 2 for a mistake in the command, or 3 when
-variables are left without a rule."""
-_EPILOG = "example: runner map keras.applications.ResNet50 resnet50.pt --hint downsample=0"
+format; of an experiment it may be the name of a scaffold, whose checkpoint is read. With a
+reference of what the source computes, values decide, and the proof is printed; without one, names
+make a proposal. Exit code: 0 when every variable is decided and the outputs are equal, 2 for a
+mistake in the command, or 3."""
+_EPILOG = "example: runner map keras.applications.ResNet50 resnet50.pt --reference reference.npz"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -44,7 +47,12 @@ def main(arguments: Sequence[str]) -> None:
     """
     parsed = _parser().parse_args(arguments)
     hints = dict(_pair(hint, "--hint") for hint in parsed.hint)
-    settings = [argument for argument in parsed.arguments if "=" in argument.split("/")[0]]
+    # An existing file is one, also `epoch=3-step=10.ckpt`.
+    settings = [
+        argument
+        for argument in parsed.arguments
+        if "=" in argument.split("/")[0] and not os.path.exists(argument)
+    ]
     paths = [argument for argument in parsed.arguments if argument not in settings]
     if not paths:
         raise ConfigError.of(
@@ -61,7 +69,11 @@ def main(arguments: Sequence[str]) -> None:
     print("\n".join(f"# {line}".rstrip() for line in report.summary(proposal.plan)))
     if proposal.proof is not None:
         print("\n".join(f"# {line}".rstrip() for line in proposal.proof.lines()))
-    if problems := [*proposal.plan.problems, *proposal.doubts()]:
+    doubts = [*proposal.doubts()]
+    if proposal.proof is None and doubts:
+        print(f"# A proposal: {'; '.join(doubt.state for doubt in doubts)}.")
+        print("# To settle it, record what the source computes: --reference reference.npz")
+    if problems := [*proposal.plan.problems, *doubts]:
         raise PlanError(*problems)
 
 
@@ -107,8 +119,7 @@ def _model(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
         try:
             return keras.models.load_model(name, compile=False), {}
         except (OSError, ValueError, TypeError) as error:
-            lines = str(error).splitlines() or [type(error).__name__]
-            raise CheckpointError.of(f"{name} cannot be loaded", lines[0]) from error
+            raise _not_loaded(name, error) from error
     if "." in name:
         return _of_target(name, settings), {}
     with command_scope():
@@ -126,6 +137,21 @@ def _model(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
         raise ConfigError.of(f"the experiment {name} has no Keras model", cause)
     checkpoints = {key: scaffold.checkpoint for key, scaffold in config.scaffolds.items()}
     return build_target("model", config.model), checkpoints
+
+
+def _not_loaded(name: str, error: Exception) -> CheckpointError:
+    """Returns the error of a `.keras` file, which names a class that Keras does not know."""
+    state = f"{name} cannot be loaded"
+    unknown = re.search(r"Could not locate class '([^']+)'", str(error))
+    if unknown is None:
+        lines = str(error).splitlines() or [type(error).__name__]
+        return CheckpointError.of(state, lines[0])
+    return CheckpointError.of(
+        state,
+        f"it has a layer of the class {unknown[1]}, which is not one of Keras's",
+        f"name the function that builds the model as MODEL, or decorate {unknown[1]} with "
+        "@keras.saving.register_keras_serializable and load it in Python for runner.propose",
+    )
 
 
 def _of_target(name: str, settings: Sequence[str]) -> Any:

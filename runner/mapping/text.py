@@ -86,7 +86,7 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
     unsure = [pair for pair in correspondence.pairs.values() if not pair.is_certain]
     if unsure:
         yield f"Not decided: {plural(len(unsure), 'variable')}, which have no rule above."
-        yield "A hint, a rule of your own or a proof of a guess decides."
+        yield "A reference, a hint or a rule of your own decides."
     groups: dict[str, list[Pair]] = defaultdict(list)
     for pair in unsure:
         groups[_skeleton([pair.variable, *_options(pair)])].append(pair)

@@ -26,8 +26,8 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `eager`: `plan`, `warm_start` and the callback `WarmStart`, the doors for programs without a run.
 - `proving`: `prove`, the door for comparing a model with what the source of its weights computes;
   `reference`: the recording of the source; `feeding`: gives a model the recorded inputs;
-  `source_modules`: the layers that hold a module's tensors; `proof`: the comparison and its report;
-  `findings`: why a layer differs.
+  `source_modules`: the layers that hold a module's tensors; `local_comparison`: compares each one
+  on recorded inputs; `proof`: the comparison and its report; `findings`: why a layer differs.
 
 Planning needs no session and reads no tensor values. The room rests on `checkpoints`, for formats,
 and on `runs`, for provenance; `graph` and `session` rest on it.

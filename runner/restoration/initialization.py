@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 import tensorflow as tf
 
+VALUE_OF_MODEL = "value_of_model"
+"""The name of operations that read the value which a model's variable has outside the session."""
+
 # Stateful operations of initial values whose only effect is their result.
 _PURE = ("Random", "Truncated", "Parameterized", "Variable", "VarHandleOp", "ReadVariableOp")
 
@@ -81,4 +84,5 @@ def _ancestors(operations: Iterable[tf.Operation]) -> Collection[tf.Operation]:
 
 
 def _is_pure(op: tf.Operation) -> bool:
-    return not op.op_def.is_stateful or op.type.startswith(_PURE)
+    reads_model = op.type == "PyFunc" and VALUE_OF_MODEL in op.name
+    return reads_model or not op.op_def.is_stateful or op.type.startswith(_PURE)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.errors import ConfigError
 from runner.internals.keras import Call, layers_of, recorded_calls
@@ -23,11 +23,12 @@ from runner.restoration.findings import (
     origins_of_variables,
     source_config,
 )
+from runner.restoration.local_comparison import Layer, LocalComparison
 from runner.restoration.model_variables import keras_variables
 from runner.restoration.plan import RestorationPlan
-from runner.restoration.proof import TOLERANCES, Comparison, Proof, compare
+from runner.restoration.proof import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.restoration.reference import Reference, read_reference
-from runner.restoration.source_modules import counterparts
+from runner.restoration.source_modules import counterparts, mixed_modules
 
 
 def prove(
@@ -80,13 +81,17 @@ class _Proving:
         computing = [layer for layer in self._layers.values() if _is_leaf(layer)]
         self._dtype = _least_precise(computing, reference)
         self._tolerance = float(reference.metadata.get("tolerance", TOLERANCES[self._dtype]))
+        is_recorded = "tolerance" in reference.metadata
+        self._local = self._tolerance if is_recorded else LOCAL * self._tolerance
 
     def proof(self) -> Proof:
         reference = self._reference
         inputs = model_inputs(self._part, reference)
-        with recorded_calls() as calls, full_precision():
-            outputs = self._part(inputs, training=False)
-        layers = tuple(self._compared_layers(calls))
+        with full_precision():
+            with recorded_calls() as calls:
+                outputs = self._part(inputs, training=False)
+            local = LocalComparison(self._part, inputs, [*self._counterparts(calls)], self._local)
+            layers = tuple(local.compared())
         proof = Proof(
             reference=reference.path,
             digest=reference.digest,
@@ -128,7 +133,8 @@ class _Proving:
             value, expected = array_of(values[name]), self._reference.outputs[recorded]
             yield compare(recorded, name, value, expected, self._tolerance)
 
-    def _compared_layers(self, calls: Mapping[int, Call]) -> Iterator[Comparison]:
+    def _counterparts(self, calls: Mapping[int, Call]) -> Iterator[Layer]:
+        """Yields the layers that hold the tensors of a module, with its record."""
         held = {}
         for path, layer in self._layers.items():
             names = self._held(layer)
@@ -136,36 +142,34 @@ class _Proving:
             is_one_module = _is_leaf(layer) or self._tensors.keys() >= {*names}
             if is_one_module and id(layer) in calls and layer is not self._part:
                 held[path] = names
-        for module, counterpart in counterparts(
-            self._reference.activations, self._tensors, held
-        ).items():
-            compared = []
+        records = self._reference.activations
+        found = set[str]()
+        for module, counterpart in counterparts(records, self._tensors, held).items():
+            found |= {*counterpart.layers}
             for path in counterpart.layers:
-                output = calls[id(self._layers[path])].output
-                # In the source, the function after a layer may be a part of the module.
-                after = [self._compared(module, path, v) for v in self._after(output, calls)]
-                comparison = min([self._compared(module, path, output), *after], key=_relative)
+                layer = self._layers[path]
+                rank = array_of(calls[id(layer)].output).ndim
                 # One step of a sequence, or one of several fused layers, cannot be compared.
-                rank = self._reference.activations[module].ndim
-                alike = counterpart.is_whole and array_of(output).ndim == rank
-                if alike or not comparison.note:
-                    compared.append(comparison)
-            if compared:
-                yield min(compared, key=_relative)
+                must = counterpart.is_whole and rank == records[module].ndim
+                yield Layer(module, path, layer, records[module], self._following(module), must)
+        mixed = mixed_modules(records, self._tensors, {p: held[p] for p in held if p not in found})
+        for path, modules in mixed.items():
+            for module in modules if _is_leaf(self._layers[path]) else ():
+                record, layer = records[module], self._layers[path]
+                yield Layer(module, path, layer, record, None, must_fit=False)
 
-    def _after(self, output: Any, calls: Mapping[int, Call]) -> Iterator[Any]:
-        """Yields the outputs of the layers without weights, such as ReLU, that take an output."""
-        for layer in self._layers.values():
-            call = calls.get(id(layer))
-            if call and not layer.weights and call.arguments and call.arguments[0] is output:
-                yield call.output
-
-    def _compared(self, module: str, path: str, output: Any) -> Comparison:
-        expected, activation = self._reference.activations[module], None
-        if function := getattr(self._layers[path], "activation", None):
-            activation = lambda array: np.asarray(function(array))  # noqa: E731
-        value = array_of(output)
-        return compare(module, path, value, expected, self._tolerance, activation=activation)
+    def _following(self, module: str) -> NDArray[Any] | None:
+        """Returns the record behind a module, if it is of one without tensors."""
+        names = [*self._reference.activations]
+        behind = names[names.index(module) + 1 :][:1]
+        of_tensors = (
+            name
+            for several in self._tensors.values()
+            for alternatives in several
+            for name in alternatives
+        )
+        has_tensors = any(name.startswith(f"{one}.") for name in of_tensors for one in behind)
+        return None if has_tensors or not behind else self._reference.activations[behind[0]]
 
     def _settings(self, layer: Comparison) -> list[str]:
         metadata = self._reference.metadata
@@ -184,8 +188,15 @@ class _Proving:
             maps = array_of(call.arguments[0]) if call else value
             if maps.ndim < 3 or maps.size != value.size or value.ndim != 2:
                 continue
-            turned = layer(channels_first_flattened(value, maps.shape))
-            if self._compared(first.module, first.layer, turned).agrees:
+            turned = array_of(layer(channels_first_flattened(value, maps.shape)))
+            record = self._reference.activations.get(first.module)
+            function = getattr(layer, "activation", None)
+            if (
+                record is not None
+                and compare(
+                    first.module, first.layer, turned, record, self._tolerance, activation=function
+                ).agrees
+            ):
                 height, width, channels = maps.shape[-3:]
                 yield (
                     f"flatten order: the layer agrees where the channels come first, "
@@ -216,10 +227,6 @@ def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[list[str]]]
                 names = [[name, *aliases.get((piece.source, name), ())] for name in piece.names]
                 tensors.setdefault(assignment.variable.name, []).extend(names)
     return tensors
-
-
-def _relative(comparison: Comparison) -> float:
-    return comparison.relative
 
 
 def _is_leaf(layer: Any) -> bool:

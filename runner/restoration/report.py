@@ -5,6 +5,7 @@ The table has a row for each model variable, and one for each other class of sta
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections import Counter
@@ -17,7 +18,7 @@ from rich.text import Text
 from runner.checkpoints.reader import CheckpointSpec
 from runner.console import Listing, as_text, plural, shaped, short, sized
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.variables import WARM_STARTED, StateClass
+from runner.restoration.variables import OF_MODEL, WARM_STARTED, StateClass
 
 # Of more model variables than these, numbered layers that agree share a row.
 _ONE_BY_ONE = 60
@@ -82,6 +83,12 @@ def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
         line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
         digest = source.digest if whole else short(source.digest)
         lines.append(line + (f"; {digest}" if digest else ""))
+    brought = [a for a in plan.assignments if a.variable.is_of_model and not a.pieces]
+    if brought:
+        digests = "".join(assignment.variable.model_digest for assignment in brought)
+        digest = f"sha256:{hashlib.sha256(digests.encode()).hexdigest()}"
+        shown = digest if whole else short(digest)
+        lines.append(f"model: {_count(brought)} from values that the model brings along; {shown}")
     frozen = [assignment for assignment in plan.assignments if training(assignment) == "frozen"]
     if frozen:
         lines.append(f"frozen: {_count(frozen)}")
@@ -108,9 +115,10 @@ def model_counts(plan: RestorationPlan) -> dict[str, int]:
     """Counts weights and batch-norm statistics.
 
     Returns:
-      `variables`; how many of them are `restored` from a checkpoint, at least in part; how many are
-      `unknown`, as their scaffold's checkpoint cannot be used; `bytes` of all; `restored_bytes`;
-      and from how many `checkpoints` anything is restored.
+      `variables`; how many of them are `restored` from a checkpoint, at least in part; how many
+      have values that the model has `brought` along; how many are `unknown`, as their scaffold's
+      checkpoint cannot be used; `bytes` of all; `restored_bytes`; and from how many `checkpoints`
+      anything is restored.
     """
     model = [
         assignment for assignment in plan.assignments if assignment.variable.state in WARM_STARTED
@@ -120,6 +128,7 @@ def model_counts(plan: RestorationPlan) -> dict[str, int]:
     return {
         "variables": len(model),
         "restored": len(restored),
+        "brought": sum(a.variable.is_of_model and not a.pieces for a in model),
         "unknown": sum(assignment.scaffold in plan.unusable for assignment in model),
         "bytes": sum(assignment.variable.tensor.bytes for assignment in model),
         "restored_bytes": sum(assignment.variable.tensor.bytes for assignment in restored),
@@ -136,8 +145,13 @@ def _headline(plan: RestorationPlan) -> str:
         of = f"{restored:,} of {plural(count['variables'], 'model variable')}"
         source = plural(count["checkpoints"], "checkpoint")
         parts.append(f"{of} ({share:g} % of their bytes) from {source}")
-    rest = count["variables"] - restored - unknown
-    others = {kept_value(plan): rest, "from a checkpoint that cannot be used": unknown}
+    brought = count["brought"]
+    rest = count["variables"] - restored - unknown - brought
+    others = {
+        kept_value(plan): rest,
+        "from the model": brought,
+        "from a checkpoint that cannot be used": unknown,
+    }
     for origin, other in others.items():
         if other:
             parts.append(f"{other if parts else plural(other, 'model variable')} {origin}")
@@ -243,7 +257,7 @@ def _origin(
     if not assignment.pieces:
         if assignment.scaffold in plan.unusable:
             return f"{assignment.scaffold}: its checkpoint cannot be used"
-        return variable.initializer or "unchanged"
+        return OF_MODEL if variable.is_of_model else variable.initializer or "unchanged"
     origins = []
     for piece in assignment.pieces:
         names = [aliases.get((piece.source, name), name) for name in piece.names]

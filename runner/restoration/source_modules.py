@@ -61,6 +61,38 @@ def counterparts(
     return layers_of_module
 
 
+def mixed_modules(
+    modules: Collection[str],
+    tensors: Mapping[str, Sequence[Collection[str]]],
+    layers: Mapping[str, Collection[str]],
+) -> dict[str, list[str]]:
+    """Returns the path of a layer -> the modules that it has tensors of, if there are several.
+
+    Such a layer has a tensor of another one, or its source splits it, as a norm and its scale. A
+    variable of several tensors, such as a sum, belongs to none.
+
+    Args:
+      modules: see `counterparts`, as `tensors` and `layers`.
+      tensors: variable -> the names of each of its tensors.
+      layers: the path of a layer -> its variables.
+    """
+    parents = {
+        variable: {around[-1] for name in several[0] if (around := _around(name))}
+        for variable, several in tensors.items()
+        if len(several) == 1
+    }
+    known = {name for several in parents.values() for name in several}
+    named = named_as_tensors(modules, known)
+    mixed = {}
+    for path, variables in layers.items():
+        if not all(variable in parents for variable in variables):
+            continue
+        of = [m for m, name in named.items() if any(name in parents[v] for v in variables)]
+        if len(of) > 1:
+            mixed[path] = of
+    return mixed
+
+
 def _around(name: str) -> list[str]:
     """Returns the modules around a tensor, outermost first."""
     return [name[: match.start()] for match in _SEPARATOR.finditer(name)]

@@ -15,6 +15,8 @@ from runner.restoration.patterns import Selected, select
 from runner.restoration.problems import bad_expression, some
 
 EMA_SUFFIX = "/ExponentialMovingAverage"
+OF_MODEL = "value of the model"
+"""The initializer of a variable whose value the model brings along, before the value's digest."""
 
 
 class StateClass(Enum):
@@ -71,8 +73,8 @@ class VariableSpec:
       tensor: its name, shape and dtype.
       state: the kind of state it holds.
       trainable: whether the optimizer updates it.
-      initializer: the operation that gives its value when no source does; empty for an eager
-        variable, which has a value.
+      initializer: the operation that gives its value when no source does; `OF_MODEL` and a digest
+        where the model brings the value along; empty for an eager variable, which has a value.
       frozen: whether it would train if its scaffold did not set `trainable: false`.
       partition: which part of a partitioned variable it is; None for a whole variable.
       shared_by: the full names of the variables for which an optimizer keeps it once, such as
@@ -96,6 +98,16 @@ class VariableSpec:
     flattened: tuple[int, ...] = ()
     address: str = ""
     axes: tuple[int, ...] = ()
+
+    @property
+    def model_digest(self) -> str:
+        """The digest of the value that the model brings along; empty without one."""
+        return self.initializer.removeprefix(f"{OF_MODEL} ") if self.is_of_model else ""
+
+    @property
+    def is_of_model(self) -> bool:
+        """Whether its first value was loaded or trained where the model was built."""
+        return self.initializer.startswith(OF_MODEL)
 
     @property
     def name(self) -> str:

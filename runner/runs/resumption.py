@@ -8,11 +8,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord, runs
 from runner.system.atomic_files import make_container, next_numbered_folder
+from runner.system.locks import locked
 from runner.system.status import Status
 
 # `auto` and `must` never resume runs of these.
@@ -124,7 +123,7 @@ def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
     """
     container, record = criteria.container, criteria.record
     make_container(container, "run_dir")
-    with FileLock(container / ".lock"):
+    with locked(container / ".lock", "the folder of runs"):
         directory = interrupted_run(criteria)
         if directory is None:
             directory = RunDirectory(next_numbered_folder(container))
@@ -150,7 +149,7 @@ def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
 
 def discard(directory: RunDirectory, container: Path) -> None:
     """Deletes a run that `open_run` has just started, and releases its directory."""
-    with FileLock(container / ".lock"):
+    with locked(container / ".lock", "the folder of runs"):
         directory.delete()
 
 

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
 from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.system.atomic_files import numbered_folders, write_text
-from runner.system.locks import OwnerFile
+from runner.system.locks import OwnerFile, locked
 from runner.system.run_format import FORMAT, require_format
 from runner.system.status import Status
 
@@ -220,7 +220,7 @@ def mark_killed_runs(container: Path) -> list[RunDirectory]:
 
     A process that is killed outright cannot do so itself.
     """
-    with FileLock(container / ".lock"):
+    with locked(container / ".lock", "the folder of runs"):
         return [
             directory
             for directory, record in runs(container)

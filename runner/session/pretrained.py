@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -20,7 +21,6 @@ from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import Miss, combined, missing_problems
-from runner.restoration.reading import in_scaffold
 from runner.restoration.restorer import InitFunction
 from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target
 from runner.restoration.source_tensors import SourceTensor
@@ -106,7 +106,7 @@ class PretrainedScaffolds:
         for name, scaffold in self._scaffolds.items():
             if scaffold.saver is None:
                 raise ConfigError.of(
-                    f"scaffolds.{name} has no saver",
+                    f"pretrained_scaffolds[{list(self._scaffolds).index(name)}] has no saver",
                     "its saver selects the variables that its checkpoint restores",
                     "Scaffold(saver=tf.compat.v1.train.Saver(var_list))",
                 )
@@ -158,9 +158,10 @@ class PretrainedScaffolds:
         readers: dict[str, CheckpointReader] = {}
         problems: list[Problem] = []
         error_class = CheckpointError
+        places = {name: place for place, name in enumerate(self._scaffolds)}
         for name, directory in self._directories.items():
             try:
-                with in_scaffold(name):
+                with _in_argument(f"pretrained_checkpoint_dirs[{places[name]}]"):
                     readers[name] = open_checkpoint(resolve(directory)[0])
             except NoCheckpointError as error:
                 if not getattr(self._scaffolds[name], "optional", False):
@@ -257,6 +258,16 @@ class _RestoredTensor:
         spec = TensorSpec(self.name, shape, dtype)
         variable = VariableSpec(spec, StateClass.WEIGHT, trainable=True, initializer="")
         return Assignment(variable, scaffold, (SourceTensor(scaffold, tensor, conversions),))
+
+
+@contextmanager
+def _in_argument(argument: str) -> Iterator[None]:
+    """Names the argument in every problem of its checkpoint."""
+    try:
+        yield
+    except CheckpointError as error:
+        problems = (replace(one, state=f"{argument}: {one.state}") for one in error.problems)
+        raise type(error)(*problems) from error
 
 
 def _assign(

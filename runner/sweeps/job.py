@@ -20,6 +20,7 @@ from hydra.types import RunMode
 
 from runner.config.masked_output import masked
 from runner.config.spelling import plain_node
+from runner.config.training_schema import metric_of
 from runner.errors import (
     InterruptedRunError,
     Problem,
@@ -271,7 +272,7 @@ def _run(
 
 def _curve(attempt: Attempt, trial: Trial) -> list[tuple[int, float]]:
     """Returns the evaluations of the objective, including those before the run was resumed."""
-    name = attempt.metric.removeprefix("validation/")
+    name = metric_of(attempt.metric)
     return sorted((step, metrics[name]) for step, metrics in trial.curve.items() if name in metrics)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.config.choices import Goal
+from runner.config.training_schema import metric_of
 from runner.errors import ConfigError, Problem, ranked
 from runner.sweeps.points import mapping_setting
 from runner.sweeps.sweep_directory import FAILURES, Attempt
@@ -23,11 +24,11 @@ class Objective:
 
     def of(self, attempt: Attempt) -> float | None:
         """Returns the value at the trial's best step; None without an evaluation."""
-        return attempt.metrics.get(self.name.removeprefix("validation/"), attempt.objective)
+        return attempt.metrics.get(metric_of(self.name), attempt.objective)
 
     def on(self, split: str) -> Objective:
         """Returns the same metric of another split."""
-        return replace(self, name=f"{split}/{self.name.removeprefix('validation/')}")
+        return replace(self, name=f"{split}/{metric_of(self.name)}")
 
     def loss(self, value: float) -> float:
         """Returns a value such that less is better, and NaN worst."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from hydra.core.override_parser.types import Override
 
 from runner.config.choices import Resume
@@ -36,6 +35,7 @@ from runner.sweeps.study import (
 )
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.sweeps.sweeper import RunnerSweeper
+from runner.system.locks import locked
 
 
 def _is_count(value: Any) -> bool:
@@ -177,7 +177,7 @@ class OptunaSweeper(RunnerSweeper):
         name: str | None = self._settings.get("study_name")
         if name:
             return name
-        with FileLock(directory.path / "study.lock"):
+        with locked(directory.path / "study.lock", "the study"):
             record = directory.read() or {}
             if "study" not in record:
                 # Elsewhere, a study of the same sweep may exist.

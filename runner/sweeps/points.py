@@ -38,9 +38,11 @@ from runner.config.composition import (
 )
 from runner.config.fingerprint import Identity, in_scaffold
 from runner.config.instantiation import check_signature
+from runner.config.keys import target_nodes
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
 from runner.config.spelling import is_plain, spelled
 from runner.config.validation import validate
+from runner.console import some_of
 from runner.errors import CheckpointError, ConfigError, Problem, RunnerError, require_all
 from runner.runs.run_directory import runs
 from runner.system.imports import import_tensorflow, without_collections
@@ -105,9 +107,8 @@ def _with_trials(problem: Problem, points: Sequence[Point], count: int) -> Probl
     """Adds to a problem which trials have it, unless all have."""
     if len(points) == count:
         return problem
-    trials = "; ".join(str(point) for point in points[:_NAMED])
-    more = f"; and {len(points) - _NAMED} more" if len(points) > _NAMED else ""
-    where = f"in {len(points)} of {count} trials: {trials}{more}"
+    trials = some_of([str(point) for point in points], _NAMED, "; ")
+    where = f"in {len(points)} of {count} trials: {trials}"
     return replace(problem, cause=f"{problem.cause} ({where})" if problem.cause else where)
 
 
@@ -154,14 +155,12 @@ def _check_targets(config: RunConfig) -> None:
 
 def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
     """Yields the key and the node of whatever has targets."""
-    model = {name: value for name, value in config.model.items() if name not in MODEL_SWITCHES}
-    yield "model", model
-    for key in ("data", "loss", "optimizer", "metrics", "weighted_metrics", "hooks"):
-        yield key, getattr(config, key)
-    called = {"graph": config.graph, "model_fn": config.model_fn}
-    called |= {f"input_fns.{name}": node for name, node in config.input_fns.items()}
-    # The call passes further arguments.
-    yield from ((key, {**node, "_partial_": True}) for key, node in called.items() if node)
+    for key, value, target in target_nodes(config, RunConfig):
+        node = value
+        if key == "model":
+            node = {name: node[name] for name in node if name not in MODEL_SWITCHES}
+        if node:
+            yield key, {**node, "_partial_": True} if target.called else node
 
 
 def check_sources(composed: Sequence[ComposedPoint]) -> None:

@@ -26,7 +26,7 @@ from runner.sweeps.points import Point, check_targets, compose_points
 from runner.sweeps.search_space import SearchSpace
 from runner.sweeps.study import DECIDED, OWNER, SearchStudy, open_study
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
-from runner.system.locks import is_held, this_process
+from runner.system.locks import is_held, locked, this_process
 
 
 class Search:
@@ -59,7 +59,7 @@ class Search:
         """
         with self._alive():
             while not self._directory.stopped():
-                with FileLock(self._directory.path / "ask.lock"):
+                with locked(self._directory.path / "ask.lock", "the next trial"):
                     if self._replaced is None:
                         self._begin()
                     living = self._living()

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import FileLock
 from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler, GridSampler, QMCSampler
 from optuna.storages import RDBStorage
@@ -26,10 +25,12 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from runner.config.instantiation import build_target, locate_target
+from runner.config.training_schema import metric_of
 from runner.errors import ConfigError, SweepError
 from runner.sweeps.objectives import Objective, fail_if_nan
 from runner.sweeps.search_space import SearchSpace, as_shown
 from runner.sweeps.sweep_directory import Attempt
+from runner.system.locks import locked
 from runner.system.status import Status
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ def open_storage(directory: Path, storage: Any) -> Any:
     """
     if storage is None:
         # Two processes that create the tables at once disturb each other.
-        with FileLock(directory / "study.lock"):
+        with locked(directory / "study.lock", "the study"):
             # Only its owner may read it: it holds the values drawn, secrets included.
             (directory / _DATABASE).touch(mode=0o600)
             return _database(f"sqlite:///{directory / _DATABASE}")
@@ -263,7 +264,7 @@ def _trial_id(storage: Any, study: str, number: int) -> int:
 
 def attempt_of(trial: FrozenTrial, objectives: Sequence[Objective]) -> Attempt:
     """Builds the attempt at a trial that has ended in another folder from what the study stores."""
-    names = [objective.name.removeprefix("validation/") for objective in objectives]
+    names = [metric_of(objective.name) for objective in objectives]
     metrics = dict(zip(names, trial.values or (), strict=False))
     status = _STATUSES[trial.state]
     return Attempt(
@@ -291,7 +292,7 @@ class Reporter:
 
     def __init__(self, directory: Path, settings: Mapping[str, Any], attempt: Attempt) -> None:
         self._directory, self._settings, self._attempt = directory, settings, attempt
-        self._metric = attempt.metric.removeprefix("validation/")
+        self._metric = metric_of(attempt.metric)
         self._trial: optuna.Trial | None = None
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> bool:

@@ -28,7 +28,7 @@ from runner.system.atomic_files import (
     resolve_moved,
     write_json,
 )
-from runner.system.locks import is_held, this_process
+from runner.system.locks import is_held, locked, this_process
 from runner.system.run_format import FORMAT, require_format
 from runner.system.status import Status
 
@@ -212,7 +212,7 @@ class SweepDirectory:
         """Writes files for attempts and returns their numbers."""
         # Only its owner may read it: the overrides are complete, secrets included.
         (self.path / "trials").mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(self.path / "trials.lock"):
+        with locked(self.path / "trials.lock", "the trials of the sweep"):
             last = max((int(file.path.stem) for file in self.attempts()), default=-1)
             numbers = range(last + 1, last + 1 + len(attempts))
             for number, attempt in zip(numbers, attempts, strict=True):
@@ -296,7 +296,7 @@ def open_sweep(
         format, or `container` cannot be made.
     """
     make_container(container, "hydra.sweep.dir")
-    with FileLock(container / ".lock"):
+    with locked(container / ".lock", "the folder of sweeps"):
         for path in numbered_folders(container) if resume != "never" else ():
             directory = SweepDirectory(path)
             record = directory.read()

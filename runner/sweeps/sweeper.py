@@ -53,6 +53,7 @@ from runner.sweeps.sweep_directory import (
     sweep_fingerprint,
     temporary_sweep,
 )
+from runner.system.locks import acquire_saying
 from runner.system.signals import Interruption
 from runner.system.status import Status
 from runner.tracking import start_delivery
@@ -236,7 +237,7 @@ class RunnerSweeper(Sweeper):
         if directory.joined:
             # The process that opened the parent run may end before this one.
             self._run(composed, directory, interruption)
-            directory.lock.acquire()
+            acquire_saying(directory.lock, "the process that opened the sweep")
         parent = ParentRun(directory, composed[0].config, _mask(composed))
         parent.open({trial.config.name for trial in composed}, overrides)
         status, tags = Status.FAILED, {}

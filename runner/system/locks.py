@@ -6,16 +6,17 @@ import json
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,36 @@ def is_held(lock_file: Path) -> bool:
             return False
     except Timeout:
         return True
+
+
+# A wait for longer says what it waits for.
+_QUIET_SECONDS = 10.0
+
+
+@contextmanager
+def locked(lock_file: Path | str, purpose: str) -> Iterator[None]:
+    """Holds a lock inside the block; waits for as long as another process holds it.
+
+    Args:
+      lock_file: the file of the lock.
+      purpose: what the lock is for, to say after ten seconds, as in `waiting for PURPOSE`.
+    """
+    lock = FileLock(lock_file)
+    acquire_saying(lock, purpose)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def acquire_saying(lock: BaseFileLock, purpose: str) -> None:
+    """Acquires a lock, and says after ten seconds that it waits, and for which file."""
+    try:
+        lock.acquire(timeout=_QUIET_SECONDS)
+    except Timeout:
+        holds = f"another process holds {lock.lock_file}"
+        print(f"waiting for {purpose}: {holds}", file=sys.stderr, flush=True)
+        lock.acquire()
 
 
 BEAT_SECONDS = 4.0

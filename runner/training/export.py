@@ -13,12 +13,9 @@ from runner.checkpoints.locate import BEST_OF_RUN
 from runner.config.choices import ExportFormat
 from runner.errors import ConfigError, RunDirectoryError, TrackingError, ranked
 from runner.graph.build import graph_maker
-from runner.graph.built_graph import ServingGraph
-from runner.graph.eager_model import trained_model
-from runner.graph.keras_serving import save_nested
 from runner.graph.serving import SIGNATURE, numbered
+from runner.graph.trained_model import trained_model
 from runner.runs.run_directory import RunDirectory
-from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.atomic_files import require_absent, unfinished
 from runner.system.signals import Interruption
 from runner.system.user_code import calling
@@ -141,61 +138,11 @@ def _keep(experiment: Experiment, directory: RunDirectory, folder: Path, step: i
 
 def _export(weights: Weights, target: Path) -> None:
     with unfinished(target) as folder:
-        serving = graph_maker(weights.config).serving(weights.prefix)
-        if serving.nested is not None:
-            save_nested(trained_model(weights.config, weights.prefix), serving.nested, folder)
-        else:
-            with (
-                serving.graph.as_default(),
-                tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
-            ):
-                save_model(session, folder, weights.prefix, serving=serving)
+        graph_maker(weights.config).save(weights.prefix, folder)
         weights.copy_provenance(folder)
         (folder / _STEP).parent.mkdir(exist_ok=True)
         (folder / _STEP).write_text(f"{weights.step}\n")
         Interruption.check_swallowed()
-
-
-def save_model(
-    session: tf.compat.v1.Session,
-    folder: Path,
-    checkpoint: str,
-    *,
-    serving: ServingGraph,
-    as_text: bool = False,
-) -> None:
-    """Writes a SavedModel of a graph's signatures, with the values of a checkpoint.
-
-    Args:
-      session: a session of the graph, which is the default one.
-      folder: where to write it.
-      checkpoint: the prefix of the checkpoint.
-      serving: the graph.
-      as_text: whether it is written in text format.
-
-    Raises:
-      ConfigError: when the checkpoint lacks a variable of the graph.
-    """
-    try:
-        serving.restorer.restore(session, checkpoint)
-    except (tf.errors.NotFoundError, ValueError) as error:
-        raise ConfigError.of(
-            f"{checkpoint} lacks a variable of the graph for mode export",
-            str(error).splitlines()[0],
-            "make the same variables in every mode",
-        ) from error
-    builder = tf.compat.v1.saved_model.Builder(str(folder))
-    builder.add_meta_graph_and_variables(
-        session,
-        [tf.saved_model.SERVING],
-        dict(serving.signatures),
-        assets_collection=tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.ASSET_FILEPATHS),
-        main_op=serving.main_op,
-        clear_devices=True,
-        saver=serving.saver,
-        strip_default_attrs=True,
-    )
-    builder.save(as_text)
 
 
 def exported_model(folder: Path, step: int, example: Mapping[str, Any]) -> ExportedModel:

@@ -60,7 +60,7 @@ def _values(plan: RestorationPlan, weights: Weights) -> dict[str, NDArray[Any]]:
     spec, tensors = reader.spec(), {}
     for variable in (assignment.variable for assignment in plan.assignments):
         average = spec.find(variable.full_name + EMA_SUFFIX)
-        uses_average = average is not None and weights.config.train.evaluate_ema
+        uses_average = average is not None and weights.config.train.evaluates_averages
         tensor = average if uses_average else spec.find(variable.full_name)
         if tensor is not None:
             tensors[variable.name] = tensor.name

@@ -7,10 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.console import some_of
 from runner.errors import RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
-from runner.graph.epochs import RATE
+from runner.graph.keras_graph import CALLBACKS
+from runner.graph.traces import METRICS
 from runner.graph.variables import CheckpointSaver, saved_as
+from runner.restoration.model_variables import LEARNING_RATE
 from runner.runs.resumption import differences
 from runner.runs.run_directory import RunDirectory
 from runner.training.run import Experiment, OpenedRun
@@ -36,24 +39,21 @@ def require_variables(experiment: Experiment, directory: RunDirectory) -> None:
     ]
     if lacking:
         changes = differences(directory.load_record().settings, experiment.record.settings)
-        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
         raise RunDirectoryError.of(
             f"{directory.path} cannot be extended: {'; '.join(changes)}",
-            f"its checkpoint has no such {', '.join(lacking[:_NAMED])}{more}",
+            f"its checkpoint has no such {some_of(lacking, _NAMED)}",
             "start another run, with a scaffold whose checkpoint is this run",
         )
 
 
 def _of_callbacks(built: BuiltGraph) -> Mapping[str, tf.Variable]:
     """Returns name -> variable of what a graph has for callbacks alone."""
-    epoch = built.training.epoch if built.training else None
-    if epoch is None:
+    if built.training is None or built.training.callback_state is None:
         return {}
-    refs = {variable.ref() for variable in (epoch.saved, *epoch.variables)}
     return {
         name: variable
         for name, variable in built.variables.items()
-        if name == RATE or variable.ref() in refs
+        if name == CALLBACKS or name.startswith(METRICS) or name.endswith(f"/{LEARNING_RATE}")
     }
 
 
@@ -95,7 +95,7 @@ def saver_of_extension(run: OpenedRun, newest: str) -> tf.compat.v1.train.Saver 
     fresh = {
         name: variable
         for name, variable in added.items()
-        if name not in known or (name == RATE and changed)
+        if name not in known or (name.endswith(f"/{LEARNING_RATE}") and changed)
     }
     saver = run.built.saver
     if not fresh or not isinstance(saver, CheckpointSaver):

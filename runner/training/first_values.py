@@ -22,7 +22,7 @@ from runner.config.scaffold_reading import read_restoration, read_scaffolds
 from runner.config.schema import RunConfig
 from runner.console import plural
 from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError, RunnerError
-from runner.graph.eager_model import build_eager_model
+from runner.graph.trained_model import initial_model
 from runner.restoration.model_variables import keras_variables
 from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
 from runner.restoration.reading import checksum, converted_values, in_scaffold
@@ -74,7 +74,7 @@ def start_of(run: str) -> Start:
     config = RunConfig(model=recorded["model"] or {}, data=recorded["data"] or {})
 
     def layout() -> WeightsLayout:
-        model = build_eager_model(config)
+        model = initial_model(config)
         return weights_layout(model, keras_variables(model))
 
     readers = _open(document["sources"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from runner.checkpoints import contents
+from runner.config.cluster_spec import is_cluster
 from runner.errors import ConfigError, InterruptedRunError
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.graph_spec import local_init_op
@@ -54,7 +55,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
         for line in interrupted_lines(run):
             run.screen.line(line)
         raise
-    for line in result_lines(run):
+    for line in (*configured.final.lines(), *result_lines(run)):
         run.screen.line(line)
     return best
 
@@ -77,6 +78,7 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
             run.coordinator.session_scope(run),
         ):
             with MonitoredSession(creator, hooks) as session:
+                _free_model(run, configured)
                 _train(session, run, configured)
             reached = configured.best.best()
             resumes_later = run.interruption.received() or run.watch.pruned
@@ -84,6 +86,13 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
                 _report_early_end(run, configured.stopper())
             run.directory.update(objective=reached, trained=not resumes_later)
     return _number(reached)
+
+
+def _free_model(run: OpenedRun, configured: ConfiguredHooks) -> None:
+    """Frees the values outside the session, unless callbacks or a new session may need them."""
+    renews = run.training.rollbacks is not None or is_cluster(run.config.cluster)
+    if run.built.model is not None and configured.callbacks is None and not renews:
+        run.built.model.free()
 
 
 def _report_early_end(run: OpenedRun, stopper: str | None) -> None:
@@ -94,9 +103,11 @@ def _report_early_end(run: OpenedRun, stopper: str | None) -> None:
 
 
 def _train(session: MonitoredSession, run: OpenedRun, configured: ConfiguredHooks) -> None:
+    is_first = run.plan is not None
     while not session.should_stop():
         try:
             run.training.run_step(session)
+            is_first = False
         except (tf.errors.OutOfRangeError, StopIteration) as error:
             # MonitoredSession would take either for an orderly end.
             place = configured.place_of(error)
@@ -104,6 +115,13 @@ def _train(session: MonitoredSession, run: OpenedRun, configured: ConfiguredHook
                 raise raised(place, error) from error
             if isinstance(error, StopIteration):
                 raise
+            if is_first:
+                raise ConfigError.of(
+                    "the training data are empty",
+                    f"{run.training.input_name} ended before its first batch",
+                    "look for a path without files, a filter or a split that leaves nothing, or"
+                    " fewer examples than a batch of drop_remainder=True needs",
+                ) from error
             raise ConfigError(run.training.input_ended(run.config.train.steps)) from error
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite, OnError
-from runner.config.instantiation import References
-from runner.config.training_schema import EVALUATE_EVERY
+from runner.config.instantiation import GIVEN, References
+from runner.config.schedule import NEVER
+from runner.config.training_schema import metric_of
 from runner.errors import NonFiniteLossError, RunnerError
 from runner.graph.configured_hooks import (
     CALLBACKS,
@@ -40,7 +42,9 @@ from runner.hooks import (
 from runner.hooks.callbacks import CallbacksHook, EpochCount, NamedCallback
 from runner.hooks.checkpoint import another_saver, raise_error, warned
 from runner.hooks.evaluation import EvaluationWatch
-from runner.system.user_code import ERRORS, raised, staying
+from runner.hooks.final_weights import FinalWeights, HandOver
+from runner.system.user_code import ERRORS, raised
+from runner.training.named_hooks import NamedHook, StoppingCallback
 from runner.training.run import OpenedRun
 
 # Preparing a second kind of step, with the metrics or without, takes 0.1 s of the processor for a
@@ -48,59 +52,8 @@ from runner.training.run import OpenedRun
 _ONE_KIND_UNTIL = 1000
 
 
-class _NamedHook(tf.compat.v1.train.SessionRunHook):
-    """A hook of the configuration, which remembers the error that it raised, and that it stopped.
-
-    Errors pass through unchanged: a session recovers from some of them.
-    """
-
-    def __init__(self, key: str, hook: tf.compat.v1.train.SessionRunHook) -> None:
-        self.key, self._hook = key, hook
-        self.error: BaseException | None = None
-        self.stopped = False
-
-    def begin(self) -> None:
-        self._call(self._hook.begin)
-
-    def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
-    ) -> None:
-        before = coord.should_stop()
-        self._call(self._hook.after_create_session, session, coord)
-        self.stopped |= coord.should_stop() and not before
-
-    def before_run(self, run_context: Any) -> Any:
-        return self._call(self._hook.before_run, run_context)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        before = run_context.stop_requested
-        self._call(self._hook.after_run, run_context, run_values)
-        self.stopped |= run_context.stop_requested and not before
-
-    def end(self, session: tf.compat.v1.Session) -> None:
-        self._call(self._hook.end, session)
-
-    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            with staying():
-                return method(*arguments)
-        except ERRORS as error:
-            self.error = error
-            raise
-
-
-class _StoppingCallback(NamedCallback):
-    """A callback of the configuration, which remembers that it stopped the training."""
-
-    stopped = False
-
-    def call(self, method: str, *arguments: Any) -> None:
-        before = self._stops()
-        super().call(method, *arguments)
-        self.stopped |= self._stops() and not before
-
-    def _stops(self) -> bool:
-        return bool(getattr(self.callback.model, "stop_training", False))
+# Begins the names of metrics that `fit` reports of an epoch, among those of a step.
+_OF_EPOCH = "epoch/"
 
 
 @dataclass(frozen=True)
@@ -114,16 +67,18 @@ class ConfiguredHooks:
       best: keeps the best checkpoint.
       saves: which values are saved, and how to react when a save fails.
       means: averages training metrics between evaluations.
+      final: leaves the weights that the training ends with.
       callbacks: calls Keras callbacks; None where there are none.
     """
 
-    named: Sequence[_NamedHook]
+    named: Sequence[NamedHook]
     evaluation: EvaluationHook
     best: BestCheckpoint
     saves: SavePolicy
     means: Means
+    final: FinalWeights
     callbacks: CallbacksHook | None = None
-    named_callbacks: Sequence[_StoppingCallback] = ()
+    named_callbacks: Sequence[StoppingCallback] = ()
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -144,8 +99,9 @@ class ConfiguredHooks:
 
     def stopper(self) -> str | None:
         """Returns the key of the hook or callback that stopped the training; None for none."""
-        every = (*self.named_callbacks, *self.named)
-        return next((hook.key for hook in every if hook.stopped), None)
+        stopped = [callback.key for callback in self.named_callbacks if callback.stopped]
+        stopped += [hook.key for hook in self.named if hook.stopped]
+        return stopped[0] if stopped else None
 
     def place_of(self, error: BaseException) -> str | None:
         """Returns the key of the hook that raised an error, e.g. `hooks.log`; None for no hook."""
@@ -167,14 +123,23 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
     with run.built.graph.as_default():
         saves = _save_policy(run)
         best = _best_checkpoint(run, saves)
-        means = Means(run.training.values)
+        # Over an epoch, the values are means already, as in `fit`.
+        means = Means(() if run.training.epoch_length else run.training.values)
         evaluation = _evaluation(run, best, callbacks, means=means)
         references = _references(run, evaluation)
         named = [
-            _NamedHook(f"hooks.{name}", HOOKS.build(name, node, references))
+            NamedHook(f"hooks.{name}", HOOKS.build(name, node, references))
             for name, node in run.config.hooks.items()
         ]
-    return ConfiguredHooks(named, evaluation, best, saves, means, callbacks, called)
+    averages = run.training.averages
+    final = FinalWeights(
+        averages if averages is not None and averages.are_final else None,
+        run.built.model,
+        callbacks,
+        interrupted=lambda: run.interruption.received() or run.watch.pruned,
+        in_model=run.config.model.get("_target_") == GIVEN,
+    )
+    return ConfiguredHooks(named, evaluation, best, saves, means, final, callbacks, called)
 
 
 def loop_hooks(
@@ -203,7 +168,8 @@ def loop_hooks(
         _metrics(run, names["metrics"], progress, means=configured.means),
         # What an evaluation shows of an epoch is there when the epoch ends.
         *([callbacks] if callbacks else []),
-        *([configured.evaluation] if run.built.evaluation.metrics else []),
+        *([configured.evaluation] if _evaluates(run) else []),
+        configured.final,
         *([callbacks.epoch_ends] if callbacks else []),
         progress,
         *configured.named,
@@ -216,12 +182,17 @@ def loop_hooks(
             training.step,
             config.train.checkpoint_every,
             configured.saves,
-            callbacks,
+            configured.final,
         ),
+        HandOver(configured.final),
         *last,
         # Last, so that a signal during the other hooks' work costs no further step.
         StopWhenHook(lambda: run.interruption.received() or run.watch.pruned),
     ]
+
+
+def _evaluates(run: OpenedRun) -> bool:
+    return bool(run.built.evaluation.metrics) and run.config.train.evaluate_every != NEVER
 
 
 def _best_checkpoint(run: OpenedRun, saves: SavePolicy) -> BestCheckpoint:
@@ -230,7 +201,7 @@ def _best_checkpoint(run: OpenedRun, saves: SavePolicy) -> BestCheckpoint:
         run.built.saver,
         run.directory.best,
         run.directory.best_record,
-        train.objective.removeprefix("validation/"),
+        metric_of(train.objective),
         train.direction,
         saves,
     )
@@ -269,23 +240,31 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
             training.rollbacks,
         ),
         run.screen.line,
+        partial(run.coordinator.share_values, run),
     )
 
 
 def _metrics(
     run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook, *, means: Means
 ) -> MetricsHook:
-    training = run.training
+    training, first = run.training, run.config.train.initial_epoch
 
-    def record(values: Mapping[str, float], step: int) -> None:
+    of_epoch = {f"{_OF_EPOCH}{name}": value for name, value in training.epoch_values.items()}
+    if all(training.values[name] is value for name, value in training.epoch_values.items()):
+        of_epoch = {}
+
+    def record(fetched: Mapping[str, float], step: int) -> None:
+        values = {name: value for name, value in fetched.items() if name not in of_epoch}
+        if training.epoch_length and step % training.epoch_length == 0:
+            values |= {name.removeprefix(_OF_EPOCH): fetched[name] for name in of_epoch}
         length = training.epoch_length
-        epoch = {"epoch": float((step - 1) // length + 1)} if length else {}
+        epoch = {"epoch": float((step - 1) // length + 1 + first)} if length else {}
         logged = {f"train/{name}": value for name, value in values.items()}
         run.tracker.log_metrics({**epoch, **logged}, step)
         progress.show({**epoch, **{name: values[name] for name in training.values}}, step)
 
     return MetricsHook(
-        values,
+        {**values, **of_epoch},
         training.step,
         run.config.train.log_every,
         record,
@@ -311,26 +290,26 @@ def _evaluation(
     return EvaluationHook(
         run.built.evaluation,
         training.step,
-        config.train.evaluate_every or EVALUATE_EVERY,
+        (config.train.evaluate_every if _evaluates(run) else None) or "end",
         record,
-        training.averages if config.train.evaluate_ema else None,
+        training.averages if config.train.evaluates_averages else None,
         EvaluationCutoff(run.interruption.received, run.directory.evaluation_due),
         watch,
-        objective=config.train.objective.removeprefix("validation/"),
+        objective=metric_of(config.train.objective),
         goal=config.train.direction,
     )
 
 
-def _named_callbacks(run: OpenedRun) -> list[_StoppingCallback]:
+def _named_callbacks(run: OpenedRun) -> list[StoppingCallback]:
     """Builds the callbacks of the configuration."""
     built, training = run.built, run.training
-    if built.eager is None or training.epoch is None or training.epoch_length is None:
+    if built.model is None or training.callback_state is None:
         return []
     names = {key: value for key, value in _run_names(run).items() if key in CALLBACKS.run_names}
     references = graph_references(built.graph, built.variables, training).also("run", names)
     named = []
     for name, node in run.config.callbacks.items():
-        callback = _StoppingCallback(f"callbacks.{name}", CALLBACKS.build(name, node, references))
+        callback = StoppingCallback(f"callbacks.{name}", CALLBACKS.build(name, node, references))
         if isinstance(callback.callback, keras.callbacks.BackupAndRestore):
             run.screen.line(
                 f"{callback.key}: not called, because a run saves and resumes by itself, exactly "
@@ -344,16 +323,21 @@ def _named_callbacks(run: OpenedRun) -> list[_StoppingCallback]:
 def _callbacks(run: OpenedRun, named: Sequence[NamedCallback]) -> CallbacksHook | None:
     """Returns what calls the callbacks, and builds the model that they see."""
     built, training, length = run.built, run.training, run.training.epoch_length
-    if not run.config.callbacks or built.eager is None or training.epoch is None or length is None:
+    saved = training.callback_state
+    if saved is None or built.model is None or length is None:
         return None
+    first = run.config.train.initial_epoch
     return CallbacksHook(
         named,
-        built.eager(),
-        training.epoch,
+        built.model,
+        training.values,
+        training.epoch_values or training.values,
+        saved,
         step=training.step,
-        epochs=EpochCount(length, -(-run.config.train.steps // length)),
+        epochs=EpochCount(length, first - (-run.config.train.steps // length), first),
         interrupted=lambda: run.interruption.received() or run.watch.pruned,
         report=run.screen.line,
+        changed=partial(run.coordinator.share_values, run),
     )
 
 

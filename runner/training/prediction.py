@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import tensorflow as tf
-from numpy.typing import NDArray
 
 from runner.graph.build import graph_maker
-from runner.graph.built_graph import Features, PredictionGraph
-from runner.graph.evaluation import require_end
+from runner.graph.built_graph import Features
 from runner.graph.splits import data_to_predict
 from runner.inputs.feature_files import features_of_file
-from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.atomic_files import require_absent
 from runner.system.signals import Interruption
 from runner.training.evaluation import Weights, chosen_weights
@@ -36,10 +29,11 @@ def predict_run(experiment: Experiment) -> None:
         target = _target(experiment, weights)
         require_absent(target, f"predict.to=OTHER{target.suffix}, or move it away")
         maker = graph_maker(weights.config)
-        graph = maker.predicting(_features(experiment), weights.prefix)
+        batches = maker.predictions(_features(experiment), weights.prefix)
         with writer_of(target) as writer:
-            for batch in _batches(graph, weights.prefix, _place(experiment)):
+            for batch in batches:
                 writer.write(batch)
+            Interruption.check_swallowed()
     shapes = ", ".join(f"{name} {shape}" for name, shape in writer.shapes.items())
     experiment.screen.line(f"{weights}: {writer.count} predictions of {shapes} to {target}")
 
@@ -68,24 +62,3 @@ def _features(experiment: Experiment) -> Features:
     if settings.data is not None:
         return lambda: data_to_predict(experiment.config)
     return settings.split.value
-
-
-def _batches(
-    graph: PredictionGraph, checkpoint: str, place: str
-) -> Iterator[Mapping[str, NDArray[Any]]]:
-    with (
-        graph.graph.as_default(),
-        graph.explaining(),
-        tf.compat.v1.Session(config=PLACED_SOFTLY) as session,
-    ):
-        graph.restorer.restore(session, checkpoint)
-        for operation in graph.initializers:
-            session.run(operation)
-        if graph.cardinality is not None:
-            require_end(place, session.run(graph.cardinality))
-        for feeds in graph.feeds:
-            try:
-                yield session.run(dict(graph.outputs), feeds)
-            except tf.errors.OutOfRangeError:
-                break
-        Interruption.check_swallowed()

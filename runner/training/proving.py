@@ -9,13 +9,14 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import keras
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.config.schema import RunConfig
-from runner.errors import CheckpointError, PlanError, Problem
-from runner.graph.eager_model import build_eager_model
+from runner.errors import CheckpointError, ConfigError, PlanError, Problem
+from runner.graph.trained_model import initial_model
 from runner.internals.keras import restored_names
 from runner.restoration.eager import restore_model
 from runner.restoration.plan import RestorationPlan
@@ -27,11 +28,19 @@ from runner.training.first_values import start_of
 from runner.training.sources import Sources
 
 
-def proven(config: RunConfig, plan: RestorationPlan, sources: Sources) -> RestorationPlan:
+def proven(
+    config: RunConfig, plan: RestorationPlan, sources: Sources, *, model: Any
+) -> RestorationPlan:
     """Returns a plan with the proofs that its configuration asks for, and the problems of these.
 
     Where the plan has problems already, or a source is an experiment that is not trained yet,
     nothing is proven.
+
+    Args:
+      config: the configuration of the run.
+      plan: its plan.
+      sources: the checkpoints that it names.
+      model: the run's Keras model, which keeps its values; None where it trains none.
 
     Raises:
       ConfigError: when the run has no Keras model.
@@ -54,7 +63,13 @@ def proven(config: RunConfig, plan: RestorationPlan, sources: Sources) -> Restor
         return plan
     proofs: list[Proof] = []
     readers = {name: sources.open(name) for name in restoring}
-    with first_model(config, plan, readers) as model:
+    if model is None:
+        raise ConfigError.of(
+            "proof is set, and the run has no Keras model",
+            "it trains a graph or a function",
+            "delete `proof`",
+        )
+    with _first_values(model, plan, readers):
         for name, reference in references.items():
             with _collected(problems, name), calling("model", f"it was given {reference.path}"):
                 proofs.append(prove(model, reference, plan=plan, scaffold=name))
@@ -73,6 +88,20 @@ def _collected(problems: list[Problem], scaffold: str) -> Iterator[None]:
 
 
 @contextmanager
+def _first_values(
+    model: keras.Model, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
+) -> Iterator[None]:
+    """Gives a model the first values that a plan restores, within the block."""
+    before = [(variable, variable.numpy()) for variable in model.variables]
+    restore_model(model, plan, readers)
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
+
+
+@contextmanager
 def first_model(
     config: RunConfig, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
 ) -> Iterator[keras.Model]:
@@ -81,7 +110,7 @@ def first_model(
     Afterwards random numbers go on as if there had been no such model.
     """
     with restored_names():
-        model = build_eager_model(config)
+        model = initial_model(config)
         restore_model(model, plan, readers)
         yield model
 

@@ -21,6 +21,7 @@ from runner.config.cluster_spec import configured
 from runner.config.keys import flatten
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.spelling import on_run, program, resuming
+from runner.config.training_schema import metric_of
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.graph.build import graph_maker
 from runner.restoration.html_report import html
@@ -328,7 +329,7 @@ def _best_value(run: OpenedRun) -> str:
         return ""
     content = json.loads(run.directory.best_record.read_text())
     objective = run.config.train.objective
-    value = content["metrics"][objective.removeprefix("validation/")]
+    value = content["metrics"][metric_of(objective)]
     return f"{objective} {value:.4g} at step {content['step']}"
 
 

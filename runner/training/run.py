@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
+from runner.config.schedule import NEVER, as_schedule
 from runner.config.schema import RunConfig
-from runner.config.training_schema import EVALUATE_EVERY
+from runner.config.training_schema import EVALUATE_EVERY, OBJECTIVE
 from runner.console import Screen
 from runner.errors import ConfigError, InterruptedRunError
 from runner.graph.build import build_graph
@@ -80,13 +81,17 @@ class Coordinator:
             inter_op_parallelism_threads=settings.inter_op_threads,
             allow_soft_placement=True,
         )
-        if cpus := devices_of(run.config.devices).logical_cpus:
-            config.device_count["CPU"] = cpus
+        devices_of(run.config.devices).prepare(config)
         return ChiefSessionCreator(config=config, **arguments)
 
     def hooks(self, run: OpenedRun) -> tuple[_Hooks, _Hooks]:
         """Returns the hooks that come before and after all others."""
         return (), ()
+
+    def share_values(self, run: OpenedRun, session: tf.compat.v1.Session) -> None:
+        """Gives values of the session that no step has changed to all devices."""
+        if run.training.to_devices is not None:
+            session.run(run.training.to_devices)
 
     def session_scope(self, run: OpenedRun) -> AbstractContextManager[object]:
         """Surrounds the run's session."""
@@ -193,7 +198,8 @@ class Experiment:
         """
         plan = plan_run(self.config, self.built, self.sources)
         plan = replace(plan, notes=(*self.built.notes, *plan.notes))
-        return proven(self.config, plan, self.sources)
+        model = self.built.model.model if self.built.model else None
+        return proven(self.config, plan, self.sources, model=model)
 
     def make_sound_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start.
@@ -290,7 +296,7 @@ class OpenedRun:
 
     Attributes:
       experiment: the experiment; `screen`, `watch`, `coordinator` and `built` are its.
-      config: its configuration, with `train.steps` and `train.evaluate_every` as the length of an
+      config: its configuration, with `train.steps` and the schedules of `train` as the length of an
         epoch decides them.
       training: the training step of `built`.
       directory: the run directory.
@@ -315,7 +321,8 @@ class OpenedRun:
         if self.built.training is None:
             raise ValueError("the graph was built without a training step")
         self.training: Training = self.built.training
-        self.config = _with_epochs(experiment.config, self.training.epoch_length)
+        config = _with_epochs(experiment.config, self.training.epoch_length)
+        self.config = _with_objective(config, self.built.evaluation.metrics)
         self.directory, self.opening = claimed.directory, claimed.opening
         self.former = claimed.former
         self.started = time.monotonic()
@@ -350,8 +357,29 @@ class OpenedRun:
         return tracker
 
 
+def _with_objective(config: RunConfig, metrics: Sequence[str]) -> RunConfig:
+    """Replaces the default objective where no evaluation gives it."""
+    train = config.train
+    if train.objective == OBJECTIVE and metrics and "loss" not in metrics:
+        return replace(config, train=replace(train, objective=f"validation/{metrics[0]}"))
+    return config
+
+
 def _with_epochs(config: RunConfig, length: int | None) -> RunConfig:
     train = config.train
-    steps = train.epochs * length if train.epochs and length else train.steps
-    every = train.evaluate_every or length or EVALUATE_EVERY
-    return replace(config, train=replace(train, steps=steps, evaluate_every=every))
+    steps = train.steps
+    if train.epochs and length:
+        steps = (train.epochs - train.initial_epoch) * length
+    counted: dict[str, Any] = {
+        "log_every": train.log_every,
+        "evaluate_every": train.evaluate_every or length or EVALUATE_EVERY,
+        "checkpoint_every": train.checkpoint_every,
+    }
+    epochs: dict[str, Any] = {
+        "epoch_length": length or train.steps_per_epoch,
+        "first_epoch": train.initial_epoch,
+    }
+    for key, every in counted.items():
+        if every != NEVER and (schedule := as_schedule(every)).counts_epochs:
+            counted[key] = replace(schedule, **epochs)
+    return replace(config, train=replace(train, steps=steps, **counted))

@@ -140,9 +140,7 @@ def test_the_shipped_hooks_work_together_and_are_tracked(
     hooks = {
         **_shipped("early_stopping", patience=2, min_delta=100.0),
         **_shipped("wall_clock"),
-        **_shipped("tensorboard", every="2 steps"),
         **_shipped("step_timing", every=4),
-        **_shipped("memory", every=4),
         **_shipped("profile", every=1, steps=2),
     }
     assert set(hooks) == {path.stem for path in CONF.glob("*.yaml")}
@@ -164,13 +162,8 @@ def test_the_shipped_hooks_work_together_and_are_tracked(
     path = directory(tmp_path / "runs").path
     history = json.loads((path / "early_stopping.json").read_text())
     assert [step for step, _ in history] == [4, 8, 12]
-    found = written(path)
-    rates = {step: 0.01 * (21 - step) / 20 for step in (2, 4, 6, 8, 10, 12)}
-    assert dict(found["train/learning_rate"]) == pytest.approx(rates)
-    assert dict(found["validation/loss"]) == pytest.approx(dict(history))
-
-    expected = {step: rates[step] for step in (4, 8, 12)}
-    assert tracked["train/learning_rate"] == pytest.approx(expected)
-    for name in ("time/step", "time/input", "time/compute", "memory/peak_mib"):
+    rates = {step: 0.01 * (21 - step) / 20 for step in (4, 8, 12)}
+    assert tracked["train/learning_rate"] == pytest.approx(rates)
+    for name in ("time/step", "time/input", "time/compute"):
         assert list(tracked[name]) == [4, 8, 12]
         assert all(value >= 0 for value in tracked[name].values())

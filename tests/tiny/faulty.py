@@ -136,7 +136,7 @@ def none(labels: Any, outputs: Any) -> None:
 
 def checked(labels: Any, outputs: Any) -> Any:
     """A loss that asserts in a step what does not hold."""
-    with tf.control_dependencies([tf.debugging.assert_less(labels, tf.constant(1, tf.int64))]):
+    with tf.control_dependencies([tf.debugging.assert_less(labels, tf.ones([], labels.dtype))]):
         return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
 

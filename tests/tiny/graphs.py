@@ -84,4 +84,5 @@ def opened(
             session.run([tf.global_variables_initializer(), start])
         else:
             built.saver.restore(session, restore)
+        session.run([tf.local_variables_initializer(), tf.tables_initializer()])
         yield Opened(built, session)

@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import tensorflow.compat.v1 as tf
 
@@ -68,6 +69,21 @@ class AbortOnce(AtStep):
 
     def act(self) -> None:
         raise tf.errors.AbortedError(None, None, "preempted")
+
+
+class SpoilOnce(AtStep):
+    """Makes a weight NaN, so that the loss of the next step is."""
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        self.session = run_context.session
+        super().after_run(run_context, run_values)
+
+    def act(self) -> None:
+        weight = tf.trainable_variables()[0]
+        value = weight.initializer.inputs[1]
+        self.session.run(weight.initializer, {value: np.full(weight.shape, np.nan)})
 
 
 class SignalOnce(AtStep):

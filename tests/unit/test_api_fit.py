@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import shutil
 import signal
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 import runner
-from runner.config.fit_experiment import digest
 from runner.errors import ConfigError, InterruptedRunError, PlanError
+from runner.graph.given_model import model_digest, model_name
 from runner.inputs import FitData
+from runner.inputs.data_digest import digest
 from tests.keras_io.generative import wgan_gp
 from tests.keras_io.parts import points
 from tests.tiny.runs import disturbed
@@ -60,6 +62,14 @@ def dataset() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((X.astype("float32"), Y)).batch(10)
 
 
+BIG = np.zeros((2**22, 1))  # 64 MiB for features and labels.
+
+
+def within_another() -> tf.data.Dataset:
+    others = iter(dataset())
+    return dataset().map(lambda x, y: (x + next(others)[0], y))
+
+
 KINDS: dict[str, dict[str, Any]] = {
     "arrays": {"x": X, "y": Y, "batch_size": 10},
     "function": {"x": arrays, "batch_size": 10},
@@ -82,7 +92,7 @@ def history() -> tuple[list[float], list[NDArray[Any]]]:
 
 def fit(folder: Path, **arguments: Any) -> runner.Result:
     settings = {"run_dir": str(folder / "runs"), **OFF, **arguments.pop("overrides", {})}
-    return runner.fit(**{"build_model": net, "seed": 1, **arguments, "overrides": settings})
+    return runner.fit(**{"model": net, "seed": 1, **arguments, "overrides": settings})
 
 
 # What an experiment, or the class of a callback, may be called.
@@ -121,7 +131,7 @@ def test_a_function_of_no_module_is_named_where_it_fails(tmp_path: Path) -> None
         raise ValueError("no such layer")
 
     with pytest.raises(ConfigError, match=r"^model: misbuilt fails\n  cause: ValueError: no such"):
-        fit(tmp_path, **KINDS["arrays"], build_model=misbuilt)
+        fit(tmp_path, **KINDS["arrays"], model=misbuilt)
 
 
 def _some(*names: str) -> list[Any]:
@@ -162,7 +172,7 @@ def test_an_interrupted_fit_continues_with_the_next_batch(kind: str, tmp_path: P
 
 def test_a_file_holds_the_experiment_that_the_command_line_takes(tmp_path: Path) -> None:
     build = functools.partial(net, units=2)
-    result = fit(tmp_path, build_model=build, x=arrays, epochs=2, validation_split=0.2)
+    result = fit(tmp_path, model=build, x=arrays, epochs=2, validation_split=0.2)
     assert result.directory is not None
     file = result.directory / "experiment.yaml"
     head = [line for line in file.read_text().splitlines() if line.startswith("#")]
@@ -184,7 +194,7 @@ def test_the_model_is_found_by_names_that_keras_counts(tmp_path: Path) -> None:
         model.compile("sgd", "mse")
         return model
 
-    result = fit(tmp_path, build_model=counted, x=X, y=Y.astype("float32"))
+    result = fit(tmp_path, model=counted, x=X, y=Y.astype("float32"))
     names = [keras.layers.Dense(1).name]
     one, other = result.model(), result.model()
     names.append(keras.layers.Dense(1).name)
@@ -193,7 +203,7 @@ def test_the_model_is_found_by_names_that_keras_counts(tmp_path: Path) -> None:
 
 
 def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path) -> None:
-    result = fit(tmp_path, build_model=lambda: net(2), x=X, y=Y, name="mine")
+    result = fit(tmp_path, model=lambda: net(2), x=X, y=Y, name="mine")
     assert result.directory is not None
     text = (result.directory / "experiment.yaml").read_text()
     assert "#   model: a lambda that no module has" in text
@@ -247,12 +257,18 @@ def test_callbacks_see_the_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"build_model": net(), "x": X}, "build_model is a Sequential"),
+        ({"model": keras.layers.Dense(2), "x": X}, "model is a Dense"),
         ({"x": X, "y": Y[1:]}, "the arrays have 49, 50 examples"),
         ({"x": 3}, "int is no data"),
-        ({"x": batches()}, "x is a generator"),
-        ({"x": batches}, "the length of an epoch is not known"),
         ({"x": dataset(), "validation_split": 0.1}, "validation_split is set, and x is batches"),
+        ({"x": dataset(), "y": Y}, r"y is set, and x is a _BatchDataset"),
+        ({"x": Sequence(), "sample_weight": Y}, "sample_weight is set, and x is a Sequence"),
+        ({"x": batches(), "class_weight": {0: 2.0}}, "class_weight is set beside a generator"),
+        ({"x": X, "y": Y, "class_weight": {0: 2.0}, "sample_weight": Y}, "beside sample_weight"),
+        ({"x": itertools.repeat((BIG, BIG))}, r"gave 1\d batches.*\n.*\n.*steps_per_epoch"),
+        ({"x": X, "y": Y, "epochs": 2, "initial_epoch": 2}, "initial_epoch is 2"),
+        ({"x": within_another()}, "uses an object made outside of it, Iterator"),
+        ({"model": keras.Sequential([keras.layers.Dense(2)]), "x": X}, "is not compiled"),
         ({"x": X, "y": Y, "scaffolds": {"a": {"chekpoint": "b"}}}, "chekpoint"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -284,7 +300,7 @@ def test_several_features_without_labels_are_no_labels(pair: Any) -> None:
 
 
 def test_a_generator_of_noise_is_a_model(tmp_path: Path) -> None:
-    result = fit(tmp_path, build_model=wgan_gp, x=points(0))
+    result = fit(tmp_path, model=wgan_gp, x=points(0))
     assert result.model("latest")(np.zeros((3, 2))).shape == (3, 4)
 
 
@@ -292,4 +308,89 @@ def test_the_digest_of_data_depends_on_their_values() -> None:
     assert digest(X) == digest(X.copy()) != digest(X + 1)
     assert digest((X, Y)) != digest((Y, X))
     assert digest({"a": X}) != digest({"b": X})
-    assert digest(dataset()) == digest(dataset())
+
+
+def files(folder: Path, content: str) -> tf.data.Dataset:
+    (folder / "lines.txt").write_text(content)
+    return tf.data.TextLineDataset([str(folder / "lines.txt")]).batch(2)
+
+
+class Other(Sequence):
+    def __getitem__(self, index: int) -> Any:
+        return X[10 * index : 10 * index + 10] + 1, Y[10 * index : 10 * index + 10]
+
+
+class Longer(Sequence):
+    def __len__(self) -> int:
+        return 4
+
+
+def test_data_sets_are_told_apart_by_length_contents_and_files(tmp_path: Path) -> None:
+    shuffled = [dataset().unbatch().shuffle(50).batch(10) for _ in range(2)]
+    assert digest(shuffled[0]) == digest(shuffled[1])  # Its first batch is another each time.
+    generated = [
+        tf.data.Dataset.from_generator(lambda at=at: iter([at]), output_signature=tf.TensorSpec([]))
+        for at in (1.0, 2.0)
+    ]
+    one, other = files(tmp_path, "a\nb"), tmp_path / "other"
+    other.mkdir()
+    longer = digest(files(tmp_path, "a\nb\nc\nd"))
+    digests = [
+        digest(dataset()),
+        digest(dataset().take(3)),
+        digest(dataset().map(lambda x, y: (x + 1, y))),
+        digest(shuffled[0]),
+        digest(dataset().unbatch().map(lambda x, y: (x * 2, y)).shuffle(50).take(40).batch(10)),
+        *map(digest, generated),
+        digest(one),
+        digest(Sequence()),
+        digest(Other()),
+        digest(Longer()),
+    ]
+    assert digest(dataset()) == digests[0]
+    assert digest(Sequence()) == digest(Sequence())
+    assert len({*digests}) == len(digests)
+    assert longer == digest(one)  # The same file, as it is now.
+    assert longer != digest(files(tmp_path, "a\nb\nc"))
+
+
+def test_a_model_is_told_apart_by_architecture_and_compilation() -> None:
+    def made(units: int = 3, rate: float = 0.01, loss: str = "mse") -> keras.Model:
+        keras.utils.clear_session()
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units)])
+        model.compile(keras.optimizers.Adam(rate), loss, metrics=["mae"])
+        return model
+
+    assert model_digest(made()) == model_digest(made())
+    others = [made(), made(units=4), made(rate=0.1), made(loss="mae")]
+    assert len({*map(model_digest, others)}) == 4
+    assert model_name(keras.Sequential(name="sequential_3")) == "sequential"
+    assert model_name(keras.Sequential(name="net_3")) == "net_3"
+
+
+def test_a_model_starts_from_its_weights_unless_a_checkpoint_decides(tmp_path: Path) -> None:
+    np.savez(tmp_path / "body.npz", **{"body/kernel": np.ones((4, 3)), "body/bias": np.ones(3)})
+    scaffolds = {
+        "body": {"checkpoint": str(tmp_path / "body.npz"), "variables": {"include": ["body/*"]}}
+    }
+    model = net()
+    model.set_weights([np.full(weight.shape, 2.0) for weight in model.weights])
+    model.optimizer.learning_rate = 0.0
+    result = fit(tmp_path, model=model, x=X, y=Y, scaffolds=scaffolds)
+    assert [float(np.mean(weight)) for weight in model.weights] == [1.0, 1.0, 2.0, 2.0]
+    assert result.model("latest") is model
+
+
+def test_the_last_lines_say_which_weights_are_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = keras.callbacks.EarlyStopping("loss", mode="max", restore_best_weights=True)
+    fit(tmp_path, model=net(), x=X, y=Y, callbacks=[stop], epochs=2)
+    line = "weights: as callbacks.EarlyStopping left them at the end of training"
+    assert line in capsys.readouterr().out
+    model = net()
+    model.compile(keras.optimizers.Adam(use_ema=True), "sparse_categorical_crossentropy")
+    fit(tmp_path, model=model, x=X, y=Y)
+    assert "weights: the optimizer's moving averages" in capsys.readouterr().out
+    fit(tmp_path, model=net(), x=X, y=Y, verbose=0)
+    assert capsys.readouterr().out == ""

@@ -56,6 +56,11 @@ def test_a_grid_has_a_row_for_each_trial_and_the_best_run(
     assert again.frame.equals(frame)
 
 
+def test_a_sweep_needs_a_function(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="begin with the weights that the one before has left"):
+        runner.sweep(line(), {"seed": [1, 2]}, {"run_dir": str(tmp_path)}, x=X, y=Y)
+
+
 def test_a_search_draws_trials(tmp_path: Path) -> None:
     swept = sweep(tmp_path, {"model.rate": "interval(0.001, 0.1)"}, trials=2)
     assert len(swept.frame) == 2

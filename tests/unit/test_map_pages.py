@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
+import keras
 import pytest
 
-from runner.errors import RunnerError
+from runner.errors import PlanError, RunnerError
 from runner.examples import resnet
 from runner.mapping.command import main
 
@@ -53,3 +55,35 @@ def test_the_tutorial_takes_a_file_of_pytorch_to_a_proven_warm_start(
 def test_mistakes_are_one_message(arguments: list[str], message: str) -> None:
     with pytest.raises(RunnerError, match=re.escape(message)):
         main(arguments)
+
+
+def test_a_file_with_an_equals_sign_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ROOT / "tests/architectures/small/cnns.resnet50.pt"
+    shutil.copy(source, tmp_path / "epoch=3-step=10.ckpt")
+    monkeypatch.chdir(tmp_path)
+    reference = str(source.with_suffix(".npz"))
+    model = ["tests.architectures.models.cnns.resnet50", "small=true"]
+    main([*model, "epoch=3-step=10.ckpt", "--reference", reference])
+    assert "checkpoint: epoch=3-step=10.ckpt" in capsys.readouterr().out
+
+
+def test_without_a_reference_names_make_a_proposal(capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(ROOT / "tests/architectures/small/cnns.resnet50.pt")
+    with pytest.raises(PlanError, match="have a tensor by their names alone"):
+        main(["tests.architectures.models.cnns.resnet50", "small=true", source])
+    assert "A proposal: 70 variables of 77" in capsys.readouterr().out
+
+
+class Own(keras.layers.Layer):
+    def call(self, x: object) -> object:
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_a_saved_model_with_a_layer_of_its_own_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((2,)), Own(), keras.layers.Dense(1)]).save(file)
+    with pytest.raises(RunnerError, match="a layer of the class Own"):
+        main([str(file), "x.pt"])

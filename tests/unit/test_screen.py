@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from runner.console import Listing, NotebookScreen, Screen, as_html, screen_of_process
+from runner.console import Listing, NotebookScreen, Screen, as_html, screen_of_process, some_of
 
 PLAIN = "a line of many more than twenty characters\n"
 
@@ -80,3 +80,10 @@ def test_the_screen_of_a_kernel_is_a_notebook(
     assert shown.html[1:] == ["<b>1</b>", "<b>2</b>"]
     screen.line("a line")
     assert capsys.readouterr().out == "a line\n"
+
+
+def test_some_of_many_are_named_and_the_others_counted() -> None:
+    names = [f"v{number}" for number in range(1_003)]
+    assert some_of(names[:3], 3) == "v0, v1, v2"
+    assert some_of(names, 3) == "v0, v1, v2 and 1,000 more"
+    assert some_of(names, 2, "; ") == "v0; v1; and 1,001 more"

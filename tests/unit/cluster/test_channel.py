@@ -21,10 +21,10 @@ from runner.cluster.channel import (
 )
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import ClusterTask, session_config
-from runner.config.choices import DeviceBatch
 from runner.config.cluster_spec import Addresses, Cluster, in_use
 from runner.config.schema import (
     ClusterConfig,
+    ClusterMode,
     DevicesConfig,
     MaskConfig,
     SessionConfig,
@@ -128,10 +128,10 @@ DATA = {"_target_": "tests.tiny.experiment.Blobs", "token": "a secret"}
 TRACKING = TrackingConfig(uri=None, mask=MaskConfig(names=["*token"]))
 
 
-def test_tasks_may_have_other_devices_but_no_other_batches() -> None:
+def test_tasks_that_take_steps_together_have_equally_many_devices() -> None:
     require_agreement(tiny(devices=DevicesConfig(3)), shared_settings(tiny()))
     two, others, three = (
-        tiny(devices=DevicesConfig(count, DeviceBatch["per_device"]))
+        tiny(devices=DevicesConfig(count), cluster=ClusterConfig(mode=ClusterMode.collective))
         for count in (2, ["cpu:2", 3], 3)
     )
     require_agreement(others, shared_settings(two))

@@ -14,24 +14,26 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.cluster import collective
 from runner.cluster.channel import answers
-from runner.cluster.collective import CollectiveReplica, InputPosition
+from runner.cluster.collective import CollectiveReplica, InputPosition, Signal
 from runner.cluster.local import free_addresses
 from runner.cluster.peers import run_collective_worker
 from runner.cluster.sessions import session_config
 from runner.config import cluster_spec
+from runner.config.choices import NonFinite
 from runner.config.cluster_spec import Addresses, Cluster
 from runner.config.schema import (
     ClipConfig,
     ClusterMode,
     DevicesConfig,
+    NonFiniteConfig,
     RunConfig,
     ScaffoldConfig,
     TrainConfig,
     VariablesConfig,
 )
 from runner.errors import LostServerError, RunnerError, UserCodeError
+from runner.graph import step_sums
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.replica import Replica
@@ -59,21 +61,33 @@ class Task:
             if isinstance(replica, CollectiveReplica):
                 variables = self.built.variables.values()
                 self.spoil = tf.group(*(each.assign_add(tf.ones_like(each)) for each in variables))
-                self.take_over = replica.take_over(self.built.variables)
+                count = config.devices.count
+                self.take_over = replica.take_over(self.built.variables, replica.task * count)
+                self.signals = replica.signals()
         settings = session_config(config.cluster) if target else None
         self.session = v1.Session(target, self.built.graph, settings)
 
     def begin(self) -> None:
-        self.session.run([self.initialise, self.training.input_initializer])
+        self.session.run([self.initialise[0], self.training.input_initializer])
+        self.session.run(self.initialise[1])
         if self.is_worker:
             self.session.run(self.spoil)
         if self.shares:
             self.session.run(self.take_over)
+        self.session.run(self.training.to_devices)
 
     def train(self) -> list[dict[str, float]]:
         """Takes the steps, and returns what they measure."""
+        return [self.step() for _ in range(STEPS)]
+
+    def step(self) -> dict[str, float]:
+        if self.is_worker:
+            assert self.signals.follow(self.session) is Signal.STEP
+        elif self.shares:
+            self.signals.announce(self.session, Signal.STEP)
         fetches = (dict(self.training.values), self.training.train_op)
-        return [self.session.run(fetches)[0] for _ in range(STEPS)]
+        values: dict[str, float] = self.session.run(fetches)[0]
+        return values
 
     def values(self) -> dict[str, Any]:
         return dict(self.session.run(dict(self.built.variables)))
@@ -172,7 +186,6 @@ CASES = {
         1e-5,
     ),
     "float16": (model("Plain", dtype_policy="mixed_float16"), 2e-2),
-    "compiled": (model("Plain", jit_compile=True), 1e-5),
 }
 OFTEN = ("uneven and accumulated", "sparse, fewer examples than tasks")
 
@@ -187,7 +200,7 @@ OFTEN = ("uneven and accumulated", "sparse, fewer examples than tasks")
 def test_three_tasks_match_one_process(
     servers: InProcess, changes: dict[str, Any], tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collective, "PACK_BYTES", 100)
+    monkeypatch.setattr(step_sums, "PACK_BYTES", 100)
     alone = Task(tiny(**changes), Replica())
     alone.begin()
     expected = alone.train()
@@ -212,7 +225,6 @@ def test_devices_divide_the_part_of_each_task(in_process: Callable[..., InProces
     changes = {**FLOAT64, "data": blobs(7)}
     alone = Task(tiny(**changes), Replica())
     together = Together(servers, **changes, devices=DevicesConfig(2))
-    assert "divide 4 examples: 2 each" in "\n".join(together.tasks[0].built.notes)
     alone.begin()
     together.do(Task.begin)
     expected = alone.train()
@@ -281,6 +293,57 @@ class Worker:
         assert not self._thread.is_alive()
 
 
+def two_tasks() -> Cluster:
+    """Returns a cluster, as its chief sees it.
+
+    The servers of a process that has lost another are of no more use.
+    """
+    chief, worker = free_addresses(2)
+    return Cluster(
+        mode=ClusterMode.collective,
+        workers=2,
+        ps=0,
+        addresses=Addresses([chief], [worker], []),
+        task=cluster_spec.Task("chief", 0),
+        recovery_wait_secs=0.1,
+        max_wait_secs=60,
+    )
+
+
+ROLLBACK = NonFiniteConfig(NonFinite["rollback"], learning_rate_scale=0.1)
+EPOCHS: dict[str, Any] = {"epochs": 3, "steps_per_epoch": 4, "checkpoint_every": 3}
+
+
+# Keras converts variables by `np.array(..., copy=False)`.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("case", ["callbacks", "rolled back"])
+def test_tasks_follow_what_changes_the_chiefs_values(case: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        **FLOAT64,
+        "data": blobs(7),
+        "train": TrainConfig(**EPOCHS, non_finite=ROLLBACK),
+        "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01},
+    }
+    if case == "callbacks":
+        changes["callbacks"] = {"halve": {"_target_": "tests.tiny.keras_callbacks.Halve"}}
+    for name, cluster in (("alone", None), ("together", two_tasks())):
+        if case == "rolled back":
+            marker = str(tmp_path / f"{name}.marker")
+            changes["hooks"] = runs.disturbed("SpoilOnce", step=8, marker=marker)
+        if cluster is None:
+            runs.run(tmp_path / name, **changes)
+        else:
+            with Worker(cluster, **changes) as worker:
+                lines = runs.run(tmp_path / name, cluster=cluster, **changes)
+            assert worker.error is None
+    assert any("back to" in line for line in lines) == (case == "rolled back")
+    alone, together = (runs.Runs(tmp_path / name).values() for name in ("alone", "together"))
+    assert alone.keys() == together.keys()
+    for name, value in alone.items():
+        if isinstance(value, np.ndarray | np.number):
+            np.testing.assert_allclose(together[name], value, 1e-6, 1e-7, err_msg=name)
+
+
 def test_a_run_whose_chief_fails_is_resumed_by_all_and_is_that_of_one_process(
     tmp_path: Path,
 ) -> None:
@@ -290,26 +353,13 @@ def test_a_run_whose_chief_fails_is_resumed_by_all_and_is_that_of_one_process(
     runs.run(tmp_path / "alone", **changes)
     changes["hooks"] = runs.disturbed("FailOnce", step=5, marker=str(tmp_path / "failed"))
 
-    def cluster() -> Cluster:
-        # The servers of a process that has lost another are of no more use.
-        chief, worker = free_addresses(2)
-        return Cluster(
-            mode=ClusterMode.collective,
-            workers=2,
-            ps=0,
-            addresses=Addresses([chief], [worker], []),
-            task=cluster_spec.Task("chief", 0),
-            recovery_wait_secs=0.1,
-            max_wait_secs=60,
-        )
-
     folder = tmp_path / "together"
-    first = cluster()
+    first = two_tasks()
     with Worker(first, **changes) as worker, pytest.raises(UserCodeError, match="the hook failed"):
         runs.run(folder, cluster=first, **changes)
     assert isinstance(worker.error, LostServerError)
     assert worker.error.problems[0].state == "another task was lost"
-    second = cluster()
+    second = two_tasks()
     with Worker(second, **changes) as worker:
         lines = runs.run(folder, cluster=second, **changes)
     assert worker.error is None

@@ -34,10 +34,16 @@ def test_variables_are_placed_in_turn_or_by_size(placement: str, servers: list[i
 
 def test_everything_else_is_on_the_task_itself() -> None:
     replica = ClusterReplica(cluster("worker", 1, ps=2))
-    graph = build_graph(tiny(**PLAIN), "validation", train=True, replica=replica).graph
+    built = build_graph(tiny(**PLAIN), "validation", train=True, replica=replica)
     places = {
-        kind: {operation.device for operation in graph.get_operations() if operation.type == kind}
-        for kind in ("IteratorV2", "MatMul", "StatefulPartitionedCall", "VarHandleOp")
+        kind: {
+            operation.device for operation in built.graph.get_operations() if operation.type == kind
+        }
+        for kind in ("IteratorV2", "MatMul")
     }
-    assert places["IteratorV2"] == places["StatefulPartitionedCall"] == {"/job:worker/task:1"}
-    assert places["VarHandleOp"] == {"/job:ps/task:0", "/job:ps/task:1"}
+    assert places["IteratorV2"] == places["MatMul"] == {"/job:worker/task:1"}
+    held = {name: variable.device for name, variable in built.variables.items()}
+    assert {*held.values()} == {"/job:ps/task:0", "/job:ps/task:1"}
+    assert held["body/kernel/Adam"] == held["body/kernel"], "one operation updates both"
+    with built.graph.as_default():
+        assert {each.device for each in v1.local_variables()} == {"/job:worker/task:1"}

@@ -24,11 +24,14 @@ from runner.cluster.sessions import (
 )
 from runner.cluster.worker import missing_of_model
 from runner.config.cluster_spec import Addresses, Cluster, Task
+from runner.config.schema import TrainConfig
 from runner.errors import ClusterError, InterruptedRunError, LostServerError
 from runner.graph.build import build_graph
+from runner.graph.built_graph import BuiltGraph
 from runner.session.cached_session import CachedSession
 from runner.system.signals import Interruption
 from tests.tiny.configs import tiny
+from tests.tiny.graphs import opened, training_of
 from tests.unit.cluster.conftest import InProcess, Lines, Signalling
 
 v1 = tf.compat.v1
@@ -120,6 +123,33 @@ def test_a_worker_prints_which_task_it_waits_for_and_heeds_a_signal(
     assert lines() == [f"waits for the chief at {address} to make the model ready, 20 s at most"]
 
 
+def begin(session: tf.compat.v1.Session, built: BuiltGraph) -> None:
+    with built.graph.as_default():
+        session.run(v1.global_variables_initializer())
+        session.run([v1.local_variables_initializer(), training_of(built).input_initializer])
+
+
+@pytest.mark.parametrize("model", ["Plain", "Recurrent"])
+def test_a_step_with_parameter_servers_is_that_of_one_process(
+    model: str, in_process: Callable[..., InProcess]
+) -> None:
+    servers = in_process(1, 2)
+    config = tiny(model={"_target_": f"tests.tiny.odd.{model}"}, train=TrainConfig(ema_decay=0.9))
+    cluster = servers.config("chief")
+    built = build_graph(config, "validation", train=True, replica=ClusterReplica(cluster))
+    losses = []
+    with v1.Session(servers.target("chief"), built.graph, session_config(cluster)) as session:
+        begin(session, built)
+        training = training_of(built)
+        for _ in range(5):
+            losses.append(float(session.run((training.loss, training.train_op))[0]))
+        values = session.run(dict(built.variables))
+    with opened(config) as alone:
+        assert losses == pytest.approx(alone.train(5), rel=1e-6)
+        for name, value in alone.run(dict(alone.built.variables)).items():
+            assert values[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
+
+
 def test_variables_read_in_a_loop_stay_on_their_servers(
     in_process: Callable[..., InProcess],
 ) -> None:
@@ -130,8 +160,7 @@ def test_variables_read_in_a_loop_stay_on_their_servers(
     training = built.training
     assert training is not None
     with v1.Session(servers.target("worker"), built.graph, session_config(cluster)) as session:
-        session.run([variable.initializer for variable in built.variables.values()])
-        session.run(training.input_initializer)
+        begin(session, built)
         for _ in range(2):
             session.run(training.train_op)
     with tf.Graph().as_default() as graph:

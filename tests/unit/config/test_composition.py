@@ -26,7 +26,7 @@ def test_an_experiment_is_composed_with_overrides_of_its_own_and_anew_each_time(
     with composing(tmp_path / "conf"):
         config = compose_experiment("digits_cnn", ["train.steps=3", "optimizer=sgd"])
         assert (config.name, config.train.steps) == ("digits_cnn", 3)
-        assert config.optimizer._target_.endswith("GradientDescentOptimizer")
+        assert config.optimizer._target_.endswith("SGD")
         config.name = "changed"
         again = compose_experiment("digits_cnn", ["train.steps=3", "optimizer=sgd"])
         assert again.name == "digits_cnn"

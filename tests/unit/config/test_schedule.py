@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from runner.config.schedule import Schedule, Trigger, as_schedule, as_seconds
         ("1.5 minutes", Schedule(seconds=90.0)),
         ("30 seconds, end", Schedule(seconds=30.0, at_end=True)),
         ("at 3, at 50, 1 hour", Schedule(seconds=3600.0, at_steps=(3, 50))),
+        ("50 steps, 2 epochs", Schedule(steps=50, epochs=2)),
+        ("at epoch 3, at epoch 5", Schedule(at_epochs=(3, 5))),
         (Schedule(at_end=True), Schedule(at_end=True)),
     ],
 )
@@ -30,6 +33,7 @@ def test_a_schedule_is_read_as_it_is_spelt(when: Any, schedule: Schedule) -> Non
     ("when", "message"),
     [
         ("1.5 steps", "'1.5 steps' is not a whole number of steps"),
+        ("1.5 epochs", "'1.5 epochs' is not a whole number of epochs"),
         ("at noon", "'at noon' is not a schedule; write .*, `2 hours` or `at 100`, or `end`"),
         (True, "True is not a schedule"),
         (0, "every 0 steps; it must be more than 0"),
@@ -120,3 +124,19 @@ def test_the_end_is_due_once() -> None:
     assert trigger.due_at_end(6)
     trigger.done(6)
     assert not trigger.due_at_end(6)
+
+
+@pytest.mark.parametrize(
+    ("when", "first", "due"),
+    [
+        ("1 epoch", 0, [4, 8, 12]),
+        ("2 epochs", 0, [8]),
+        ("2 epochs", 1, [4, 12]),  # After the second epoch, of which one was done before.
+        ("at epoch 3, 5 steps", 0, [5, 10, 12]),
+        ("at epoch 3", 2, [4]),
+    ],
+)
+def test_epochs_end_at_their_steps(when: str, first: int, due: list[int]) -> None:
+    counted = {"epoch_length": 4, "first_epoch": first}
+    trigger = Trigger(replace(as_schedule(when), **counted))
+    assert [step for step in range(1, 13) if trigger.due(step, 0.0)] == due

@@ -329,6 +329,14 @@ def test_a_plan_with_problems_ends_it_before_a_step(folder: Path, tmp_path: Path
         estimator.Estimator(two_parts, warm_start_from={"body": {"chekpoint": str(folder)}})
 
 
+def test_what_an_estimator_does_not_do_with_scaffolds_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"scaffolds\.body\.trainable is false"):
+        estimator.Estimator(two_parts, warm_start_from=parts(folder, trainable=False))
+    config = estimator.RunConfig(train_distribute=tf.distribute.OneDeviceStrategy("/cpu:0"))
+    with pytest.raises(ConfigError, match="several checkpoints and a distribution strategy"):
+        estimator.Estimator(two_parts, config=config, warm_start_from=parts(folder))
+
+
 def test_it_trains_in_runners_session(tmp_path: Path) -> None:
     sessions: list[Any] = []
 

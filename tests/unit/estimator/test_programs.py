@@ -26,7 +26,7 @@ from runner.config.schema import (
 from runner.config.validation import validate
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph, graph_maker
-from runner.graph.precision import new_graph
+from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.user_graph import UserGraph
 from tests.conformance.goldens import save_bundle

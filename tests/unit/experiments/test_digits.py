@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from experiments.digits import Digits, DigitSequences, Images, load_splits
-from runner.graph.experiment import Data
+from runner.graph.contracts import Data
 from tests.tiny.reading import taken
 
 Batch = tuple[NDArray[np.float32], NDArray[np.int32]]

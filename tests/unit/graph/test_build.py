@@ -216,19 +216,3 @@ def test_what_breaks_the_contract_is_refused(config: RunConfig, message: str) ->
 def test_layers_of_one_name_are_told_apart_by_the_models_attributes() -> None:
     built = build(tiny(model={"_target_": f"{HERE}.Twins"}))
     assert {"first/kernel", "second/kernel"} <= {*built.variables}
-
-
-def test_a_partitioned_variable_is_one_to_patterns_and_checkpoints(tmp_path: Path) -> None:
-    scaffold = ScaffoldConfig(VariablesConfig([HEAD]), learning_rate_multiplier=0.5)
-    config = tiny(
-        model={"_target_": f"{HERE}.partitioned", "_partial_": True}, scaffolds={"h": scaffold}
-    )
-    with opened(config) as run:
-        reader = tf.train.load_checkpoint(run.save(tmp_path))
-    specs = {spec.name: spec for spec in run.built.specs}
-    parts = [specs[f"{HEAD}/part_{number}"] for number in (0, 1)]
-    assert [part.full_name for part in parts] == [HEAD] * 2
-    assert [part.full_shape for part in parts] == [(8, 2)] * 2
-    assert [part.partition.offset for part in parts if part.partition] == [(0, 0), (4, 0)]
-    assert specs[f"{HEAD}/part_1/Adam"].full_name == f"{HEAD}/Adam"
-    assert reader.get_tensor(HEAD).shape == reader.get_tensor(f"{HEAD}/Adam").shape == (8, 2)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from runner.errors import ConfigError
 from runner.graph.input_pipeline import TrainingInput, not_resumed_exactly, without_autotuning
 from runner.hooks import InputStateHook
 from runner.session.cached_session import CachedSession
@@ -83,15 +84,14 @@ def test_the_position_is_saved_with_what_is_prefetched(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_an_input_that_cannot_be_saved_says_so_and_begins_again(tmp_path: Path) -> None:
+def test_an_input_that_cannot_be_saved_is_an_error(tmp_path: Path) -> None:
     numbers = tf.TensorSpec([], tf.int64)
     data = tf.data.Dataset.from_generator(lambda: iter(range(100)), output_signature=numbers)
-    case = _Case(data, tmp_path)
-    assert case.lines == [
-        "input: its position is not saved (GeneratorDataset does not support checkpointing.); a "
-        "resumed run begins with its first batch"
-    ]
-    assert (case.first, case.after, case.restored) == ([0, 1, 2], [3, 4, 5], [0, 1, 2])
+    with pytest.raises(ConfigError, match="position in the training data") as raised:
+        _Case(data, tmp_path)
+    (problem,) = raised.value.problems
+    assert problem.cause == "GeneratorDataset does not support checkpointing."
+    assert problem.remedy.startswith("train.save_input=false ")
 
 
 def test_state_outside_of_the_position_is_reported(tmp_path: Path) -> None:

@@ -13,24 +13,24 @@ import tensorflow.compat.v1 as tf
 from runner.config.schema import ScaffoldConfig, SessionConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.built_graph import BuiltGraph
-from runner.graph.precision import set_threads
+from runner.graph.new_graph import set_threads
 from tests.tiny.configs import LINEAR, tiny
 from tests.tiny.graphs import build, opened, training_of
 
 
-def _compiled(built: BuiltGraph) -> int:
+def _nodes(built: BuiltGraph) -> list[tf.NodeDef]:
     graph = built.graph.as_graph_def()
-    nodes = chain(graph.node, *(function.node_def for function in graph.library.function))
-    return sum(node.attr["_XlaMustCompile"].b for node in nodes if "_XlaMustCompile" in node.attr)
+    return [*graph.node, *chain(*(function.node_def for function in graph.library.function))]
+
+
+def _compiled(built: BuiltGraph) -> int:
+    """Returns how many calls XLA compiles."""
+    attributes = (node.attr for node in _nodes(built) if node.op.endswith("PartitionedCall"))
+    return sum(attribute["_XlaMustCompile"].b for attribute in attributes)
 
 
 def _matmul_dtypes(built: BuiltGraph) -> set[tf.DType]:
-    return {
-        tf.as_dtype(node.attr["T"].type)
-        for function in built.graph.as_graph_def().library.function
-        for node in function.node_def
-        if node.op == "MatMul"
-    }
+    return {tf.as_dtype(node.attr["T"].type) for node in _nodes(built) if node.op == "MatMul"}
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -43,7 +43,8 @@ def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(policy: str
     assert tf.as_dtype(policy.removeprefix("mixed_")) in _matmul_dtypes(built)
     assert built.variables["body/dense/kernel"].dtype.base_dtype == tf.float32
     assert training_of(built).values["loss"].dtype == tf.float32
-    assert ("current_loss_scale" in built.variables) is (policy == "mixed_float16")
+    scales = {name for name in built.variables if name.endswith("/loss_scale/dynamic_scale")}
+    assert len(scales) == (policy == "mixed_float16")
     config.model["unit"] = 3
     with pytest.raises(ConfigError, match="unit"):
         build(config)
@@ -106,9 +107,12 @@ def test_threads_that_this_process_cannot_change_any_more_are_a_warning(
     assert len(warned) == 1
 
 
-def test_float16_allows_no_schedules_of_scaffolds() -> None:
+def test_a_scaffold_is_frozen_until_its_step_in_float16_too() -> None:
     config = tiny(**LINEAR)
     config.model = {**config.model, "dtype_policy": "mixed_float16"}
     config.scaffolds = {"all": ScaffoldConfig(VariablesConfig(["*"]), freeze_until_step=3)}
-    with pytest.raises(ConfigError, match="scaffolds have schedules of their own"):
-        build(config)
+    with opened(config) as run:
+        values = run.after_steps("weight", 10)
+    # The first scales of the loss are too large, and their steps are left out.
+    assert values[:3] == [0.0] * 3
+    assert values[-1] != 0.0

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from runner.config.choices import NonFinite
-from runner.config.schema import ClipConfig, NonFiniteConfig, RunConfig, TrainConfig
+from runner.config.schema import (
+    ClipConfig,
+    NonFiniteConfig,
+    RunConfig,
+    ScaffoldConfig,
+    TrainConfig,
+    VariablesConfig,
+)
 from runner.errors import ConfigError
 from runner.restoration.variables import StateClass
 from tests.tiny.configs import tiny
@@ -55,10 +62,11 @@ def test_the_weights_after_each_step(config: RunConfig, expected: list[float]) -
         training = training_of(run.built)
         assert training.learning_rate_scale is None, "only a rollback brings one"
         # The step is read after the train op, the learning rate is that of the step.
-        assert int(run.run(training.step)) == len(expected) + 1
-        assert run.run(training.input_seconds) >= 0.0
-        if config.optimizer["learning_rate"] == SCHEDULE:
-            assert run.run(training.learning_rate) == 0.5
+        fetches = (training.step, training.input_seconds, training.learning_rate)
+        step, seconds, rate = run.run(fetches)
+        assert int(step) == len(expected) + 1
+        assert seconds >= 0.0
+        assert rate == (0.5 if config.optimizer["learning_rate"] == SCHEDULE else 1.0)
 
 
 def test_an_optimizer_may_have_no_learning_rate() -> None:
@@ -66,6 +74,22 @@ def test_an_optimizer_may_have_no_learning_rate() -> None:
     with opened(config) as run:
         assert training_of(run.built).learning_rate is None
         assert run.after_steps("weight", 1) == pytest.approx([-0.1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [
+        ({"learning_rate_multiplier": 0.5}, "learning_rate_multiplier is 0.5"),
+        ({"freeze_until_step": 2}, "freeze_until_step is set"),
+    ],
+)
+def test_a_setting_of_learning_rates_without_one_is_refused(
+    settings: dict[str, Any], state: str
+) -> None:
+    config = replace(_config(), optimizer={"_target_": "tests.tiny.odd.fixed_descent"})
+    config.scaffolds = {"all": ScaffoldConfig(VariablesConfig(["*"]), **settings)}
+    with pytest.raises(ConfigError, match=rf"{state}, and there is no optimizer\.learning_rate"):
+        build(config)
 
 
 def test_averages_follow_the_weights_and_are_evaluated(tmp_path: Path) -> None:
@@ -77,10 +101,8 @@ def test_averages_follow_the_weights_and_are_evaluated(tmp_path: Path) -> None:
         with averages.in_place(run.session):
             averaged = run.evaluate()
         prefix = run.save(tmp_path)
-    # Decays of 2/11, 3/12 and 4/13, below 0.5.
-    first = -1.0 * 9 / 11
-    second = first * 3 / 12 - 3.0 * 9 / 12
-    assert trace == pytest.approx([first, second, second * 4 / 13 - 6.0 * 9 / 13])
+    # As in Keras, the first value is that of the weight, which is -1, -3 and -6.
+    assert trace == pytest.approx([-1.0, -2.0, -4.0])
     specs = {spec.name: spec for spec in run.built.specs}
     assert specs[AVERAGE].state is StateClass.MOVING_AVERAGE
     for evaluate_ema in (True, False):
@@ -95,8 +117,8 @@ def test_a_rollback_brings_a_scale_of_the_learning_rate() -> None:
         training = training_of(run.built)
         assert training.learning_rate_scale is run.built.variables["learning_rate_scale"]
         run.run(training.learning_rate_scale.assign(0.25))
-        assert run.run(training.learning_rate) == 0.25
-        assert run.after_steps("weight", 1) == [-0.25]
+        assert run.run((training.learning_rate, training.train_op))[0] == 0.25
+        assert run.values("weight") == [-0.25]
 
 
 def test_a_reference_to_what_is_not_there_yet() -> None:

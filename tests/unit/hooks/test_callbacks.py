@@ -92,6 +92,8 @@ def test_callbacks_see_and_do_what_they_do_in_fit(case: str, tmp_path: Path) -> 
     runs = Runs(tmp_path / "runs")
     settings = {"model": own(model), "seed": 3}
     runs.start(config(runs.folder, {**callbacks, **witness(files[0])}, **settings))
+    stopped = [line for line in runs.lines() if line.endswith("callbacks.stop stopped it")]
+    assert len(stopped) == ("stop" in callbacks)
     trained = fitted(config(runs.folder, {**callbacks, **witness(files[1])}, **settings), EPOCHS)
     require_close(lines(files[0]), lines(files[1]))
     values = runs.values()

@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.config.choices import Goal
-from runner.errors import NonFiniteLossError
+from runner.errors import ConfigError, NonFiniteLossError
 from runner.graph.input_pipeline import InputState
 from runner.hooks import (
     BestCheckpoint,
@@ -196,7 +196,7 @@ class _Session:
 def _try(*errors: Exception) -> tuple[list[str], list[Any]]:
     """Returns the warnings, and what is run in the first two steps."""
     lines: list[str] = []
-    operations: Any = ("serialize", "strictly", "leave out", "position")
+    operations: Any = ("serialize", "strictly", "position")
     hook, session = InputStateHook(InputState(*operations), lines.append), _Session(*errors)
     hook.after_create_session(SimpleNamespace(), SimpleNamespace())
     for _ in range(2):
@@ -204,12 +204,11 @@ def _try(*errors: Exception) -> tuple[list[str], list[Any]]:
     return lines, session.ran
 
 
-def test_the_position_of_the_input_is_tried_once_and_left_out_if_it_cannot_be_saved() -> None:
+def test_the_position_of_the_input_is_tried_once_and_must_be_one_that_can_be_saved() -> None:
     assert _try() == ([], ["strictly"])
     refused = tf.errors.FailedPreconditionError(None, None, "no checkpoint")
-    (line,), ran = _try(refused, refused)
-    assert line.startswith("input: its position is not saved (no checkpoint)")
-    assert ran == ["strictly", "serialize", "leave out"]
+    with pytest.raises(ConfigError, match="cannot be saved\n  cause: no checkpoint"):
+        _try(refused, refused)
     (line,), ran = _try(refused)
     assert line.startswith("input: a resumed run continues at the same place of the data, but sees")
     assert line.endswith(": no checkpoint")

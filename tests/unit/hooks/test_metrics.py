@@ -1,4 +1,4 @@
-"""Schedules, and what is recorded on them: metrics, times, memory, summaries, profiles."""
+"""Schedules, and what is recorded on them: metrics, times, profiles."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from runner.graph.evaluation import InGraphEvaluation
 from runner.hooks import (
     CheckpointHook,
-    EvaluationHook,
     Means,
-    MemoryHook,
     MetricsHook,
     ProfileOnDemandHook,
     RewindHook,
     StepTimingHook,
     StopAtStepHook,
-    SummariesHook,
 )
 from runner.hooks.scheduled import ScheduledHook
 from tests.tiny.clock import Clock
 from tests.tiny.counter import Counter
 from tests.tiny.hooks import AtStep
-from tests.tiny.runs import written
 
 
 class _Note(ScheduledHook):
@@ -123,29 +118,6 @@ def test_a_resumed_session_keeps_the_rhythm_and_rewinds(counter: Counter, tmp_pa
     assert reached == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
 
 
-def _evaluation(counter: Counter, every: int) -> EvaluationHook:
-    iterator = tf.data.make_initializable_iterator(tf.data.Dataset.from_tensors([4.0]))
-    total = tf.reduce_sum(iterator.get_next())
-    split = InGraphEvaluation(
-        "validation", iterator.initializer, {"loss": total}, {"loss": tf.constant(1, tf.int64)}
-    )
-    return EvaluationHook(split, counter.step, every)
-
-
-def test_training_and_evaluation_are_written(counter: Counter, tmp_path: Path) -> None:
-    evaluation, values = _evaluation(counter, every=3), {"loss": counter.value}
-    hooks = [
-        SummariesHook(values, counter.step, tmp_path / "a", every=2, evaluation=evaluation),
-        SummariesHook(values, counter.step, tmp_path / "b", 3),
-    ]
-    counter.run([StopAtStepHook(4), evaluation, *hooks])
-    assert written(tmp_path / "a") == {
-        "train/loss": [(2, 20.0), (4, 40.0)],
-        "validation/loss": [(3, 4.0), (4, 4.0)],
-    }
-    assert written(tmp_path / "b") == {"train/loss": [(3, 30.0)]}
-
-
 def test_the_parts_of_a_step_add_up_to_the_whole(counter: Counter) -> None:
     """Each look at the clock takes a second: one in a run of the session, one between two runs."""
     recorded = _Record()
@@ -158,19 +130,6 @@ def test_the_parts_of_a_step_add_up_to_the_whole(counter: Counter) -> None:
         assert values["time/input"] == pytest.approx(wait)
         assert values["time/compute"] == pytest.approx(1.0 - wait)
         assert values["time/outside"] == 1.0
-
-
-STATUS = Path("/proc/self/status")
-
-
-@pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells the peak a second way")
-def test_the_peak_of_memory_is_that_of_the_operating_system(counter: Counter) -> None:
-    recorded = _Record()
-    counter.run([StopAtStepHook(5), MemoryHook(counter.step, recorded, every=2)])
-    assert [step for _, step in recorded] == [2, 4]
-    (line,) = [each for each in STATUS.read_text().splitlines() if each.startswith("VmHWM")]
-    peak = pytest.approx(int(line.split()[1]) / 1024, rel=0.05)
-    assert [values for values, _ in recorded] == [{"memory/peak_mib": peak}] * 2
 
 
 class _Ask(AtStep):

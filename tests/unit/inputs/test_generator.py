@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.errors import ConfigError
-from runner.graph.experiment import Data
+from runner.graph.contracts import Data
 from runner.inputs import GeneratorData
 from runner.inputs.generator import _Source
 from tests.tiny.reading import resumed, taken

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.errors import ConfigError
-from runner.graph.experiment import Data
+from runner.graph.contracts import Data
 from runner.inputs import Npz
 from runner.inputs.npz import split
 from tests.tiny.reading import check_shuffled, resumed, taken

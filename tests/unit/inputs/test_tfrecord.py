@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from runner.errors import ConfigError
-from runner.graph.experiment import Data
+from runner.graph.contracts import Data
 from runner.inputs import TFRecord
 from tests.tiny.reading import check_shuffled, taken
 

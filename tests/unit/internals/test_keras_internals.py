@@ -7,25 +7,17 @@ import signal
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras.src.saving import saving_lib
 
 from runner.errors import InterruptedRunError
 from runner.internals.keras import (
-    add_losses,
     flattened_map,
-    hand_over_losses,
     layers_of,
-    mask_of,
     metrics_of,
     recorded_calls,
-    replaced_moments,
     restored_names,
     saved_groups,
-    seeds_of,
-    set_mask,
     slots_of,
-    spares_weights,
 )
 
 
@@ -64,13 +56,6 @@ def test_the_metrics_that_compile_makes() -> None:
     assert [type(metric).__name__ for metric in metrics_of(model)][2:] == ["Recall"]
 
 
-def test_which_weights_do_not_decay() -> None:
-    optimizer = keras.optimizers.AdamW()
-    assert not spares_weights(optimizer)
-    optimizer.exclude_from_weight_decay(var_names=["bias"])
-    assert spares_weights(optimizer)
-
-
 def test_which_slots_an_optimizer_keeps_for_a_variable() -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="one")], name="net")
     kernel, bias = model.trainable_variables
@@ -90,17 +75,6 @@ def test_which_slots_an_optimizer_keeps_for_a_variable() -> None:
     assert names["Adafactor"] == {"kernel": adafactor, "bias": adafactor}
     if muon:
         assert names["Muon"] == {"kernel": ["momentum"], "bias": ["momentum", "velocity"]}
-
-
-def test_losses_of_a_call_within_a_stateless_scope() -> None:
-    with tf.Graph().as_default():
-        layer = keras.layers.ActivityRegularization(l2=1.0)
-        layer(tf.ones((1, 2)))
-        assert len(layer.losses) == 1
-        with keras.StatelessScope() as scope:
-            assert not layer.losses, "nothing need be handed over"
-            hand_over_losses(layer, scope)
-            assert len(layer.losses) == 1
 
 
 def test_a_signal_inside_a_keras_call_stays_one() -> None:
@@ -147,20 +121,3 @@ def test_the_map_that_a_flatten_before_a_layer_reads() -> None:
     pooled = layers.Dense(3)
     pooled(layers.Flatten()(layers.GlobalAveragePooling2D(keepdims=True)(inputs)))
     assert flattened_map(pooled) == ()
-
-
-def test_what_a_call_on_several_devices_needs() -> None:
-    lossy = keras.layers.ActivityRegularization(l1=1.0)
-    dropout = keras.layers.Dropout(0.5)
-    norm = keras.layers.BatchNormalization(momentum=0.0)
-    model = keras.Sequential([keras.Input((2,)), lossy, dropout, norm])
-    assert seeds_of(model) == [dropout.seed_generator.state]
-    with replaced_moments(lambda original, layer, inputs, mask: (tf.ones(2), 4 * tf.ones(2))):
-        outputs = model(tf.ones((3, 2)), training=True)
-    assert norm.moving_variance.numpy().tolist() == [4.0, 4.0]
-    assert len(model.losses) == 1
-    add_losses(model, [tf.constant(5.0)])
-    assert [float(loss) for loss in model.losses] == [5.0]
-    assert mask_of(outputs) is None
-    set_mask(outputs, tf.constant([True, False, True]))
-    assert mask_of(outputs) is not None

@@ -5,6 +5,7 @@ That it trains, evaluates, predicts and exports is shown in tests/unit/estimator
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import inspect
 import subprocess
@@ -39,6 +40,9 @@ def test_every_name_of_the_public_api_is_there() -> None:
     estimator = original_estimator()
     assert {"Estimator", "DNNClassifier", "BinaryClassHead", "add_metrics"} <= {*dir(estimator)}
     assert estimator.Estimator is original_class().EstimatorV2
+    for part, name in (("experimental", "InMemoryEvaluatorHook"), ("export", "ExportOutput")):
+        module = importlib.import_module(f"runner.estimator.{part}")
+        assert getattr(module, name) is getattr(getattr(estimator, part), name)
 
 
 SIGNATURES: list[tuple[Callable[[Any], Any], list[str]]] = [

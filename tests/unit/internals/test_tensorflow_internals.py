@@ -20,7 +20,6 @@ from runner.internals.tensorflow import (
     restored_seed,
     run_once,
     session_config,
-    set_input,
     slice_of,
 )
 
@@ -130,14 +129,3 @@ def test_the_eager_seed_comes_back_where_it_was() -> None:
         tf.random.normal([5])
     values.append(tf.random.normal([2]).numpy())
     assert np.array_equal(values, expected)
-
-
-def test_an_operation_takes_another_input_and_is_differentiated_by_it() -> None:
-    with tf.Graph().as_default(), tf.Session() as session:
-        first, second = tf.constant(2.0), tf.constant(3.0)
-        stand_in = tf.identity(first)
-        square = stand_in * stand_in
-        set_input(stand_in.op, 0, second)
-        gradients = tf.gradients(square, [first, second])
-        assert gradients[0] is None
-        assert session.run([square, gradients[1]]) == [9.0, 6.0]

@@ -257,12 +257,23 @@ def test_no_run_goes_the_long_way_unnoticed(graph: tf.Graph, counted: Counted) -
         assert counted.calls == before
 
 
+POOL = tf.ConfigProto().session_inter_op_thread_pool.add()
+
+
 @pytest.mark.parametrize(
-    ("threads", "devices", "tried"),
-    [(0, 1, True), (1, 1, False), (2, 1, False), (-1, 1, False), (0, 2, False)],
+    ("config", "tried"),
+    [
+        ({}, True),
+        ({"inter_op_parallelism_threads": 1}, False),
+        ({"inter_op_parallelism_threads": 2}, False),
+        ({"inter_op_parallelism_threads": -1}, False),
+        ({"device_count": {"CPU": 2}}, False),
+        ({"session_inter_op_thread_pool": [POOL]}, False),
+    ],
+    ids=str,
 )
-def test_a_configured_number_of_threads_is_obeyed(
-    graph: tf.Graph, threads: int, devices: int, tried: bool, monkeypatch: pytest.MonkeyPatch
+def test_configured_threads_are_obeyed(
+    graph: tf.Graph, config: dict[str, Any], tried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials: list[object] = []
 
@@ -272,7 +283,6 @@ def test_a_configured_number_of_threads_is_obeyed(
 
     monkeypatch.setattr(cached_session, "ShortStep", without_trial)
     value = tf.constant(1.0)
-    config = tf.ConfigProto(inter_op_parallelism_threads=threads, device_count={"CPU": devices})
-    with CachedSession(config=config) as session:
+    with CachedSession(config=tf.ConfigProto(**config)) as session:
         assert session.run(value) == 1.0
     assert bool(trials) is tried

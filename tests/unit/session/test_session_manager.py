@@ -174,7 +174,7 @@ def test_every_missing_checkpoint_is_reported(tmp_path: Path) -> None:
     )
     with pytest.raises(CheckpointError) as caught:
         manager.prepare_session(init_op=tf.global_variables_initializer())
-    assert "there is no checkpoint at" in str(caught.value)
+    assert "pretrained_checkpoint_dirs[0]: there is no checkpoint at" in str(caught.value)
     assert "holds no checkpoint" in str(caught.value)
     remedies = {problem.remedy for problem in caught.value.problems}
     assert remedies == {"correct the path, or declare it: runner.Scaffold(optional=True)"}
@@ -213,7 +213,7 @@ def test_savers_may_overlap_where_only_one_restores(save: Save) -> None:
 def test_a_saver_that_is_missing_or_does_not_fit_is_refused(save: Save) -> None:
     (cnn,) = _variables("cnn")
     other = str(save("a", other=1.0))
-    with pytest.raises(ConfigError, match=r"scaffolds\.0 has no saver"):
+    with pytest.raises(ConfigError, match=r"pretrained_scaffolds\[0\] has no saver"):
         _manager([other], [tf.train.Scaffold()]).prepare_session()
     manager = _manager([other], [_scaffold(cnn, name="features")])
     with pytest.raises(CheckpointError, match=r"scaffolds\.features: no tensor 'cnn' .*\n.*a/"):

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config.choices import Resume
 from runner.config.composition import Compose
-from runner.config.schema import RunConfig, ScaffoldConfig
+from runner.config.schema import PredictConfig, RunConfig, ScaffoldConfig
 from runner.errors import ConfigError
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.sweeps.grid_sweeper import grid
@@ -185,7 +185,9 @@ def test_mistakes_in_targets_are_reported_with_their_trials() -> None:
         {"model": {**model, "unts": 3}},
         {"model": {**model, "unts": 4}, "hooks": hooks},
         {"optimizer": adam},
-        *({"model": {"_target_": NET, "units": units}} for units in ("x", 0.5, "x", 4.0)),
+        {"callbacks": {"stop": {"_target_": "keras.callbacks.EarlyStopping", "patienc": 2}}},
+        {"predict": PredictConfig(data={"_target_": "tests.tiny.experiment.Blobs", "sed": 1})},
+        *({"model": {"_target_": NET, "units": units}} for units in ("x", 0.5)),
     ]
     with pytest.raises(ConfigError) as raised:
         check_targets(_composed(*(tiny(**trial) for trial in trials)))
@@ -197,6 +199,12 @@ def test_mistakes_in_targets_are_reported_with_their_trials() -> None:
         ),
         "hooks.mine.marker has no value": "tests.tiny.hooks.Slow needs it (in 1 of 8 trials: n=2)",
         misspelt: causes[misspelt],
+        "callbacks.stop.patienc is not an argument of keras.callbacks.EarlyStopping": (
+            "it is misspelt, or belongs elsewhere (in 1 of 8 trials: n=4)"
+        ),
+        "predict.data.sed is not an argument of tests.tiny.experiment.Blobs": (
+            "it is misspelt, or belongs elsewhere (in 1 of 8 trials: n=5)"
+        ),
     }
     assert "units" in raised.value.problems[0].choices
 

@@ -8,12 +8,14 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 
 from runner.errors import RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord
+from runner.system import locks
 from runner.system.locks import OwnerFile, is_held, this_process
 from runner.system.status import Status
 
@@ -96,3 +98,37 @@ def test_a_lock_that_does_not_reach_the_owners_host_is_not_enough(file: Path) ->
         run.claim()
     # Nor is the run taken for killed.
     assert not run.mark_killed()
+
+
+def test_a_long_wait_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(locks, "_QUIET_SECONDS", 0.05)
+    lock_file = tmp_path / "lock"
+    taken, said = threading.Event(), threading.Event()
+    real = print
+
+    def tell(*words: object, **more: Any) -> None:
+        real(*words, **more)
+        said.set()
+
+    def hold() -> None:
+        with FileLock(lock_file):
+            taken.set()
+            said.wait(60)
+
+    monkeypatch.setattr("builtins.print", tell)
+    threading.Thread(target=hold).start()
+    assert taken.wait(60)
+    with locks.locked(lock_file, "the folder of runs"):
+        assert said.is_set()
+    waiting = f"waiting for the folder of runs: another process holds {lock_file}\n"
+    assert capsys.readouterr().err == waiting
+
+
+def test_a_lock_that_is_free_says_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locks.locked(tmp_path / "lock", "the folder of runs"):
+        assert is_held(tmp_path / "lock")
+    assert capsys.readouterr().err == ""

@@ -179,6 +179,13 @@ def test_the_names_of_features(structure: Any, names: set[str]) -> None:
     assert named("features", structure).keys() == names
 
 
+def arrays_of(export: Path) -> dict[str, np.ndarray]:
+    """Returns tensor -> value of an exported SavedModel."""
+    reader = tf.train.load_checkpoint(str(export / "variables" / "variables"))
+    names = (name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name)
+    return {name: reader.get_tensor(name) for name in names}
+
+
 def _shown(lines: list[str]) -> str:
     return next(line for line in lines if "  loss " in line).partition(": ")[2]
 
@@ -213,14 +220,14 @@ def test_what_was_built_while_a_signal_was_swallowed_is_not_used(
     finished: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AutoGraph and Keras swallow errors, and the graph they go on to build is another one."""
-    make = keras_graph.KerasGraph.serving
+    make = keras_graph.KerasGraph.save
 
     def interrupted(*arguments: Any) -> Any:
         with suppress(InterruptedRunError):
             signal.raise_signal(signal.SIGTERM)
         return make(*arguments)
 
-    monkeypatch.setattr(keras_graph.KerasGraph, "serving", interrupted)
+    monkeypatch.setattr(keras_graph.KerasGraph, "save", interrupted)
     with pytest.raises(InterruptedRunError), Interruption().handled():
         finished.shown(mode=Mode.export)
     assert not finished.directory().export.exists()
@@ -297,10 +304,9 @@ def test_the_scaffolds_checkpoints_are_evaluated_and_exported_without_a_run(
     assert not plain.folder.exists()
 
     plain.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
-    served = tf.saved_model.load(str(plain.folder / "export-scaffolds"))
     with pytest.raises(RunDirectoryError, match="export-scaffolds exists"):
         plain.shown(**given, mode=Mode.export, export=ExportConfig("scaffolds"))
-    values = {variable.name.partition(":")[0]: variable.numpy() for variable in served.variables}
+    values = arrays_of(plain.folder / "export-scaffolds")
     reader = tf.train.load_checkpoint(str(source.checkpoints))
     kernel = next(value for value in values.values() if value.shape == (4, 2))
     assert (kernel == reader.get_tensor("head/kernel")).all()

@@ -105,7 +105,7 @@ def test_a_proof_that_fails_stops_a_run_before_it_begins(source: Path, tmp_path:
     runs = short(tmp_path, scaffolds=scaffolds(source))
     with pytest.raises(PlanError, match=r"^proof fails: .*wrong.npz differs"):
         runs.run(proof=str(source / "wrong.npz"))
-    runs = short(tmp_path, model={"_target_": "tests.tiny.odd.partitioned", "_partial_": True})
+    runs = short(tmp_path, model={"_target_": "tests.tiny.odd.plain", "_partial_": True})
     with pytest.raises(ConfigError, match="no Keras model"):
         runs.run(proof=str(source / "wrong.npz"))
     assert not runs.folder.exists()

@@ -122,6 +122,7 @@ def test_stop_ends_a_run_in_good_order_and_saves_no_nan(cheap: Runs) -> None:
     ("data", "message"),
     [
         ("Once", r"data\.train\(\) ended before step 20"),
+        ("Nothing", r"the training data are empty\n.*data\.train\(\) ended before its first batch"),
         ("NoValidation", r"data\.validation\(\) gives no example"),
     ],
 )
@@ -163,12 +164,12 @@ def test_averages_are_what_is_evaluated_and_exported(plain: Runs) -> None:
     prefix = tf.train.latest_checkpoint(str(plain.directory().best))
     average = tf.train.load_variable(prefix, "head/kernel/ExponentialMovingAverage")
     weight = tf.train.load_variable(prefix, "head/kernel")
-    with tf.Graph().as_default(), tf.Session() as session:
-        tf.saved_model.load(session, ["serve"], str(plain.directory().export))
-        (exported,) = [
-            variable for variable in tf.global_variables() if variable.shape == average.shape
-        ]
-        value = session.run(exported)
+    values = tf.train.load_checkpoint(str(plain.directory().export / "variables" / "variables"))
+    (value,) = [
+        values.get_tensor(name)
+        for name, shape in values.get_variable_to_shape_map().items()
+        if shape == [*average.shape]
+    ]
     assert (value == average).all()
     assert not (value == weight).all()
 
@@ -197,7 +198,7 @@ def test_a_warm_start_is_verified_frozen_until_its_step_and_lacks_what_is_option
         return tf.train.load_variable(f"{plain.directory().checkpoints}/model.ckpt-{step}", name)
 
     assert np.array_equal(value(2), np.full(4, 3.0))
-    assert not np.any(value(2, "body/bias/Adam"))
+    assert np.any(value(2, "body/bias/Adam"))  # Its moments follow its gradients meanwhile.
     # Adam moves each value by about its learning rate, 0.01 * 0.5, in the first steps.
     moved = np.abs(value(4) - 3.0)
     assert np.all(moved > 0)

@@ -1,0 +1,95 @@
+"""The values of a session in the model that its steps were traced from, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from runner.internals.tensorflow import free, give
+from runner.restoration.model_variables import LEARNING_RATE
+
+# Smaller variables are not worth the trouble.
+_LARGE = 1024
+
+
+class ModelValues:
+    """Exchanges values between a session and a model outside of it.
+
+    Args:
+      model: the model.
+      pairs: name -> variable of the session, and the model's, of its optimizers or its metrics.
+
+    Attributes:
+      model: the model.
+    """
+
+    def __init__(
+        self, model: keras.Model, pairs: Mapping[str, tuple[tf.Variable, tf.Variable]]
+    ) -> None:
+        self.model, self._pairs = model, dict(pairs)
+        # Counters and rates, see `pull`.
+        self._light = [
+            name
+            for name, (_, variable) in self._pairs.items()
+            if name.endswith((LEARNING_RATE, "/iterations")) and variable.shape.rank == 0
+        ]
+        # Name -> the value of the session that the model took.
+        self._taken: dict[str, NDArray[Any]] = {}
+
+    def forget(self) -> None:
+        """Notes that the session has other values."""
+        self._taken = {}
+
+    def free(self) -> None:
+        """Frees the values of the model, which the session has, until it takes the session's.
+
+        A session initialises itself with them: it must exist by now.
+        """
+        self.forget()
+        for _, variable in self._pairs.values():
+            if variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating:
+                free(variable)
+
+    def pull(self, session: tf.compat.v1.Session, *, weights: bool) -> None:
+        """Takes values of the session that it does not have yet: counters and rates, or all."""
+        names = self._pairs if weights else self._light
+        wanted = [name for name in names if name not in self._taken]
+        values = session.run([self._pairs[name][0] for name in wanted]) if wanted else []
+        for name, value in zip(wanted, values, strict=True):
+            give(self._pairs[name][1], value)
+            self._taken[name] = value
+
+    def push(self, session: tf.compat.v1.Session) -> bool:
+        """Gives the session what callbacks have changed; returns whether that is anything."""
+        changed = {}
+        for name, taken in self._taken.items():
+            value = self._pairs[name][1].numpy()
+            # By their bytes, as NaN differs from itself.
+            if not np.array_equal(np.ravel(value).view(np.uint8), np.ravel(taken).view(np.uint8)):
+                changed[name] = value
+        load(session, ((self._pairs[name][0], value) for name, value in changed.items()))
+        self._taken |= changed
+        return bool(changed)
+
+
+def load(session: tf.compat.v1.Session, values: Iterable[tuple[tf.Variable, Any]]) -> None:
+    """Assigns values to variables of a session, without operations of their own.
+
+    The initial value of a variable is fed, a tensor that variables may share.
+    """
+    feeds: dict[str, Any] = {}
+    operations: list[tf.Operation] = []
+    for variable, value in values:
+        tensor = variable.initializer.inputs[1].name
+        if tensor in feeds:
+            session.run(operations, feeds)
+            feeds, operations = {}, []
+        feeds[tensor] = value
+        operations.append(variable.initializer)
+    if operations:
+        session.run(operations, feeds)

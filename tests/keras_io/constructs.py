@@ -1,0 +1,393 @@
+"""Constructs of Keras and TensorFlow, each in a small model, and the arguments of `fit` for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+from tests.keras_io.parts import points
+
+X = points(0, 10)
+Y = X[:, :1].copy()
+CLASSES = (Y[:, 0] > 0).astype("int32")
+WORDS = np.random.default_rng(1).integers(0, 30, (len(X), 10)).astype("int32")
+ARRAYS = {"x": X, "y": Y, "batch_size": 8, "shuffle": False}
+
+
+@dataclass(frozen=True)
+class Construct:
+    """A model, compiled, and what `fit` takes with it.
+
+    Attributes:
+      model: makes the model.
+      arguments: makes the arguments of `fit`, which may be generators or callbacks.
+    """
+
+    model: Callable[[], keras.Model]
+    arguments: Callable[[], Mapping[str, Any]] = field(default=lambda: ARRAYS)
+
+    def fit_arguments(self) -> dict[str, Any]:
+        """Returns the arguments of `fit`, with two epochs where they say nothing else."""
+        return {"epochs": 2, **self.arguments()}
+
+
+class Apply(layers.Layer):
+    """A layer of a function."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def call(self, inputs: Any) -> Any:
+        return self.function(inputs)
+
+
+def small(*parts: layers.Layer, dtype: str | None = None, **compiled: Any) -> keras.Model:
+    """Returns a compiled model of layers that ends in one number."""
+    inputs = keras.Input((10,), dtype=dtype)
+    model = keras.Sequential([inputs, *parts, layers.Dense(1)])
+    model.compile(**{"optimizer": "adam", "loss": "mse", "jit_compile": False, **compiled})
+    return model
+
+
+def of(function: Callable[[Any], Any]) -> Callable[[], keras.Model]:
+    return lambda: small(Apply(function))
+
+
+def masked_loss(truth: Any, predicted: Any) -> Any:
+    """Compares by `!=`, which in a graph of TensorFlow 1 would be that of Python."""
+    known = ops.cast(truth != -1.0, "float32")
+    return ops.sum(known * (truth - predicted) ** 2) / ops.sum(known)
+
+
+class OwnMetrics(keras.Model):
+    """Overrides `compute_metrics`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(1)
+        self.largest = keras.metrics.Mean(name="largest")
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        self.largest.update_state(ops.max(y_pred))
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "doubled": ops.sum(y) * 2}
+
+
+def own_metrics() -> keras.Model:
+    model = OwnMetrics()
+    model.compile("adam", "mse", metrics=["mae"], jit_compile=False)
+    return model
+
+
+def two_outputs() -> keras.Model:
+    inputs = keras.Input((10,))
+    hidden = layers.Dense(4, "tanh")(inputs)
+    model = keras.Model(inputs, [layers.Dense(1)(hidden), layers.Dense(2, "softmax")(hidden)])
+    losses = ["mse", "sparse_categorical_crossentropy"]
+    model.compile("adam", losses, loss_weights=[1.0, 0.5], jit_compile=False)
+    return model
+
+
+def with_constant() -> keras.Model:
+    scale = ops.convert_to_tensor(np.linspace(1, 2, 10).astype("float32"))
+    return small(Apply(lambda inputs: inputs * scale))
+
+
+class Distilled(keras.Model):
+    """Learns from a teacher that was trained before."""
+
+    def __init__(self, teacher: keras.Model) -> None:
+        super().__init__()
+        self.teacher, self.student = teacher, layers.Dense(1)
+        self.teacher.trainable = False
+
+    def call(self, inputs: Any) -> Any:
+        return self.student(inputs)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        return ops.mean((self.teacher(x) - y_pred) ** 2) + ops.mean((y - y_pred) ** 2)
+
+
+def trained() -> keras.Model:
+    model = small(layers.Dense(4, "tanh"))
+    model.fit(**ARRAYS, epochs=1, verbose=0)
+    return model
+
+
+def distilled() -> keras.Model:
+    model = Distilled(trained())
+    model.compile("adam", jit_compile=False)
+    return model
+
+
+def looked_up() -> keras.Model:
+    lookup = layers.StringLookup(vocabulary=["a", "b"])
+    inputs = keras.Input((3,), dtype="string")
+    hidden = layers.Flatten()(layers.Embedding(3, 4)(lookup(inputs)))
+    model = keras.Model(inputs, layers.Dense(1)(hidden))
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def strings() -> Mapping[str, Any]:
+    drawn = np.random.default_rng(2).choice(["a", "b", "c"], (len(X), 3))
+    return {**ARRAYS, "x": tf.constant(drawn)}
+
+
+def attention() -> keras.Model:
+    inputs = keras.Input((10,), dtype="int32")
+    embedded = layers.Embedding(30, 8, mask_zero=True)(inputs)
+    attended = layers.MultiHeadAttention(2, 4, dropout=0.1)(
+        embedded, embedded, use_causal_mask=True
+    )
+    model = keras.Model(inputs, layers.Dense(1)(layers.Flatten()(attended)))
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def adapted() -> keras.Model:
+    normalization = layers.Normalization()
+    normalization.adapt(X)
+    return small(normalization, layers.BatchNormalization(), layers.Dropout(0.3, seed=1))
+
+
+def classes(**compiled: Any) -> keras.Model:
+    return small(
+        layers.Dense(4, "relu"),
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        metrics=[keras.metrics.AUC(from_logits=True)],
+        weighted_metrics=["accuracy"],
+        **compiled,
+    )
+
+
+def batches() -> Iterator[Any]:
+    for begin in range(0, len(X), 8):
+        yield X[begin : begin + 8], Y[begin : begin + 8]
+
+
+class Numbered(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return X[8 * index : 8 * index + 8], Y[8 * index : 8 * index + 8]
+
+
+def dataset() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+
+
+def of_unknown_length() -> tf.data.Dataset:
+    return dataset().unbatch().filter(lambda x, y: y[0] > -1).batch(8)
+
+
+def mapped(function: Callable[[Any], Any]) -> Callable[[], Mapping[str, Any]]:
+    return lambda: {"x": dataset().map(lambda x, y: (function(x), y)), "shuffle": False}
+
+
+def doubled(array: Any) -> Any:
+    return array * 2
+
+
+def python_function(x: Any) -> Any:
+    return tf.ensure_shape(tf.py_function(doubled, [x], tf.float32), [None, 10])
+
+
+def noise() -> Mapping[str, Any]:
+    layer = layers.GaussianNoise(0.1, seed=3)
+    return mapped(lambda x: layer(x, training=True))()
+
+
+def words_in_map() -> Mapping[str, Any]:
+    lookup = layers.StringLookup(vocabulary=["low", "high"], num_oov_indices=0)
+    labels = tf.data.Dataset.from_tensor_slices(np.where(CLASSES, "high", "low")).batch(8)
+    pairs = tf.data.Dataset.zip((dataset(), labels))
+    return {"x": pairs.map(lambda batch, word: (batch[0], lookup(word))), "shuffle": False}
+
+
+def adam(**settings: Any) -> keras.optimizers.Optimizer:
+    return keras.optimizers.Adam(0.01, **settings)
+
+
+def averaged(**settings: Any) -> Callable[[], keras.Model]:
+    optimizer = {"use_ema": True, "ema_momentum": 0.8, **settings}
+    return lambda: small(layers.Dense(4, "relu"), optimizer=adam(**optimizer))
+
+
+def dense(**compiled: Any) -> keras.Model:
+    return small(layers.Dense(4, "relu"), metrics=["mae"], **compiled)
+
+
+def by_sgd() -> keras.Model:
+    """A model for data of unknown length, at whose end a step of `fit` counts as one of Adam's."""
+    return dense(optimizer="sgd")
+
+
+def with_validation(**others: Any) -> Callable[[], Mapping[str, Any]]:
+    return lambda: {**ARRAYS, "validation_data": (X[:20], Y[:20]), **others}
+
+
+def stopped() -> Mapping[str, Any]:
+    stop = keras.callbacks.EarlyStopping(
+        "val_loss", mode="max", patience=1, restore_best_weights=True
+    )
+    return with_validation(epochs=5, callbacks=[stop])()
+
+
+CONSTRUCTS = {
+    "mask by !=": Construct(
+        lambda: small(layers.Dense(4), loss=masked_loss),
+        lambda: {**ARRAYS, "y": np.where(Y < 0, -1.0, Y)},
+    ),
+    "mask by ==": Construct(of(lambda x: x * ops.cast(ops.cast(x > 0, "int32") == 1, "float32"))),
+    "own compute_metrics": Construct(own_metrics, with_validation()),
+    "a list of losses": Construct(
+        two_outputs, lambda: {**ARRAYS, "y": [Y, CLASSES], "validation_split": 0.25}
+    ),
+    "use_ema": Construct(averaged(), with_validation()),
+    "ema_overwrite_frequency": Construct(averaged(ema_overwrite_frequency=3), with_validation()),
+    "SwapEMAWeights": Construct(
+        averaged(), lambda: with_validation(callbacks=[keras.callbacks.SwapEMAWeights()])()
+    ),
+    "SwapEMAWeights by epoch": Construct(
+        averaged(),
+        lambda: with_validation(callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)])(),
+    ),
+    "gradient accumulation": Construct(
+        lambda: small(layers.Dense(4), optimizer=adam(gradient_accumulation_steps=2))
+    ),
+    "best weights restored": Construct(dense, stopped),
+    "a constant of keras.ops": Construct(with_constant),
+    "a teacher trained before": Construct(distilled),
+    "a StringLookup made before": Construct(looked_up, strings),
+    "a model trained before": Construct(trained, with_validation()),
+    "tf.scan": Construct(of(lambda x: tf.transpose(tf.scan(tf.add, tf.transpose(x))))),
+    "tf.map_fn": Construct(of(lambda x: tf.map_fn(lambda row: row * row, x))),
+    "vectorized_map": Construct(
+        of(lambda x: tf.vectorized_map(lambda row: row * tf.reduce_sum(row), x))
+    ),
+    "ops.while_loop": Construct(
+        of(lambda x: ops.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 0.9), (0, x))[1])
+    ),
+    "ops.cond": Construct(of(lambda x: ops.cond(ops.sum(x) > 0, lambda: x, lambda: -x))),
+    "sparse gradients": Construct(
+        lambda: small(
+            layers.Embedding(30, 6),
+            layers.GlobalAveragePooling1D(),
+            dtype="int32",
+            optimizer=keras.optimizers.Adagrad(0.1),
+        ),
+        lambda: {**ARRAYS, "x": WORDS},
+    ),
+    "attention": Construct(attention, lambda: {**ARRAYS, "x": WORDS}),
+    "masked GRU": Construct(
+        lambda: small(
+            layers.Embedding(30, 6, mask_zero=True),
+            layers.Bidirectional(layers.GRU(5, recurrent_dropout=0.2)),
+            dtype="int32",
+        ),
+        lambda: {**ARRAYS, "x": WORDS},
+    ),
+    "batch norm, dropout, adapted": Construct(adapted, with_validation()),
+    "spectral norm": Construct(lambda: small(layers.SpectralNormalization(layers.Dense(8)))),
+    "augmentation": Construct(
+        lambda: small(
+            layers.Reshape((5, 2, 1)),
+            layers.RandomZoom(0.2, seed=1),
+            layers.RandomTranslation(0.1, 0.1, seed=2),
+            layers.GaussianNoise(0.1, seed=3),
+            layers.Flatten(),
+        ),
+        with_validation(),
+    ),
+    "schedule, clipping": Construct(
+        lambda: small(
+            layers.Dense(8, "relu"),
+            optimizer=keras.optimizers.AdamW(
+                keras.optimizers.schedules.CosineDecay(1e-2, 20), global_clipnorm=0.1
+            ),
+        )
+    ),
+    "numpy_function": Construct(
+        of(lambda x: tf.ensure_shape(tf.numpy_function(doubled, [x], tf.float32), [None, 10]))
+    ),
+    "AUC, class weights": Construct(
+        classes, lambda: {**ARRAYS, "y": CLASSES, "class_weight": {0: 1.0, 1: 2.5}}
+    ),
+    "sample weights": Construct(
+        classes,
+        lambda: {**ARRAYS, "y": CLASSES, "sample_weight": np.linspace(0, 1, len(X))},
+    ),
+    "fft, cholesky": Construct(
+        of(
+            lambda x: tf.linalg.matvec(
+                tf.linalg.cholesky(tf.eye(10) * 2),
+                tf.abs(tf.signal.fft(tf.cast(x, tf.complex64))),
+            )
+        )
+    ),
+    "LearningRateScheduler": Construct(
+        dense,
+        lambda: with_validation(
+            callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 / (epoch + 1))]
+        )(),
+    ),
+    "validation_freq": Construct(dense, with_validation(epochs=4, validation_freq=2)),
+    "validation_freq, a list": Construct(dense, with_validation(epochs=4, validation_freq=[1, 3])),
+    "validation_steps": Construct(
+        dense, with_validation(validation_data=(X, Y), validation_steps=2)
+    ),
+    "validation_batch_size": Construct(dense, with_validation(validation_batch_size=5)),
+    "validation_data before validation_split": Construct(
+        dense, with_validation(validation_split=0.5)
+    ),
+    "initial_epoch": Construct(dense, with_validation(epochs=5, initial_epoch=3)),
+    "steps_per_epoch": Construct(dense, lambda: {**ARRAYS, "steps_per_epoch": 3, "epochs": 4}),
+    "more steps_per_epoch than batches": Construct(
+        dense, lambda: {**ARRAYS, "steps_per_epoch": 30}
+    ),
+    "a dictionary of arrays": Construct(
+        lambda: _of_dictionary(), lambda: {**ARRAYS, "x": {"left": X[:, :4], "right": X[:, 4:]}}
+    ),
+    "a dataset": Construct(dense, lambda: {"x": dataset(), "validation_data": dataset().take(2)}),
+    "a shuffled dataset": Construct(
+        by_sgd, lambda: {"x": dataset().unbatch().shuffle(20, seed=2).batch(8)}
+    ),
+    "a dataset of unknown length": Construct(by_sgd, lambda: {"x": of_unknown_length()}),
+    "a PyDataset": Construct(
+        dense, lambda: {"x": Numbered(), "shuffle": False, "validation_data": Numbered()}
+    ),
+    "a generator": Construct(dense, lambda: {"x": batches(), "epochs": 1}),
+    "a generator by steps": Construct(dense, lambda: {"x": batches(), "steps_per_epoch": 3}),
+    "py_function in a map": Construct(dense, mapped(python_function)),
+    "a layer with a seed in a map": Construct(dense, noise),
+    "a StringLookup in a map": Construct(classes, words_in_map),
+    "mixed precision": Construct(
+        lambda: small(layers.Dense(4, dtype="mixed_float16"), optimizer=adam()), with_validation()
+    ),
+}
+
+
+def _of_dictionary() -> keras.Model:
+    left, right = keras.Input((4,), name="left"), keras.Input((6,), name="right")
+    hidden = layers.Dense(4, "tanh")(layers.Concatenate()([left, right]))
+    model = keras.Model({"left": left, "right": right}, layers.Dense(1)(hidden))
+    model.compile("adam", "mse", jit_compile=False)
+    return model

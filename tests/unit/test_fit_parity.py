@@ -1,0 +1,118 @@
+"""`runner.fit(model)` gives the numbers and weights of `model.fit`, and again after a kill."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import runner
+from runner.errors import InterruptedRunError
+from tests.keras_io import PROGRAMS, Data
+from tests.keras_io.constructs import CONSTRUCTS
+from tests.tiny.runs import disturbed
+
+
+@dataclass(frozen=True)
+class Case:
+    """A compiled model and what `fit` takes with it."""
+
+    model: Callable[[], keras.Model]
+    arguments: Callable[[], Mapping[str, Any]]
+
+    def compiled(self) -> keras.Model:
+        """Returns the model as a new process would make it."""
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(3)
+        model = self.model()
+        model.jit_compile = False
+        return model
+
+
+def _of_program(name: str) -> Case:
+    program = PROGRAMS[name]
+
+    def arguments() -> Mapping[str, Any]:
+        arrays = program.arrays(1)
+        if isinstance(arrays, keras.utils.PyDataset):
+            data: dict[str, Any] = {"x": arrays, "epochs": 4}
+        else:
+            data = {"x": Data(name).train(), "steps_per_epoch": 10, "epochs": 2}
+        if program.evaluates:
+            data["validation_data"] = Data(name).validation()
+        return {**data, "shuffle": False, **program.fit}
+
+    return Case(program.model, arguments)
+
+
+CASES = {
+    **{name: _of_program(name) for name in PROGRAMS},
+    **{name: Case(made.model, made.fit_arguments) for name, made in CONSTRUCTS.items()},
+}
+
+
+def cases(*fast: str) -> pytest.MarkDecorator:
+    """Runs a test for each case; `make test` only for the `fast`, as all take minutes."""
+    soak = pytest.mark.soak
+    names = [name if name in fast else pytest.param(name, marks=soak) for name in CASES]
+    return pytest.mark.parametrize("name", names)
+
+
+def _values(model: keras.Model) -> list[NDArray[Any]]:
+    return [np.asarray(variable) for variable in model.weights]
+
+
+def _fit(model: keras.Model, folder: Path, **arguments: Any) -> runner.Result:
+    overrides = {"run_dir": str(folder / "runs"), "tracking.uri": None}
+    overrides |= arguments.pop("overrides", {})
+    return runner.fit(model, **arguments, name="case", verbose=0, overrides=overrides)
+
+
+def _same_weights(one: keras.Model, other: keras.Model) -> None:
+    for variable, value, expected in zip(one.weights, _values(one), _values(other), strict=True):
+        np.testing.assert_array_equal(value, expected, variable.path)
+
+
+@cases("mask by !=", "SwapEMAWeights", "best weights restored", "a PyDataset", "own_test_step")
+@pytest.mark.filterwarnings("ignore")  # Of `fit` itself, on data that end and shuffle.
+def test_a_model_ends_with_the_weights_and_the_history_of_fit(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    fitted = case.compiled()
+    history = fitted.fit(**case.arguments(), verbose=0).history
+    model = case.compiled()
+    result = _fit(model, tmp_path, **case.arguments())
+    _same_weights(model, fitted)
+    recorded = result.history
+    assert set(history) <= set(recorded) | {"learning_rate"}
+    for metric in set(history) & set(recorded):
+        if metric.startswith("val_"):
+            # TensorFlow chooses the order of a metric's sums, again in each session.
+            assert recorded[metric] == pytest.approx(history[metric], rel=1e-6, nan_ok=True)
+        else:
+            assert recorded[metric] == history[metric], metric
+
+
+@cases("conditional_gan", "SwapEMAWeights by epoch")
+def test_a_killed_run_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    whole = case.compiled()
+    _fit(whole, tmp_path / "whole", **case.arguments())
+    marker = str(tmp_path / "sent")
+    hooks = disturbed("SignalOnce", step=4, number=int(signal.SIGINT), marker=marker)["disturb"]
+    changes = {"+hooks.disturb": hooks}
+    with pytest.raises(InterruptedRunError):
+        _fit(case.compiled(), tmp_path, **case.arguments(), overrides=changes)
+    model = case.compiled()
+    for variable in model.weights:  # A resumed run reads none of them.
+        if variable.dtype.startswith("float"):
+            variable.assign(variable + 1)
+    resumed = _fit(model, tmp_path, **case.arguments(), overrides=changes)
+    assert resumed.plan is None
+    _same_weights(model, whole)
