@@ -232,7 +232,7 @@ class _Matcher:
         other = f" {wanted!r}" if wanted != variable.full_name else ""
         if not (reason or renamed) and variable.state in _OF_OPTIMIZERS:
             reason = self._source.unnamed_slots or (_UNTRAINED if self._source.layers else "")
-        if self._codes.layout and not renamed and not owner:
+        if self._codes.layout and not owner:
             reason = f"some of its weights are quantized ({self._codes.layout}): {REMEDY}"
         if averaged and self._source.layers:
             reason = self._source.unnamed_slots or _NUMBERED
