@@ -13,10 +13,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from runner.config.composition import default_optimizer
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, UserCodeError, ranked
-from runner.graph.configured_optimizer import build_optimizer, names_optimizer
+from runner.graph.building_optimizers import build_optimizer
 from runner.graph.contracts import overrides
 from runner.graph.optimizer_state import optimizers_of
 from runner.graph.step_errors import described
@@ -84,6 +85,11 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
     ]
     keras.Model.compile(model, optimizer=optimizer, **arguments)
     return [*replaced, *notes]
+
+
+def names_optimizer(config: RunConfig) -> bool:
+    """Whether the configuration names an optimizer; the default is for models that have none."""
+    return bool(config.optimizer) and config.optimizer != default_optimizer()
 
 
 def _require_called(model: keras.Model) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.graph.captured import tables_of
+from runner.graph.captured import not_importable, tables_of
 from runner.graph.replica import draw_others, seed_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
@@ -241,7 +241,7 @@ class SessionCopy:
             elif key in self._tables:
                 self._tensors[key] = self._table(key)
             elif captured.dtype in (tf.resource, tf.variant):
-                raise _not_importable(captured, self._layers)
+                raise not_importable(captured, self._layers)
             else:
                 # A constant would be folded into what surrounds it, with other roundings.
                 value = captured.numpy()

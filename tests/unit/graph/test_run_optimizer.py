@@ -13,13 +13,13 @@ import pytest
 import tensorflow as tf
 from hydra import compose, initialize_config_dir
 from numpy.typing import NDArray
-from runner.graph.configured_optimizer import build_optimizer
 
 from runner.config.composition import register
 from runner.config.schema import ClipConfig, TrainConfig
 from runner.config.validation import validate
 from runner.errors import ConfigError
 from runner.graph.averages import AveragedWeights, averaged_names
+from runner.graph.building_optimizers import build_optimizer
 from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated, clip
 from tests.tiny.configs import tiny
 
