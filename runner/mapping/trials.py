@@ -21,7 +21,7 @@ from runner.restoration.feeding import array_of
 from runner.restoration.proof import arrangements, difference
 
 # How many candidates of one call are tried.
-_MOST_TRIED = 400
+_MOST_TRIED = 120
 # What the module of a norm or a convolution may compute last.
 _BEHIND = (
     keras.activations.relu,

@@ -45,6 +45,7 @@ class Layer:
       record: what the module computed.
       following: what was recorded behind it; None where that is of a module with tensors.
       must_fit: whether another shape than the record's is a difference.
+      is_part: whether it has a part of the module's tensors alone, so that only agreement counts.
     """
 
     module: str
@@ -53,6 +54,7 @@ class Layer:
     record: NDArray[Any]
     following: NDArray[Any] | None
     must_fit: bool
+    is_part: bool = False
 
 
 @dataclass
@@ -82,6 +84,8 @@ class LocalComparison:
         for layer in itertools.chain.from_iterable(self._layers.values()):
             comparison = first.compared.get(id(layer))
             if comparison is None or (comparison.note and not layer.must_fit):
+                continue
+            if layer.is_part and not comparison.agrees:
                 continue
             comparison = exchanged.get(id(layer), comparison)
             if layer.module not in best or comparison.relative < best[layer.module].relative:

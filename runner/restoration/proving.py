@@ -151,7 +151,8 @@ class _Proving:
                 rank = array_of(calls[id(layer)].output).ndim
                 # One step of a sequence, or one of several fused layers, cannot be compared.
                 must = counterpart.is_whole and rank == records[module].ndim
-                yield Layer(module, path, layer, records[module], self._following(module), must)
+                behind, is_part = self._following(module), not counterpart.is_whole
+                yield Layer(module, path, layer, records[module], behind, must, is_part)
         # One kernel at most: adapters belong to a layer, too.
         rest = {
             path: names
