@@ -369,7 +369,11 @@ def test_a_model_is_told_apart_by_architecture_and_compilation() -> None:
 
 
 def test_a_model_starts_from_its_weights_unless_a_checkpoint_decides(tmp_path: Path) -> None:
-    np.savez(tmp_path / "body.npz", **{"body/kernel": np.ones((4, 3)), "body/bias": np.ones(3)})
+    np.savez(
+        tmp_path / "body.npz",
+        allow_pickle=False,
+        **{"body/kernel": np.ones((4, 3)), "body/bias": np.ones(3)},
+    )
     scaffolds = {
         "body": {"checkpoint": str(tmp_path / "body.npz"), "variables": {"include": ["body/*"]}}
     }

@@ -137,6 +137,5 @@ def test_the_end_is_due_once() -> None:
     ],
 )
 def test_epochs_end_at_their_steps(when: str, first: int, due: list[int]) -> None:
-    counted = {"epoch_length": 4, "first_epoch": first}
-    trigger = Trigger(replace(as_schedule(when), **counted))
+    trigger = Trigger(replace(as_schedule(when), epoch_length=4, first_epoch=first))
     assert [step for step in range(1, 13) if trigger.due(step, 0.0)] == due
