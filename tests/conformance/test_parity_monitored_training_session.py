@@ -92,7 +92,9 @@ PATHS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("key", ["checkpoint_dir", "summary_dir"])
 @pytest.mark.parametrize("name", PATHS)
-def test_directories(name: str, key: str, tmp_path: Path) -> None:
+def test_directories(name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # TensorFlow writes summaries for bytes into a relative folder.
+
     def case(api: Any, events: Events, folder: Path) -> Any:
         return trained(api, events, folder, **{key: PATHS[name](folder)}, log_step_count_steps=1)
 
