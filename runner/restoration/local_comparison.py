@@ -139,6 +139,8 @@ class LocalComparison:
             comparison = compare(
                 one.module, one.path, value, one.record, self._tolerance, activation=function
             )
+            if not comparison.agrees and isinstance(layer, keras.layers.Embedding):
+                comparison = _scaled(one, value, self._tolerance) or comparison
             result.compared[id(one)] = comparison
             for array in arrangements(one.record, value.shape):
                 for after in (array, np.asarray(function(array))) if function else (array,):
@@ -219,6 +221,17 @@ class LocalComparison:
                     one.module, one.path, here.absolute, here.relative, agrees=False, note=note
                 )
         return result
+
+
+def _scaled(layer: Layer, value: NDArray[Any], tolerance: float) -> Comparison | None:
+    """Returns the comparison of a table whose module scales its rows, as Gemma's; else None."""
+    for array in arrangements(layer.record, value.shape):
+        factor = float((value * array).sum() / ((value * value).sum() or 1))
+        scaled = (value * factor).astype(value.dtype)
+        comparison = compare(layer.module, layer.path, scaled, array, tolerance)
+        if comparison.agrees:
+            return comparison
+    return None
 
 
 def _layout(layer: Layer, output: Any) -> NDArray[Any] | None:
