@@ -181,6 +181,11 @@ def build_target(key: str, node: Mapping[str, Any], references: References | Non
         raise ConfigError.of(f"{key}: {called} {refused}", located(cause)) from error
 
 
+def name_of(node: Mapping[str, Any]) -> str:
+    """Returns what messages call the target of a node."""
+    return _called(node)[0]
+
+
 def _called(node: Mapping[str, Any]) -> tuple[str, set[str]]:
     """Returns the name of what a node calls, and the names of its arguments."""
     arguments = {name for name in node if name not in _HYDRA_KEYS[:2]}

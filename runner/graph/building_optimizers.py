@@ -73,7 +73,7 @@ def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
     raise ConfigError.of(
         f"{_RATE_KEY} is {node.get('learning_rate')!r}",
         "it is neither a number nor a schedule",
-        "for example 1e-3, or schedule@optimizer.learning_rate=cosine",
+        "for example 1e-3, or +schedule@optimizer.learning_rate=cosine",
     )
 
 

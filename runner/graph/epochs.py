@@ -33,7 +33,7 @@ def in_epochs(
     if count <= 0:
         state = f"train.epochs is {train.epochs}" if train.epochs else "callbacks are set"
         if count == 0:
-            raise ConfigError.of("data.train() gives no batch", "", "")
+            raise ConfigError.of("the training data are empty", "data.train() gives no batch")
         endless = "repeats forever" if count == tf.data.INFINITE_CARDINALITY else "has no known end"
         cause = f"the length of an epoch is not known: data.train() {endless}"
         steps = _guess(data, batches)

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.config.instantiation import name_of
 from runner.config.schema import RunConfig
 from runner.graph.built_graph import Features
 from runner.graph.contracts import features_of
@@ -33,7 +34,7 @@ def predictions(
         batches, cardinality = one_pass(features, build_data(config), labelled=False)
         if cardinality is not None:
             require_end(features, cardinality)
-    call = f"{config.model['_target_']}.predict_step was called with "
+    call = f"{name_of(config.model)}.predict_step was called with "
     step = tf.function(model.predict_step, autograph=False)
     with calling("model", call + described(batches.element_spec)):
         for batch in batches:

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from runner.config.choices import NonFinite
+from runner.config.instantiation import name_of
 from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
@@ -297,7 +298,7 @@ class KerasSteps:
         return scalars
 
     def _named(self, method: str) -> str:
-        return f"{self._config.model['_target_']}.{method}"
+        return f"{name_of(self._config.model)}.{method}"
 
     def _can_evaluate(self, spec: Any) -> bool:
         """Whether the model has a `test_step`, or a loss that it can compute."""

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.config.instantiation import build_target
+from runner.config.instantiation import build_target, name_of
 from runner.config.schema import MODEL_SWITCHES, RunConfig
 from runner.errors import ConfigError
 from runner.graph.compiling import compile_model
@@ -68,7 +68,7 @@ def build_model(config: RunConfig) -> keras.Model:
     if isinstance(model, keras.Model):
         return model
     raise ConfigError.of(
-        f"model: {config.model['_target_']} gives no Keras model, but a {type(model).__name__}",
+        f"model: {name_of(config.model)} gives no Keras model, but a {type(model).__name__}",
         "a run trains a keras.Model or another Keras layer",
         "derive it from keras.Model, with a method call(features, training); or build the whole "
         "graph with `graph`",
@@ -117,7 +117,7 @@ class Program:
         Args:
           spec: nested `tf.TypeSpec`s of a training batch.
         """
-        model, name = self.model, self.config.model.get("_target_")
+        model, name = self.model, name_of(self.config.model)
         if all(layer.built for layer in layers_of(model)) and model.built:
             return
         call = f"{name}.train_step was called with {described(spec)}"

@@ -234,6 +234,12 @@ def _as_arrays(part: Any) -> Any:
 def _of_arrays(arrays: Any, batch_size: int, seed: int | None) -> tf.data.Dataset:
     flat = tf.nest.flatten(arrays)
     count = _count(arrays)
+    if not count:
+        raise ConfigError.of(
+            "the data are empty",
+            "the arrays have no example, or validation_split leaves none",
+            "give examples, or a smaller validation_split",
+        )
     # As in `fit`, where the shape decides how TensorFlow adds up sparse gradients.
     size = None if count % batch_size else batch_size
     specs = [tf.TensorSpec([size, *array.shape[1:]], dtype_of(array)) for array in flat]

@@ -330,7 +330,7 @@ def test_a_rate_is_a_number_or_a_function_of_the_step(node: Any, expected: list[
 def test_what_is_no_rate_is_refused(node: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         _rates(node, [0])
-    assert "schedule@optimizer.learning_rate=cosine" in caught.value.problems[0].remedy
+    assert "+schedule@optimizer.learning_rate=cosine" in caught.value.problems[0].remedy
 
 
 def test_without_a_number_it_is_the_default_of_the_optimizer() -> None:
