@@ -85,7 +85,10 @@ class LocalComparison:
             comparison = first.compared.get(id(layer))
             if comparison is None or (comparison.note and not layer.must_fit):
                 continue
-            if layer.is_part and not comparison.agrees:
+            # A container's record may be of what it does behind the layer.
+            alternatives = (first.compared[id(one)] for one in self._layers[id(layer.layer)])
+            is_known = layer.is_part or any(one.agrees for one in alternatives)
+            if is_known and not comparison.agrees:
                 continue
             comparison = exchanged.get(id(layer), comparison)
             if layer.module not in best or comparison.relative < best[layer.module].relative:
