@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.internals.keras import replaced_calls
+from runner.internals.keras import layers_of, replaced_calls
 from runner.restoration.feeding import array_of
 from runner.restoration.proof import Comparison, arrangements, compare, difference
 
@@ -85,7 +85,10 @@ class LocalComparison:
             comparison = first.compared.get(id(layer))
             if comparison is None or (comparison.note and not layer.must_fit):
                 continue
-            if layer.is_part and not comparison.agrees:
+            # A container's record may be of what it does behind the layer.
+            alternatives = (first.compared[id(one)] for one in self._layers[id(layer.layer)])
+            is_known = layer.is_part or any(one.agrees for one in alternatives)
+            if is_known and not comparison.agrees:
                 continue
             comparison = exchanged.get(id(layer), comparison)
             if layer.module not in best or comparison.relative < best[layer.module].relative:
@@ -180,7 +183,10 @@ class LocalComparison:
     def _exchanged(self, first: _Pass) -> dict[int, Comparison]:
         """Returns the comparisons of layers whose tensors are exchanged."""
         groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        alone = {key for key, some in self._layers.items() if len(layers_of(some[0].layer)) == 1}
         for layer, value in first.handed_on.items():
+            if layer not in alone:
+                continue
             key = id(first.inputs[layer]), value.shape
             groups.setdefault(key, []).append(layer)
         pairs = [[*itertools.combinations(group, 2)] for group in groups.values()]
@@ -193,7 +199,9 @@ class LocalComparison:
             second = self._call(exchange)
             for reader, there in second.compared.items():
                 here = first.compared[reader]
-                if here.relative < _ROUNDING or there.relative * _MARGIN > here.relative:
+                if not math.isfinite(here.relative) or here.relative < _ROUNDING:
+                    continue
+                if there.relative * _MARGIN > here.relative:
                     continue
                 pair = self._before(reader, [*filter(None, several)])
                 if pair is not None:

@@ -151,7 +151,10 @@ class _Proving:
                 rank = array_of(calls[id(layer)].output).ndim
                 # One step of a sequence, or one of several fused layers, cannot be compared.
                 must = counterpart.is_whole and rank == records[module].ndim
-                behind, is_part = self._following(module), not counterpart.is_whole
+                # One around others may add to them, as a residual block does, where its module
+                # does not.
+                is_one = _is_leaf(layer) or isinstance(layer, _RECURRENT)
+                behind, is_part = self._following(module), not (counterpart.is_whole and is_one)
                 yield Layer(module, path, layer, records[module], behind, must, is_part)
         # One kernel at most: adapters belong to a layer, too.
         rest = {
@@ -235,6 +238,9 @@ def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[list[str]]]
                 names = [[name, *aliases.get((piece.source, name), ())] for name in piece.names]
                 tensors.setdefault(assignment.variable.name, []).extend(names)
     return tensors
+
+
+_RECURRENT = (keras.layers.RNN, keras.layers.Bidirectional)
 
 
 def _is_leaf(layer: Any) -> bool:
