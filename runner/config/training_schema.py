@@ -81,8 +81,8 @@ class TrainConfig:
     initial_epoch: int = field(default=0, metadata=at_least(0))
     # How often training metrics are logged.
     log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
-    # How often the validation split is evaluated; also at the end, unless it names epochs. Null is
-    # after every epoch if the run counts epochs, and every 250 steps otherwise. `never` evaluates
+    # How often the validation split is evaluated. Null is after every epoch if the run counts
+    # epochs, and every 250 steps otherwise; steps also evaluate at the end. `never` evaluates
     # nothing, and there is no best checkpoint.
     evaluate_every: int | str | None = field(default=None, metadata=choices.SCHEDULE)
     # How often a checkpoint is saved; also at the end.

@@ -22,7 +22,7 @@ from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
 from runner.graph.step_errors import described, naming_calls, values_are_unknown
 from runner.graph.step_sums import StepSums
 from runner.graph.traces import Trace
-from runner.internals.keras import compiled_parts, compiled_with
+from runner.internals.keras import compiled_parts, compiled_with, finalize
 from runner.restoration.model_variables import addresses, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
@@ -90,6 +90,7 @@ class KerasSteps:
         def step(batches: Any, shares: Any = (), index: Any = None) -> Any:
             if sums is not None:
                 sums.begin(shares[0], index)
+            finalize(model)
             self._begin_metrics()
             rate = self._learning_rate()
             with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
@@ -113,6 +114,7 @@ class KerasSteps:
         if sums is not None:
             specs += [[tf.TensorSpec([], tf.float64)] * count, tf.TensorSpec([], tf.int32)]
         with ExitStack() as stack, naming_calls(model):
+            stack.callback(finalize, model)
             for optimizer in self._optimizers:
                 stack.enter_context(optimizer.installed())
             known = -1
@@ -153,12 +155,14 @@ class KerasSteps:
             return None
 
         def step(batch: Any) -> Any:
+            finalize(model)
             with values_are_unknown(), calling("model", f"{named} was called with {arguments}"):
                 logs = model.test_step(batch)
             return self._of_epoch(logs, named) or self._scalars(logs, named)
 
         arguments = described(spec)
-        with naming_calls(model):
+        with ExitStack() as stack, naming_calls(model):
+            stack.callback(finalize, model)
             trace = Trace(step, spec, jit_compile=bool(model.jit_compile))
         model.reset_metrics()
         return trace

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.internals.keras import finalize
 from runner.internals.tensorflow import free, give
 from runner.restoration.model_variables import LEARNING_RATE
 
@@ -63,6 +64,8 @@ class ModelValues:
         for name, value in zip(wanted, values, strict=True):
             give(self._pairs[name][1], value)
             self._taken[name] = value
+        if weights:
+            finalize(self.model)
 
     def push(self, session: tf.compat.v1.Session) -> bool:
         """Gives the session what callbacks have changed; returns whether that is anything."""

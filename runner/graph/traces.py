@@ -260,18 +260,20 @@ class SessionCopy:
     def _added(self, name: str, eager: tf.Variable, *, local: bool) -> tf.Variable:
         """Adds a variable to the graph."""
         keys = tf.compat.v1.GraphKeys
-        initial_value = partial(_initial_value, eager, zeros=name in self._zeros)
-        if self._first is not None and name not in self._local:
-            initial_value = partial(self._taken_over, name)
+        # Not within the variable, which may be in another process: this one has the model.
+        with tf.control_dependencies(None), tf.name_scope("initial_values"):
+            if self._first is not None and name not in self._local:
+                value = self._taken_over(name)
+            else:
+                value = _initial_value(eager, zeros=name in self._zeros)
         with tf.control_dependencies(None), self._scope(name, local=local):
             return tf.compat.v1.Variable(
-                initial_value,
+                value,
                 trainable=eager.trainable and not local,
                 collections=[keys.LOCAL_VARIABLES if local else keys.GLOBAL_VARIABLES],
                 name=operation_name(name if self._first is None else self._in_scope(name)),
                 dtype=eager.dtype,
                 use_resource=True,
-                shape=eager.shape,
             )
 
     def _in_scope(self, name: str) -> str:

@@ -12,6 +12,7 @@ from runner.graph.averages import averaged_names
 from runner.graph.keras_steps import KerasSteps
 from runner.graph.program import Program, as_in_fit, load_program
 from runner.graph.splits import batches_of
+from runner.internals.keras import finalize
 
 
 def initial_model(config: RunConfig) -> Any:
@@ -53,6 +54,7 @@ def trained_model(config: RunConfig, prefix: str) -> Any:
     kept = [(name, variable) for name, variable in state.items() if name in saved]
     for name, variable in (*variables.items(), *kept):
         variable.assign(reader.get_tensor(name))
+    finalize(program.model)
     return program.model
 
 

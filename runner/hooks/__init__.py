@@ -17,7 +17,6 @@ decides which hooks a run has, and in which order.
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
 from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook
 from runner.hooks.metrics import (
-    Means,
     MetricsHook,
     ProfileOnDemandHook,
     RewindHook,
@@ -35,7 +34,6 @@ __all__ = [
     "EvaluationHook",
     "FiniteCheck",
     "InputStateHook",
-    "Means",
     "MetricsHook",
     "NanLossHook",
     "NanLossPolicy",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,34 +25,6 @@ from runner.hooks.scheduled import (
 Record: TypeAlias = Callable[[Mapping[str, float], int], None]
 
 
-class Means:
-    """Means of values over the steps of which they were fetched, since the last call of `take`.
-
-    Args:
-      names: the values to average; others are ignored.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = tuple(names)
-        self.clear()
-
-    def clear(self) -> None:
-        """Forgets the steps so far."""
-        self._count, self._sums = 0, dict.fromkeys(self._names, 0.0)
-
-    def add(self, values: Mapping[str, float]) -> None:
-        """Adds the values of a step."""
-        self._count += 1
-        for name in self._names:
-            self._sums[name] += float(values[name])
-
-    def take(self) -> dict[str, float]:
-        """Returns the means, and begins anew; they are empty where no step was added."""
-        count, sums = self._count, self._sums
-        self.clear()
-        return {name: total / count for name, total in sums.items()} if count else {}
-
-
 class MetricsHook(ScheduledHook):
     """Records scalars at the steps that a schedule names.
 
@@ -66,7 +38,6 @@ class MetricsHook(ScheduledHook):
       clock: seconds from any origin; for tests.
       one_kind_until: up to this step, every step fetches the values, recorded or not, so that the
         session prepares one kind of step. By default, only the steps that record them do.
-      means: takes the values of every step that fetches them; a new session clears it.
 
     Raises:
       ValueError: when `every` is not a schedule, or `step` or a value not a scalar.
@@ -81,19 +52,11 @@ class MetricsHook(ScheduledHook):
         clock: Clock = time.monotonic,
         *,
         one_kind_until: int = 0,
-        means: Means | None = None,
     ) -> None:
         super().__init__(step, every, clock=clock)
-        self._means = means
         for name, value in values.items():
             require_scalar(name, value)
         self._values, self._record, self._one_kind_until = values, record, one_kind_until
-
-    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
-        """Clears the means: the steps of a session that is lost are taken again."""
-        super().after_create_session(session, coord)
-        if self._means is not None:
-            self._means.clear()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step, and the values where they are due."""
@@ -105,8 +68,6 @@ class MetricsHook(ScheduledHook):
         """Records the values, if they are due."""
         step, values = run_values.results
         self._step = int(step)
-        if self._means is not None and values:
-            self._means.add(values)
         if self._due and values:
             self._record({name: float(value) for name, value in values.items()}, self._step)
 

@@ -85,6 +85,17 @@ def layers_of(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def finalize(model: Any) -> None:
+    """Lets `Normalization` layers compute with their variables as they are now.
+
+    They compute with tensors that Keras derives from the variables when it builds or loads them.
+    Within a function that is traced, the tensors are of its graph: call it again afterwards.
+    """
+    for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()
+
+
 def automatic_names(model: Any) -> frozenset[str]:
     """Returns the names of layers in a model that Keras gave, or could have given: `dense_3`.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -123,6 +124,10 @@ def restored_seed() -> Iterator[None]:
         eager._seed, eager._rng = seed
 
 
+# Graph -> the eager datasets that it has taken over.
+_DATASETS: WeakKeyDictionary[tf.Graph, list[tf.data.Dataset]] = WeakKeyDictionary()
+
+
 def dataset_in_graph(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns an eager dataset as one of the default graph, whose position can be saved.
 
@@ -138,7 +143,7 @@ def dataset_in_graph(dataset: tf.data.Dataset) -> tf.data.Dataset:
     definition.node.remove(result)
     (variant,) = tf.import_graph_def(definition, return_elements=[source], name="dataset")
     # The graph names Python functions, which live as long as the dataset that was made with them.
-    tf.compat.v1.add_to_collection("eager_datasets", dataset)
+    _DATASETS.setdefault(tf.compat.v1.get_default_graph(), []).append(dataset)
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 

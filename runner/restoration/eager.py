@@ -27,7 +27,7 @@ from runner.checkpoints.reader import CheckpointReader, TensorSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.errors import ConfigError
-from runner.internals.keras import layers_of
+from runner.internals.keras import finalize
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Backend, restore_values
 from runner.restoration.model_variables import (
@@ -175,7 +175,7 @@ class _WarmStart:
         readers = {name: source.reader for name, source in self.sources.items()}
         backend = _EagerBackend(self.variables)
         restore_values(self.plan, readers, backend, non_finite=NonFinite(), verify=self.verify)
-        _finalize(self.model)
+        finalize(self.model)
         for assignment in self.plan.assignments:
             if assignment.variable.frozen:
                 self.variables[assignment.variable.name].trainable = False
@@ -193,13 +193,7 @@ def restore_model(
     assignments = (a for a in plan.assignments if a.variable.name in variables)
     part = replace(plan, assignments=tuple(assignments))
     restore_values(part, readers, _EagerBackend(variables))
-    _finalize(model)
-
-
-def _finalize(model: Any) -> None:
-    for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
-        if isinstance(layer, keras.layers.Normalization):
-            layer.finalize_state()  # It computes with a copy, as Keras makes when it loads.
+    finalize(model)
 
 
 class _EagerBackend(Backend):

@@ -24,8 +24,8 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
 
     - `schema`: 2, the version of this layout.
     - `sound`: whether there are no problems.
-    - `model`: {`variables`, `restored`, `unknown`, `bytes`, `restored_bytes`, `checkpoints`}, the
-      counts of `report.model_counts`.
+    - `model`: {`variables`, `restored`, `brought`, `unknown`, `bytes`, `restored_bytes`,
+      `checkpoints`}, the counts of `report.model_counts`.
     - `problems`: a list of {`state`, `cause`, `remedy`, `choices`}.
     - `notes`: remarks on the plan as a whole.
     - `warnings`: what is probably wrong, though everything fits.
@@ -37,8 +37,9 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
       `proof.Proof`, with `agrees` and `first_difference`.
     - `unusable`: the scaffolds whose checkpoint cannot be used, see `problems`.
     - `variables`: in the order of the graph {`name`, `shape`, `dtype`, `state` (its class),
-      `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`,
-      or `unknown` in an unusable scaffold), `initializer` (its name, such as `GlorotUniform`;
+      `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`, `model`
+      where the model brings the value along, or `unknown` in an unusable scaffold), `initializer`
+      (its name, such as `GlorotUniform`; with a digest where the model brings the value along;
       empty for an eager variable, which keeps its value), `pieces`, `notes`, `trainable`,
       `frozen`, `freeze_until_step`, `learning_rate_multiplier`, `partition` (null, or
       {`name`, `shape`, `offset`}), `shared_by` (see `VariableSpec`), and in a cluster `device`}.
@@ -159,7 +160,8 @@ def _source(
 
 def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
     variable = assignment.variable
-    origin = "unknown" if assignment.scaffold in plan.unusable else "initializer"
+    origin = "model" if variable.is_of_model else "initializer"
+    origin = "unknown" if assignment.scaffold in plan.unusable else origin
     return {
         **vars(variable.tensor),
         "state": variable.state.value,

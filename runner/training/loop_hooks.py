@@ -29,7 +29,6 @@ from runner.hooks import (
     EvaluationHook,
     FiniteCheck,
     InputStateHook,
-    Means,
     MetricsHook,
     NanLossHook,
     NanLossPolicy,
@@ -44,6 +43,9 @@ from runner.hooks.checkpoint import another_saver, raise_error, warned
 from runner.hooks.evaluation import EvaluationWatch
 from runner.hooks.final_weights import FinalWeights, HandOver
 from runner.system.user_code import ERRORS, raised
+from runner.tracking.journal import history
+from runner.tracking.tracking_directory import TrackingDirectory
+from runner.training.means import TrainingMeans
 from runner.training.named_hooks import NamedHook, StoppingCallback
 from runner.training.run import OpenedRun
 
@@ -75,7 +77,7 @@ class ConfiguredHooks:
     evaluation: EvaluationHook
     best: BestCheckpoint
     saves: SavePolicy
-    means: Means
+    means: TrainingMeans
     final: FinalWeights
     callbacks: CallbacksHook | None = None
     named_callbacks: Sequence[StoppingCallback] = ()
@@ -124,7 +126,10 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
         saves = _save_policy(run)
         best = _best_checkpoint(run, saves)
         # Over an epoch, the values are means already, as in `fit`.
-        means = Means(() if run.training.epoch_length else run.training.values)
+        means = TrainingMeans(
+            () if run.training.epoch_length else run.training.values,
+            partial(history, TrackingDirectory(run.directory.path).journal),
+        )
         evaluation = _evaluation(run, best, callbacks, means=means)
         references = _references(run, evaluation)
         named = [
@@ -155,6 +160,11 @@ def loop_hooks(
     config, training, callbacks = run.config, run.training, configured.callbacks
     names = graph_names(run.built.variables, training)
     first, last = run.coordinator.hooks(run)
+
+    def rewind(step: int) -> None:
+        run.tracker.rewind(step)
+        configured.means.rewind(step)
+
     saved_input = (
         [InputStateHook(training.saved_input, run.screen.line)] if training.saved_input else []
     )
@@ -164,7 +174,7 @@ def loop_hooks(
         _nan_loss(run),
         *saved_input,
         StopAtStepHook(config.train.steps),
-        RewindHook(run.tracker.rewind, training.step, run.experiment.recorder.reach),
+        RewindHook(rewind, training.step, run.experiment.recorder.reach),
         _metrics(run, names["metrics"], progress, means=configured.means),
         # What an evaluation shows of an epoch is there when the epoch ends.
         *([callbacks] if callbacks else []),
@@ -245,7 +255,7 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
 
 
 def _metrics(
-    run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook, *, means: Means
+    run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook, *, means: TrainingMeans
 ) -> MetricsHook:
     training, first = run.training, run.config.train.initial_epoch
 
@@ -261,6 +271,7 @@ def _metrics(
         epoch = {"epoch": float((step - 1) // length + 1 + first)} if length else {}
         logged = {f"train/{name}": value for name, value in values.items()}
         run.tracker.log_metrics({**epoch, **logged}, step)
+        means.add(values)
         progress.show({**epoch, **{name: values[name] for name in training.values}}, step)
 
     return MetricsHook(
@@ -269,12 +280,11 @@ def _metrics(
         run.config.train.log_every,
         record,
         one_kind_until=_ONE_KIND_UNTIL if training.values_are_cheap else 0,
-        means=means,
     )
 
 
 def _evaluation(
-    run: OpenedRun, best: BestCheckpoint, watch: EvaluationWatch | None, *, means: Means
+    run: OpenedRun, best: BestCheckpoint, watch: EvaluationWatch | None, *, means: TrainingMeans
 ) -> EvaluationHook:
     config, training = run.config, run.training
 

@@ -15,6 +15,7 @@ import runner
 from runner.config.choices import Expect
 from runner.config.schema import RestorationConfig, ScaffoldConfig, VariablesConfig
 from runner.graph.build import build_graph
+from runner.internals.tensorflow import eager_mode
 from runner.restoration.restorer import Restorer
 from runner.tracking import RunStore
 from runner.training.sources import Sources, plan_run
@@ -167,16 +168,21 @@ def test_a_saved_model_in_a_graph(name: str, suffix: str, tmp_path: Path) -> Non
     plan.require_sound()
     model = BUILT[0]
     with built.graph.as_default(), tf.compat.v1.Session() as session:
-        computed = tf.function(lambda: model(tf.constant(inputs)))()
         restorer = Restorer(plan, built.variables, sources.open)
         session.run(restorer.init_op)
         restorer.restore(session)
-        found = session.run([each.value for each in model.variables])
-        for variable, one, other in zip(saved.variables, found, values, strict=True):
-            if "seed_generator" not in variable.path:
-                np.testing.assert_array_equal(one, other, err_msg=variable.path)
-        scale = np.abs(outputs).max()
-        np.testing.assert_allclose(session.run(computed) / scale, outputs / scale, atol=1e-5)
+        assert built.model is not None
+        evaluated = built.evaluation.evaluate(session)
+        with eager_mode():
+            built.model.pull(session, weights=True)
+    for variable, one, other in zip(saved.variables, model.variables, values, strict=True):
+        if "seed_generator" not in variable.path:
+            np.testing.assert_array_equal(one, other, err_msg=variable.path)
+    scale = np.abs(outputs).max()
+    np.testing.assert_allclose(model(inputs) / scale, outputs / scale, atol=1e-5)
+    saved.compile(loss="mean_absolute_error")
+    data = Zeros(shape).validation()
+    assert evaluated["loss"] == pytest.approx(saved.evaluate(data, verbose=0), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)

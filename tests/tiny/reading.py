@@ -8,21 +8,12 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from runner.graph.input_pipeline import TrainingInput
+from runner.internals.tensorflow import dataset_in_graph
 
 
 def taken(make: Callable[[], tf.data.Dataset], count: int = 100) -> list[Any]:
     """Returns at most `count` batches of a new dataset."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        iterator = tf.data.make_initializable_iterator(make())
-        batch = iterator.get_next()
-        session.run(iterator.initializer)
-        batches = []
-        for _ in range(count):
-            try:
-                batches.append(session.run(batch))
-            except tf.errors.OutOfRangeError:
-                break
-        return batches
+    return list(make().take(count).as_numpy_iterator())
 
 
 def check_shuffled(make: Callable[[int], Any], count: int) -> None:
@@ -40,8 +31,10 @@ def check_shuffled(make: Callable[[int], Any], count: int) -> None:
 def resumed(make: Callable[[], tf.data.Dataset], prefix: str) -> tuple[list[Any], list[Any]]:
     """Returns batches 2 to 5 of one process, and what another gives that resumes at batch 2."""
 
+    dataset = make()
+
     def graph() -> tuple[TrainingInput, Any, tf.train.Saver]:
-        source = TrainingInput(make(), prefetch=True)
+        source = TrainingInput(dataset_in_graph(dataset), prefetch=True)
         return source, source.next()[0], tf.train.Saver({"input": source.saveable})
 
     with tf.Graph().as_default(), tf.Session() as session:

@@ -9,12 +9,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from omegaconf import OmegaConf
 
-from runner.config.choices import Resume
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.lifecycle import run_experiment
-from runner.training.run import Experiment, RunContext
 from tests.tiny.configs import tiny
 
 HERE = "tests.unit.graph.test_batch_norm"
@@ -112,17 +109,3 @@ def test_statistics_of_a_frozen_scaffold_stay_unless_asked(
     assert moved(tmp_path / "001") == {"body_norm": update_statistics, "norm": True}
     what = "follow the training data" if update_statistics else "stay as they are"
     assert f"the statistics of 1 batch-norm layer {what}" in capsys.readouterr().out
-
-
-def test_a_run_made_before_the_key_resumes_as_it_was(tmp_path: Path) -> None:
-    began = Experiment(config("functional", tmp_path), RunContext())
-    run_experiment(began.config)
-    record = tmp_path / "001" / "config.yaml"
-    old = OmegaConf.load(record)
-    del old.scaffolds.body["update_statistics"]
-    OmegaConf.save(old, record)
-    again = config("functional", tmp_path)
-    again.train.steps, again.resume = 6, Resume.extend
-    resumed = Experiment(again, RunContext())
-    assert any("follow the training data" in note for note in resumed.built.notes)
-    assert again.scaffolds["body"].update_statistics

@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 
 from runner.hooks import (
     CheckpointHook,
-    Means,
     MetricsHook,
     ProfileOnDemandHook,
     RewindHook,
@@ -157,20 +156,3 @@ def test_a_profile_ends_with_the_training(counter: Counter, tmp_path: Path) -> N
     assert len(_profiles(tmp_path)) == 1
     with pytest.raises(ValueError, match="0 steps to profile"):
         ProfileOnDemandHook(tmp_path, counter.step, 0)
-
-
-def test_the_mean_of_a_metric_is_of_the_fetched_steps_since_it_was_taken(
-    counter: Counter,
-) -> None:
-    means, taken = Means(["half"]), list[dict[str, float]]()
-    values = {"half": tf.cast(counter.step, tf.float32) / 2, "other": tf.constant(1.0)}
-    metrics = MetricsHook(values, counter.step, 2, _Record(), one_kind_until=5, means=means)
-
-    class Taking(ScheduledHook):
-        def act(self, session: tf.Session, step: int) -> None:
-            taken.append(means.take())
-
-    counter.run([metrics, Taking(counter.step, "at 3, at 7")], limit=7)
-    # Of all steps up to 5, then of the recorded ones: 1, 2, 3; and 4, 5, 6.
-    assert taken == [{"half": 1.0}, {"half": 2.5}]
-    assert means.take() == {}
