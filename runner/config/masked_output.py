@@ -30,17 +30,17 @@ def masked(text: str) -> str:
 @contextmanager
 def masked_output() -> Iterator[None]:
     """Masks what Python writes to standard output and error inside the block."""
-    if _masks:
+    if isinstance(sys.stdout, _Masked):
         yield
         return
-    streams = sys.stdout, sys.stderr
-    _masks[:] = [mask_of_command(sys.argv)]
+    streams, before = (sys.stdout, sys.stderr), list(_masks)
+    _masks[:] = [mask_of_command(sys.argv), *before]
     sys.stdout, sys.stderr = _Masked(streams[0]), _Masked(streams[1])
     try:
         yield
     finally:
         sys.stdout, sys.stderr = streams
-        _masks.clear()
+        _masks[:] = before
 
 
 class _Masked:

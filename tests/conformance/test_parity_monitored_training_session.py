@@ -13,7 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 
-from tests.tiny.parity import Counting, assert_parity
+from tests.tiny.parity import Counting, assert_parity, initialized_to
 from tests.tiny.session_events import Events
 
 
@@ -105,7 +105,7 @@ def test_directories(name: str, key: str, tmp_path: Path, monkeypatch: pytest.Mo
 SCAFFOLDS: dict[str, Callable[[Counting], dict[str, Any]]] = {
     "init_op": lambda model: {"init_op": tf.variables_initializer([model.step, model.weight])},
     "init_op with a feed": lambda model: {
-        "init_op": tf.group(tf.global_variables_initializer(), model.weight.assign(model.feed)),
+        "init_op": initialized_to(model.weight, model.feed),
         "init_feed_dict": {model.feed: 5.0},
     },
     "init_op of too little": lambda model: {"init_op": model.step.initializer},

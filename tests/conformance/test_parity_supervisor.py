@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.tiny.parity import assert_parity
+from tests.tiny.parity import assert_parity, initialized_to
 from tests.tiny.session_events import Events, Plays, fails
 
 PLAYS = Plays()
@@ -154,7 +154,7 @@ ARGUMENTS: dict[str, Arguments] = {
     },
     "an init_fn that fails": lambda model, folder: {"init_fn": lambda session: 1 // 0},
     "an init with a feed": lambda model, folder: {
-        "init_op": tf.group(tf.global_variables_initializer(), model.weight.assign(9.0)),
+        "init_op": initialized_to(model.weight, 9.0),
         "init_feed_dict": {},
     },
     "a local init": lambda model, folder: {"local_init_op": model.weight.assign(8.0).op},

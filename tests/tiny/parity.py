@@ -55,6 +55,12 @@ def outcome(api: Any, case: Case, folder: Path) -> Outcome:
         shutil.rmtree(folder)
 
 
+def initialized_to(weight: Any, value: Any) -> Any:
+    """Returns an operation that initialises all variables, and then sets one."""
+    with tf.control_dependencies([tf.global_variables_initializer()]):
+        return weight.assign(value).op
+
+
 def assert_parity(case: Case, folder: Path) -> Outcome:
     """Asserts that both have one outcome, and returns TensorFlow's.
 
