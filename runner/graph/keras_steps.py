@@ -22,7 +22,13 @@ from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
 from runner.graph.step_errors import described, naming_calls, values_are_unknown
 from runner.graph.step_sums import StepSums
 from runner.graph.traces import Trace
-from runner.internals.keras import compiled_parts, compiled_with, finalize
+from runner.internals.keras import (
+    activity_losses_are_means,
+    compiled_parts,
+    compiled_with,
+    finalize,
+    layers_of,
+)
 from runner.restoration.model_variables import addresses, keras_variables, which_train
 from runner.restoration.variables import WARM_STARTED, assign_owners, classify
 from runner.system.user_code import calling
@@ -216,12 +222,21 @@ class KerasSteps:
 
     def _require_means(self) -> None:
         """Raises a ConfigError for a loss that is a sum over examples, where there are replicas."""
-        losses = keras.tree.flatten(compiled_with(self._model).get("loss"))
-        if self._sums is not None and any(
-            getattr(each, "reduction", "") == "sum" for each in losses
-        ):
+        if self._sums is None:
+            return
+        several = "several devices or tasks train"
+        regular = [each for each in layers_of(self._model) if each.activity_regularizer is not None]
+        if regular and not activity_losses_are_means():
             raise ConfigError.of(
-                "a loss has the reduction 'sum', and several devices or tasks train",
+                f"layer {regular[0].name} has an activity_regularizer, and {several}",
+                f"in Keras {keras.__version__} its loss is a sum over the examples, of which each "
+                "device has a part",
+                "a newer version of Keras, where it is a mean, or one device",
+            )
+        losses = keras.tree.flatten(compiled_with(self._model).get("loss"))
+        if any(getattr(each, "reduction", "") == "sum" for each in losses):
+            raise ConfigError.of(
+                f"a loss has the reduction 'sum', and {several}",
                 "each adds the gradient of the mean over its examples, weighted by their number",
                 "reduction=sum_over_batch_size, with a learning rate times the size of a batch",
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 # The class of the variables that layers and optimizers make. In Keras 3.6, `keras.Variable` is a
@@ -94,6 +95,13 @@ def finalize(model: Any) -> None:
     for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
+
+
+def activity_losses_are_means() -> bool:
+    """Whether losses of `activity_regularizer` are divided by the batch, as newer Kerases do."""
+    layer = keras.layers.Identity(activity_regularizer=keras.regularizers.L1(1.0), dtype="float32")
+    layer(np.ones((2, 1), np.float32))
+    return float(layer.losses[0]) == 1.0
 
 
 def automatic_names(model: Any) -> frozenset[str]:

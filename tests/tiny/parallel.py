@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from runner.internals.keras import activity_losses_are_means
+
 DOUBLE: dict[str, Any] = {"dtype": "float64"}
 
 
@@ -50,10 +52,18 @@ class Spread(layers.Layer):
 def dense() -> keras.Model:
     """Regularizers of weights and activities, `add_loss`, a metric in a layer."""
     inputs = keras.Input((6,), **DOUBLE)
+    # In older versions of Keras, that of an activity is a sum over the examples.
+    activity = "l2" if activity_losses_are_means() else None
     hidden = layers.Dense(
-        8, "tanh", kernel_regularizer="l2", activity_regularizer="l2", name="hidden", **DOUBLE
+        8, "tanh", kernel_regularizer="l2", activity_regularizer=activity, name="hidden", **DOUBLE
     )(inputs)
     return Exact(inputs, layers.Dense(2, name="head", **DOUBLE)(Spread(**DOUBLE)(hidden)))
+
+
+def active() -> keras.Model:
+    """A regularizer of an activity alone."""
+    regularized = layers.Dense(2, activity_regularizer="l2", name="head", **DOUBLE)
+    return Exact(inputs := keras.Input((6,), **DOUBLE), regularized(inputs))
 
 
 def norms() -> keras.Model:

@@ -26,6 +26,7 @@ from runner.config.schema import (
 from runner.errors import ConfigError
 from runner.graph.build import build_graph
 from runner.graph.devices import devices_of
+from runner.internals.keras import activity_losses_are_means
 from tests.tiny.configs import tiny
 from tests.tiny.graphs import Opened, opened, training_of
 
@@ -270,6 +271,12 @@ def test_what_cannot_be_summed_is_refused(changes: dict[str, Any], shown: str) -
     several = on(config("single", "classes", dtype="float32", **changes), 2)
     with pytest.raises(ConfigError, match=shown):
         build_graph(several, "validation", train=True)
+
+
+@pytest.mark.skipif(activity_losses_are_means(), reason="here Keras has means of activities")
+def test_sums_over_the_examples_of_activities_are_refused() -> None:
+    with pytest.raises(ConfigError, match="layer head has an activity_regularizer"):
+        build_graph(on(config("active"), 2), "validation", train=True)
 
 
 @pytest.mark.parametrize(
