@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.tiny.parity import Counting, assert_parity
+from tests.tiny.parity import Counting, assert_parity, initialized_to
 from tests.tiny.session_events import Events
 
 
@@ -70,7 +70,7 @@ PREPARED: dict[str, Arguments] = {
     "init_op": lambda model: {"init_op": model.init},
     "nothing": lambda model: {},
     "init_op with a feed": lambda model: {
-        "init_op": tf.group(model.init, model.weight.assign(model.feed)),
+        "init_op": initialized_to(model.weight, model.feed),
         "init_feed_dict": {model.feed: 6.0},
     },
     "init_fn": lambda model: {"init_op": model.init, "init_fn": model.load},
