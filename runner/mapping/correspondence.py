@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from runner.mapping.assignment import Assignment, assign
@@ -78,6 +78,28 @@ class Correspondence:
     layout: str
     unread: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        variables: Collection[str],
+        tensors: Collection[str],
+        *,
+        pairs: Mapping[str, Pair],
+        constants: Mapping[str, str],
+        layout: str,
+        unread: tuple[str, ...] = (),
+    ) -> Correspondence:
+        """Returns a correspondence with what the pairs and constants leave, in the given orders."""
+        used = {name for pair in pairs.values() for name in pair.taken.tensors}
+        return cls(
+            {name: pairs[name] for name in variables if name in pairs},
+            constants,
+            tuple(name for name in variables if name not in pairs and name not in constants),
+            tuple(name for name in tensors if name not in used),
+            layout,
+            unread,
+        )
+
 
 def correspond(
     variables: Mapping[str, Shape],
@@ -125,13 +147,12 @@ def correspond(
         if row in judgements and not judgements[row].candidates
         for role, variable in _lacking(mine[row], assignment.fitting(row, column))
     }
-    used = {name for pair in pairs.values() for name in pair.taken.tensors}
-    return Correspondence(
-        {name: pairs[name] for name in variables if name in pairs},
-        constants,
-        tuple(name for name in variables if name not in pairs and name not in constants),
-        tuple(name for name in tensors if name not in used),
-        f"{fitter.layout.value if fitter.layout else 'undecided'}: {fitter.reason}",
+    return Correspondence.of(
+        variables,
+        tensors,
+        pairs=pairs,
+        constants=constants,
+        layout=f"{fitter.layout.value if fitter.layout else 'undecided'}: {fitter.reason}",
     )
 
 

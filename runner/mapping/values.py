@@ -137,14 +137,13 @@ def _decided(
     # What no call reads is as names propose it.
     pairs |= {name: pair for name, pair in proposed.pairs.items() if name not in seen}
     constants |= {n: step for n, step in proposed.constants.items() if n not in seen}
-    used = {name for pair in pairs.values() for name in pair.taken.tensors}
-    return Correspondence(
-        {name: pairs[name] for name in variables if name in pairs},
-        constants,
-        tuple(name for name in variables if name not in pairs and name not in constants),
-        tuple(name for name in tensors if name not in used),
-        proposed.layout,
-        decisions.unread(),
+    return Correspondence.of(
+        variables,
+        tensors,
+        pairs=pairs,
+        constants=constants,
+        layout=proposed.layout,
+        unread=decisions.unread(),
     )
 
 
