@@ -18,7 +18,7 @@ from runner.tracking.event_files import EventFiles
 from runner.tracking.follower import Follower
 from runner.tracking.tracking_directory import TrackingDirectory
 from tests.tiny.configs import tiny
-from tests.tiny.following import edit_opening, never
+from tests.tiny.following import edit_identity, never
 from tests.tiny.runs import Runs, disturbed
 
 HERE = "tests.tiny.logging_code"
@@ -42,7 +42,7 @@ def shown(path: Path) -> Counter[tuple[str, str, int]]:
 def deliver(folder: Path, store: str) -> None:
     """Delivers what is in the journal to event files in a folder of that name."""
     directory = TrackingDirectory(folder)
-    edit_opening(directory, stores=(store,))
+    edit_identity(directory, stores=(store,))
     directory.delivery_lock(store)
     assert Follower(directory, store, lambda _: EventFiles(folder / store), wait=never).run()
 
