@@ -18,7 +18,7 @@ from runner.checkpoints.pickle_nodes import MAX_BYTES, Global, PickledCall, Pick
 from runner.checkpoints.reader import parse_dtype
 from runner.checkpoints.torch_files import TorchReader
 from runner.errors import CheckpointError
-from tests.tiny.torch_files import Pickled, Storage, dumped, save, save_legacy, tensor
+from tests.support.torch_files import Pickled, Storage, dumped, save, save_legacy, tensor
 
 DATA = Path(__file__).parents[2] / "data" / "torch"
 FILES = sorted(DATA.glob("*.pt"))

@@ -16,8 +16,8 @@ from runner.config.validation import validate
 from runner.errors import ConfigError
 from runner.internals.mlflow import installed, without_stored_nans
 from runner.tracking.mlflow_store import MlflowStore
-from tests.tiny.configs import PLAIN, tiny
-from tests.tiny.recorded_runs import identity
+from tests.support.configs import PLAIN, tiny
+from tests.support.recorded_runs import identity
 
 
 def test_only_nans_that_a_run_has_are_left_out(database: Path) -> None:

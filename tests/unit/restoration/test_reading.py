@@ -25,8 +25,8 @@ from runner.restoration.restorer import restore_operation, restored_in_graph
 from runner.restoration.session_assigner import AssignOp, SessionAssigner
 from runner.restoration.source_tensors import SourceTensor
 from tests.conformance import goldens
-from tests.tiny.plans import checkpoint, variable
-from tests.tiny.restoring import save_bundle
+from tests.support.plans import checkpoint, variable
+from tests.support.restoring import save_bundle
 
 tf1 = tf.compat.v1
 

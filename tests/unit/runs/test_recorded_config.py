@@ -20,13 +20,13 @@ from runner.runs.recorded_config import recorded_config
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
-from tests.tiny.composing import composing
-from tests.tiny.configs import tiny
+from tests.support.composing import composing
+from tests.support.configs import tiny
 
 STORE = "mysql://me:secret@host/db"
 CONFIG = tiny(
     data={
-        "_target_": "tests.tiny.experiment.Blobs",
+        "_target_": "tests.samples.experiment.Blobs",
         "token": "abcdefgh",
         "auth": ["u", "pw"],
         "seed": 7,

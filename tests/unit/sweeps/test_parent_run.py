@@ -20,7 +20,7 @@ from runner.system.status import Status
 from runner.tracking import RunStore
 from runner.tracking.journal import End, Journal
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 
 pytestmark = pytest.mark.usefixtures("forked_followers")
 

@@ -12,7 +12,7 @@ from runner.tracking.destination import Destination
 from runner.tracking.follower import RECORDED_AGAIN_TAG, Follower
 from runner.tracking.journal import Artifact, End, Journal, Metrics, Tags, Text, segments
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
-from tests.tiny.following import URI, Killed, Memory, edit_identity, follow, loss, record, twin
+from tests.support.following import URI, Killed, Memory, edit_identity, follow, loss, record, twin
 
 
 def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) -> None:

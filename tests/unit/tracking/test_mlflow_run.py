@@ -27,7 +27,7 @@ from runner.tracking.journal import Artifact, Dataset, Metrics, Parameters, Tags
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.stored_runs import ExportedModel, Field
-from tests.tiny.recorded_runs import identity, record, steps
+from tests.support.recorded_runs import identity, record, steps
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from runner.tracking.journal import Text
 from runner.tracking.mlflow_connection import exclusive
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.mlflow_store import MlflowStore
-from tests.tiny.recorded_runs import identity, record
+from tests.support.recorded_runs import identity, record
 
 # Opening runs
 

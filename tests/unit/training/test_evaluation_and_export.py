@@ -41,9 +41,9 @@ from runner.system.signals import Interruption
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 from runner.training.export import exported_model
-from tests.tiny.experiment import Blobs
-from tests.tiny.odd import Structured
-from tests.tiny.runs import Runs, short, warm
+from tests.samples.experiment import Blobs
+from tests.samples.odd import Structured
+from tests.support.runs import Runs, short, warm
 
 
 def _outputs(directory: RunDirectory, features: np.ndarray) -> np.ndarray:
@@ -144,7 +144,7 @@ def test_structures_are_exported_under_their_keys_by_which_mlflow_predicts(
     runs: Runs, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = {"data": "Structured", "model": "OfStructure", "loss": "StructuredLoss"}
-    runs.changes = {key: {"_target_": f"tests.tiny.odd.{name}"} for key, name in parts.items()}
+    runs.changes = {key: {"_target_": f"tests.samples.odd.{name}"} for key, name in parts.items()}
     runs.changes |= {"metrics": {}, "train": TrainConfig(steps=2)}
     runs.run()
     runs.shown(mode=Mode.export)

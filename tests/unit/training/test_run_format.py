@@ -19,9 +19,9 @@ from runner.system.run_format import FORMAT
 from runner.tracking.delivery import sync
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 from runner.training.first_values import verify
-from tests.tiny.configs import LINEAR
-from tests.tiny.odd import Linear
-from tests.tiny.runs import Runs
+from tests.samples.odd import Linear
+from tests.support.configs import LINEAR
+from tests.support.runs import Runs
 
 
 def replace_format(file: Path, number: int | None) -> None:
