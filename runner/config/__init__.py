@@ -11,6 +11,8 @@
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
   `objective`: the metric that selects the best checkpoint;
   `scaffold_reading` does so for scaffolds, `devices` for the devices that train.
+- `conflicts`: the table of settings that cannot be combined, and its page; `conditions`: the form
+  of its rows.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.

@@ -9,10 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from runner.config import conflicts
 from runner.config.choices import NonFinite
 from runner.config.instantiation import name_of
 from runner.config.schema import ScaffoldConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
 from runner.graph.compiling import METRICS, names_optimizer
 from runner.graph.contracts import overrides
@@ -227,19 +228,11 @@ class KerasSteps:
         several = "several devices or tasks train"
         regular = [each for each in layers_of(self._model) if each.activity_regularizer is not None]
         if regular and not activity_losses_are_means():
-            raise ConfigError.of(
-                f"layer {regular[0].name} has an activity_regularizer, and {several}",
-                f"in Keras {keras.__version__} its loss is a sum over the examples, of which each "
-                "device has a part",
-                "a newer version of Keras, where it is a mean, or one device",
-            )
+            state = f"layer {regular[0].name} has an activity_regularizer, and {several}"
+            raise conflicts.SUMMED_ACTIVITY.error(state)
         losses = keras.tree.flatten(compiled_with(self._model).get("loss"))
         if any(getattr(each, "reduction", "") == "sum" for each in losses):
-            raise ConfigError.of(
-                f"a loss has the reduction 'sum', and {several}",
-                "each adds the gradient of the mean over its examples, weighted by their number",
-                "reduction=sum_over_batch_size, with a learning rate times the size of a batch",
-            )
+            raise conflicts.SUMMED_LOSS.error(f"a loss has the reduction 'sum', and {several}")
 
     def _is_compiled(self) -> bool:
         """Whether XLA compiles a training step, which it does for one device."""
@@ -262,11 +255,7 @@ class KerasSteps:
             "train.ema_decay": config.train.ema_decay is not None and not applied,
         }
         problems = [
-            Problem(
-                f"{key} is set, and {step} makes no use of it",
-                "the model computes its loss, metrics and update itself",
-                f"delete {key}, or use self.compute_loss, self.compute_metrics and self.optimizer",
-            )
+            conflicts.WITHOUT_EFFECT.problem(f"{key} is set, and {step} makes no use of it", key)
             for key, is_without in without.items()
             if is_without
         ]

@@ -15,7 +15,7 @@ import keras
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.config.schema import RunConfig
-from runner.errors import CheckpointError, ConfigError, PlanError, Problem
+from runner.errors import CheckpointError, PlanError, Problem
 from runner.graph.trained_model import initial_model
 from runner.internals.keras import restored_names
 from runner.restoration.eager import restore_model
@@ -34,7 +34,7 @@ def proven(
     """Returns a plan with the proofs that its configuration asks for, and the problems of these.
 
     Where the plan has problems already, or a source is an experiment that is not trained yet,
-    nothing is proven.
+    nothing is proven. `validate` refuses proofs of runs without a Keras model.
 
     Args:
       config: the configuration of the run.
@@ -43,7 +43,6 @@ def proven(
       model: the run's Keras model, which keeps its values; None where it trains none.
 
     Raises:
-      ConfigError: when the run has no Keras model.
       UserCodeError: when the model raises an error.
     """
     paths = {name: scaffold.proof for name, scaffold in config.scaffolds.items()}
@@ -59,16 +58,10 @@ def proven(
     if missing and references:
         note = f"not proven yet: the source of {', '.join(missing)} is still to be trained"
         return replace(plan, notes=(*plan.notes, note))
-    if plan.problems or not references:
+    if plan.problems or not references or model is None:
         return plan
     proofs: list[Proof] = []
     readers = {name: sources.open(name) for name in restoring}
-    if model is None:
-        raise ConfigError.of(
-            "proof is set, and the run has no Keras model",
-            "it trains a graph or a function",
-            "delete `proof`",
-        )
     with _first_values(model, plan, readers):
         for name, reference in references.items():
             with _collected(problems, name), calling("model", f"it was given {reference.path}"):

@@ -120,14 +120,19 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             {"cluster": ClusterConfig(evaluator=True, placement=Placement.by_size, restarts=1)},
             {},
             [
-                "cluster.restarts is 1, cluster.evaluator is true, cluster.placement is by_size, "
-                "and there is no cluster"
+                "cluster.restarts is 1 without a cluster",
+                "cluster.evaluator is true without a cluster",
+                "cluster.placement is by_size without a cluster",
             ],
         ),
         (
             {"cluster": ClusterConfig(workers=3, ps=2, restarts=1)},
             tf_config(),
-            ["cluster.workers is 3, cluster.ps is 2, cluster.restarts is 1, and TF_CONFIG is set"],
+            [
+                "cluster.workers is 3 beside TF_CONFIG",
+                "cluster.ps is 2 beside TF_CONFIG",
+                "cluster.restarts is 1 beside TF_CONFIG",
+            ],
         ),
         (
             {
@@ -137,8 +142,9 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             },
             {},
             [
-                "cluster.ps is 2, cluster.placement is by_size, and cluster.mode is collective",
-                "cluster.mode is collective, and cluster.workers is 1",
+                "cluster.ps is 2 beside collective updates",
+                "cluster.placement is by_size beside collective updates",
+                "cluster.mode is collective beside one worker",
             ],
         ),
         (
@@ -149,7 +155,7 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
         (
             {"cluster": ClusterConfig(mode=COLLECTIVE)},
             {},
-            ["cluster.mode is collective, and there is no cluster"],
+            ["cluster.mode is collective without a cluster"],
         ),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",

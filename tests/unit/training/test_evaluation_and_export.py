@@ -274,9 +274,6 @@ def test_values_are_exported_under_the_names_of_a_scaffolds_checkpoint(
             assert (back["fc.weight"] != source["fc.weight"]).all()
         else:
             np.testing.assert_array_equal(back["fc.weight"], source["fc.weight"])
-    both = ExportConfig(names="head", register="net")
-    with pytest.raises(ConfigError, match=r"export\.names and export\.register are both set"):
-        plain.shown(**given, train=short(steps=2), mode=Mode.export, export=both)
     wrong = ExportConfig(names="body")
     with pytest.raises(ConfigError, match=r"export\.names=body names no scaffold\n.*\n.*head"):
         plain.shown(**given, train=short(steps=2), mode=Mode.export, export=wrong)
