@@ -231,13 +231,11 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
     problems: list[Problem] = []
     for entry in average:
         choice = str(entry)
-        try:
+        with CheckpointError.within(collected=problems):
             if choice.isdecimal() or choice in (LATEST, BEST_OF_RUN):
                 paths.append(_chosen(path, choice))
             else:
                 paths.append(_latest(_on_disk(choice, artifacts)))
-        except CheckpointError as error:
-            problems += error.problems
     if problems:
         raise CheckpointError(*problems)
     return paths

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import google_crc32c
@@ -83,7 +81,7 @@ def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def _stream(
     source: str, reader: CheckpointReader, names: Sequence[str], on_tensor: OnTensor | None
 ) -> Iterator[NDArray[Any]]:
-    with in_scaffold(source):
+    with CheckpointError.within(f"scaffolds.{source}"):
         for name, value in reader.read(names):
             if on_tensor is not None:
                 on_tensor(source, name, value)
@@ -114,19 +112,6 @@ def _convert(
         ) from error
     # TensorFlow keeps what it is fed without a copy: it must not be a view of a file.
     return np.require(value, requirements=["C", "O", "W"])
-
-
-@contextmanager
-def in_scaffold(source: str) -> Iterator[None]:
-    """Names the scaffold in every problem of its checkpoint."""
-    try:
-        yield
-    except CheckpointError as error:
-        problems = (
-            replace(problem, state=f"scaffolds.{source}: {problem.state}")
-            for problem in error.problems
-        )
-        raise type(error)(*problems) from error
 
 
 class NonFinite:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,8 @@ def open_sources(
                 raise CheckpointError(_not_trained_here(place))
             source = open_source(scaffold, place, scaffold.which, artifacts)
         except (CheckpointError, TrackingError) as error:
-            problems[name] = tuple(
-                replace(problem, state=f"scaffolds.{name}.checkpoint: {problem.state}")
-                for problem in error.problems
-            )
+            key = f"scaffolds.{name}.checkpoint"
+            problems[name] = tuple(problem.within(key) for problem in error.problems)
             continue
         if source is not None:
             sources[name] = source

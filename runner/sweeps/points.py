@@ -36,7 +36,7 @@ from runner.config.composition import (
     with_plus_plus,
     without_hydra,
 )
-from runner.config.fingerprint import Identity, in_scaffold
+from runner.config.fingerprint import Identity
 from runner.config.instantiation import check_signature
 from runner.config.keys import target_nodes
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
@@ -215,7 +215,8 @@ def _check_source(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> No
             if scaffold.optional:
                 return
             error = error.or_else(OPTIONAL)
-        raise ConfigError(*(in_scaffold(name, problem) for problem in error.problems)) from error
+        key = f"scaffolds.{name}.checkpoint"
+        raise ConfigError(*(problem.within(key) for problem in error.problems)) from error
 
 
 def _is_elsewhere(source: str, written: set[Path]) -> bool:

@@ -50,7 +50,7 @@ def proven(
     problems: list[Problem] = []
     for name, path in ({"": config.proof} | paths).items():
         if path is not None:
-            with _collected(problems, name):
+            with CheckpointError.within(_key(name), problems):
                 references[name] = read_reference(path)
     plan = replace(plan, problems=(*plan.problems, *problems))
     restoring = [name for name in plan.sources if plan.restored(name)]
@@ -64,20 +64,16 @@ def proven(
     readers = {name: sources.open(name) for name in restoring}
     with _first_values(model, plan, readers):
         for name, reference in references.items():
-            with _collected(problems, name), calling("model", f"it was given {reference.path}"):
+            given = calling("model", f"it was given {reference.path}")
+            with CheckpointError.within(_key(name), problems), given:
                 proofs.append(prove(model, reference, plan=plan, scaffold=name))
     problems += [proof.problem() for proof in proofs if not proof.agrees]
     return replace(plan, problems=tuple(problems), proofs=tuple(proofs))
 
 
-@contextmanager
-def _collected(problems: list[Problem], scaffold: str) -> Iterator[None]:
-    """Collects what is wrong with a reference, and names the key that names it."""
-    try:
-        yield
-    except CheckpointError as error:
-        key = f"scaffolds.{scaffold}.proof" if scaffold else "proof"
-        problems += [replace(p, state=f"{key}: {p.state}") for p in error.problems]
+def _key(scaffold: str) -> str:
+    """Returns the key that names a reference."""
+    return f"scaffolds.{scaffold}.proof" if scaffold else "proof"
 
 
 @contextmanager
