@@ -101,12 +101,12 @@ class Result:
         Raises:
           RunnerError: when there is no such checkpoint, or the run has no Keras model.
         """
-        from runner.checkpoints.locate import resolve
+        from runner.checkpoints.locate import checkpoint_paths
         from runner.graph.trained_model import trained_model
 
         which = which or ("best" if self.best else "latest")
         with unchanged_process(), python_objects(self.objects):
-            (prefix,) = resolve(str(self._run.path), which)
+            (prefix,) = checkpoint_paths(str(self._run.path), which)
             return trained_model(self.config, prefix)
 
     @property

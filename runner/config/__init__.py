@@ -21,6 +21,6 @@
 - `fit_experiment`: the experiment of a call of `runner.fit`.
 - `new_project`: the project that `runner init` creates.
 
-Doors: `validation.validate`, `cluster.resolve`, `instantiation.build_target`. Nothing here builds a
-graph, opens a checkpoint or touches a run directory: TensorFlow is not imported.
+Doors: `validation.validate`, `cluster.resolve_cluster`, `instantiation.build_target`. Nothing here
+builds a graph, opens a checkpoint or touches a run directory: TensorFlow is not imported.
 """

@@ -33,7 +33,7 @@ from runner.config.schema import (
 from runner.errors import ConfigError, Problem, ranked
 
 
-def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
+def resolve_cluster(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     """Returns the configuration with the cluster that it and `TF_CONFIG` describe together.
 
     With `TF_CONFIG`, the cluster is a `Cluster`, whose `workers` and `ps` count its tasks. A chief
@@ -78,12 +78,12 @@ def _together(cluster: ClusterConfig, tf_config: Cluster) -> Cluster:
 
 
 def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
-    """Returns the configuration of a trial of a sweep, resolved as by `resolve`.
+    """Returns the configuration of a trial of a sweep, resolved as by `resolve_cluster`.
 
     Raises:
       ConfigError: also if there is a cluster: each task would sweep.
     """
-    resolved = resolve(config, environ)
+    resolved = resolve_cluster(config, environ)
     if problems := conflict_problems(IN_A_SWEEP, Setup(resolved, sweeps=True)):
         raise ConfigError(*problems)
     if is_task(resolved.cluster):

@@ -21,7 +21,7 @@ from runner.config.choices import Collision, Expect, StateChoice
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem, nearest
 from runner.restoration.conversions import PadOrSlice, Reshape, Transpose
-from runner.restoration.matching import Match, Matches, match
+from runner.restoration.matching import TensorChoice, TensorChoices, choose_tensors
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import bad_expression, bad_rules, some
 from runner.restoration.proof import Proof
@@ -150,30 +150,33 @@ def make_plan(
     )
     claimants = [ownership.claims.get(spec.full_name, ()) for spec in variables]
     owners = ownership.owners
-    matches: dict[str, Matches] = {}
+    choices: dict[str, TensorChoices] = {}
     for scaffold, config in scaffolds.items():
         source, unusable = located.specs[scaffold], located.problems.get(scaffold)
         if unusable:
-            matches[scaffold] = Matches({}, (*unusable, *bad_rules(scaffold, config)))
+            choices[scaffold] = TensorChoices({}, (*unusable, *bad_rules(scaffold, config)))
         elif source is None:
-            matches[scaffold] = Matches({}, ())
+            choices[scaffold] = TensorChoices({}, ())
         else:
             claimed = [
                 spec for spec, by in zip(variables, claimants, strict=True) if scaffold in by
             ]
-            matches[scaffold] = match(
+            choices[scaffold] = choose_tensors(
                 scaffold, config, source, variables=claimed, owners=owners, addresses=addresses
             )
     assignments = tuple(
-        _assignment(spec, by, scaffolds, matches=matches)
+        _assignment(spec, by, scaffolds, choices=choices)
         for spec, by in zip(variables, claimants, strict=True)
     )
-    problems = [*ownership.problems, *(problem for m in matches.values() for problem in m.problems)]
+    problems = [
+        *ownership.problems,
+        *(problem for choice in choices.values() for problem in choice.problems),
+    ]
     problems += _unmet(assignments, expect or {}, tuple(scaffolds), unusable=located.problems)
     return RestorationPlan(
         assignments=assignments,
         sources=dict(located.specs),
-        unused={scaffold: match.unused for scaffold, match in matches.items()},
+        unused={scaffold: choice.unused for scaffold, choice in choices.items()},
         problems=tuple(problems),
         notes=tuple(_notes(assignments, scaffolds, located, owners=owners)),
         warnings=tuple(_warnings(assignments)),
@@ -187,16 +190,16 @@ def _assignment(
     claimants: Sequence[str],
     scaffolds: Mapping[str, ScaffoldConfig],
     *,
-    matches: Mapping[str, Matches],
+    choices: Mapping[str, TensorChoices],
 ) -> Assignment:
     if not claimants:
         return Assignment(variable)
     pieces: list[SourceTensor] = []
     notes: list[str] = []
     for scaffold in claimants:
-        match = matches[scaffold].by_variable.get(variable.name, Match())
-        pieces += [match.piece] if match.piece else []
-        notes += match.notes
+        choice = choices[scaffold].by_variable.get(variable.name, TensorChoice())
+        pieces += [choice.piece] if choice.piece else []
+        notes += choice.notes
     if len(pieces) > 1:
         notes.insert(0, f"mean of {len(pieces)} checkpoints")
     config = scaffolds[claimants[0]]

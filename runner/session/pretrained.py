@@ -10,8 +10,8 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from runner.checkpoints.contents import LostCheckpointError, NoCheckpointError
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.internals.tensorflow import run_once
@@ -161,7 +161,7 @@ class PretrainedScaffolds:
         for name, directory in self._directories.items():
             try:
                 with CheckpointError.within(f"pretrained_checkpoint_dirs[{places[name]}]"):
-                    readers[name] = open_checkpoint(resolve(directory)[0])
+                    readers[name] = open_reader(checkpoint_paths(directory)[0])
             except NoCheckpointError as error:
                 if not getattr(self._scaffolds[name], "optional", False):
                     remedy = "declare it: runner.Scaffold(optional=True)"

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.formats import recognise
-from runner.checkpoints.locate import LATEST, resolve
+from runner.checkpoints.locate import LATEST, checkpoint_paths
 from runner.config.choices import EXPERIMENT, MLFLOW_SCHEMES, OPTIONAL, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (
@@ -208,7 +208,9 @@ def _check_source(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> No
     if scaffold.checkpoint is None or any(_is_elsewhere(source, written) for source in sources):
         return
     try:
-        for path in resolve(scaffold.checkpoint, scaffold.which or LATEST, scaffold.average):
+        for path in checkpoint_paths(
+            scaffold.checkpoint, scaffold.which or LATEST, scaffold.average
+        ):
             recognise(path)
     except CheckpointError as error:
         if isinstance(error, NoCheckpointError):
