@@ -361,7 +361,7 @@ def _owners(program: Program) -> dict[str, ScaffoldConfig]:
     candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
     collision, named = config.restoration.collision, addresses(program.model)
     claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
-    return {name: config.scaffolds[claims[name][0]] for name in claims}
+    return {name: config.scaffolds[owner] for name, owner in claims.items()}
 
 
 def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:

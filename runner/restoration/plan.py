@@ -6,7 +6,7 @@
 2. Matching: `rules`, or the shorter `rename`, `convert`, `transpose` and `vocabulary`, give a
    claimed variable an expression over tensors of the scaffold's checkpoint; `shape` and `cast` make
    its value fit.
-3. Collision: of several claims the first or last wins, or the mean of all is taken.
+3. Collision: of several claims the first or last wins.
 4. Expectations: `restoration.expect` is compared with what came out.
 """
 
@@ -42,10 +42,8 @@ class Assignment:
 
     Attributes:
       variable: the variable.
-      scaffold: the scaffold that owns it, the first one where `collision: mean` joins several;
-        None when none does.
-      pieces: the source tensors: none when the initializer gives the value, usually one, several
-        when the value is their mean.
+      scaffold: the scaffold that owns it; None when none does.
+      pieces: the source of its value; empty when the initializer gives it.
       notes: what a reader should know, e.g. a cast or why the initializer is used.
       freeze_until_step: the variable does not train before this global step.
       learning_rate_multiplier: multiplies its learning rate.
@@ -82,8 +80,8 @@ class RestorationPlan:
     """The sources of all values: an assignment for every variable, and all problems.
 
     A variable takes its value either from its initializer or from the tensors of one scaffold's
-    checkpoint, converted step by step; with `collision: mean` from several scaffolds'. A plan is a
-    value: reports only show it, and `engine.restore_values` carries it out if it has no problems.
+    checkpoint, converted step by step. A plan is a value: reports only show it, and
+    `engine.restore_values` carries it out if it has no problems.
 
     Attributes:
       assignments: one for every variable, in the order of the graph.
@@ -148,7 +146,7 @@ def make_plan(
     ownership = assign_owners(
         states, scaffolds, collision, shared_by=shared_by, addresses=addresses
     )
-    claimants = [ownership.claims.get(spec.full_name, ()) for spec in variables]
+    claimants = [ownership.claims.get(spec.full_name) for spec in variables]
     owners = ownership.owners
     choices: dict[str, TensorChoices] = {}
     for scaffold, config in scaffolds.items():
@@ -159,7 +157,7 @@ def make_plan(
             choices[scaffold] = TensorChoices({}, ())
         else:
             claimed = [
-                spec for spec, by in zip(variables, claimants, strict=True) if scaffold in by
+                spec for spec, by in zip(variables, claimants, strict=True) if scaffold == by
             ]
             choices[scaffold] = choose_tensors(
                 scaffold, config, source, variables=claimed, owners=owners, addresses=addresses
@@ -187,28 +185,21 @@ def make_plan(
 
 def _assignment(
     variable: VariableSpec,
-    claimants: Sequence[str],
+    scaffold: str | None,
     scaffolds: Mapping[str, ScaffoldConfig],
     *,
     choices: Mapping[str, TensorChoices],
 ) -> Assignment:
-    if not claimants:
+    if scaffold is None:
         return Assignment(variable)
-    pieces: list[SourceTensor] = []
-    notes: list[str] = []
-    for scaffold in claimants:
-        choice = choices[scaffold].by_variable.get(variable.name, TensorChoice())
-        pieces += [choice.piece] if choice.piece else []
-        notes += choice.notes
-    if len(pieces) > 1:
-        notes.insert(0, f"mean of {len(pieces)} checkpoints")
-    config = scaffolds[claimants[0]]
+    choice = choices[scaffold].by_variable.get(variable.name, TensorChoice())
+    config = scaffolds[scaffold]
     trains = variable.trainable
     return Assignment(
         variable,
-        claimants[0],
-        pieces=tuple(pieces),
-        notes=tuple(dict.fromkeys(notes)),
+        scaffold,
+        pieces=(choice.piece,) if choice.piece else (),
+        notes=tuple(dict.fromkeys(choice.notes)),
         freeze_until_step=config.freeze_until_step if trains else 0,
         learning_rate_multiplier=config.learning_rate_multiplier if trains else 1.0,
     )

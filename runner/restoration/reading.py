@@ -59,23 +59,8 @@ def _value(
     streams: Mapping[str, Iterator[NDArray[Any]]],
     initial: NDArray[Any] | None,
 ) -> NDArray[Any]:
-    values = [
-        _convert(assignment, piece, streams[piece.source], initial) for piece in assignment.pieces
-    ]
-    return values[0] if len(values) == 1 else mean(values)
-
-
-def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Returns the mean of the converted pieces, computed in float64, in their own dtype.
-
-    The mean of integers is rounded to the nearest, halves to even.
-    """
-    dtype = values[0].dtype
-    total = np.zeros(values[0].shape, np.float64)
-    for value in values:
-        total += value.astype(np.float64)
-    total /= len(values)
-    return (np.rint(total) if dtype.kind in "iu" else total).astype(dtype)
+    (piece,) = assignment.pieces
+    return _convert(assignment, piece, streams[piece.source], initial)
 
 
 def _stream(
