@@ -12,7 +12,7 @@ from typing import Any
 from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, parse_dtype
-from runner.console import plural
+from runner.console import plural, some_of
 from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond
 from runner.mapping.layouts import Shape
@@ -78,10 +78,12 @@ class Proposal:
                 cause = "no recorded value tells one way from another"
                 yield Problem(f"{state} are not decided by the reference", cause)
         if left := [name for name in some[-1].left if name not in some[-1].unread]:
-            yield Problem(f"no tensor fits {_some(left)}", "", "they keep their initial values")
+            yield Problem(
+                f"no tensor fits {some_of(left, 3)}", "", "they keep their initial values"
+            )
         unused = [name for one in some for name in one.unused]
         if unused and self.proof is None:
-            yield Problem(f"no variable takes {_some(unused)}", "", record)
+            yield Problem(f"no variable takes {some_of(unused, 3)}", "", record)
         if self.proof is not None and not self.proof.agrees:
             yield self.proof.problem()
 
@@ -204,10 +206,6 @@ def _is_floating(dtype: str) -> bool:
         return parse_dtype(dtype).kind not in "biu"
     except ValueError:
         return False
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _free_name(path: str, taken: Mapping[str, object]) -> str:

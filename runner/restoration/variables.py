@@ -10,9 +10,10 @@ from enum import Enum
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Collision, StateChoice
 from runner.config.schema import ScaffoldConfig
+from runner.console import some_of
 from runner.errors import Problem, nearest
 from runner.restoration.patterns import Selected, select
-from runner.restoration.problems import bad_expression, some
+from runner.restoration.problems import bad_expression
 
 EMA_SUFFIX = "/ExponentialMovingAverage"
 OF_MODEL = "value of the model"
@@ -297,8 +298,9 @@ def _collisions(claims: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
         by_claimants.setdefault(claimants, []).append(name)
     for claimants, names in by_claimants.items():
         if len(claimants) > 1:
+            who = " and ".join(claimants)
             yield Problem(
-                f"scaffolds {' and '.join(claimants)} claim the same variables: {some(names)}",
+                f"scaffolds {who} claim the same variables: {some_of(names, 3)}",
                 "a variable's value comes from one place",
                 "exclude it from one, or set restoration.collision",
                 ("restoration.collision=first", "restoration.collision=last"),
