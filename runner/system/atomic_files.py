@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +31,8 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
       text: its content.
       lasting: whether the content must survive a crash of the machine too.
     """
-    temporary = path.with_name(f"{path.name}.tmp")
+    # Processes that search together write the same files at their end.
+    temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     try:
         with temporary.open("w") as file:
             file.write(text)

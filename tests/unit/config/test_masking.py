@@ -6,6 +6,8 @@ import html
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from enum import Enum
 from urllib.parse import quote, quote_plus
@@ -251,3 +253,20 @@ def test_keys_that_look_like_paths_keep_apart_from_paths() -> None:
     config = {"a.b": 1, "a": {"b": 2, "c.d": 3, "": 4}, "e[0]": 5, "e": [6]}
     assert list(flatten(config)) == ['["a.b"]', "a.b", 'a["c.d"]', 'a[""]', '["e[0]"]', "e.0"]
     assert flatten({"rates": {1000: 1, Color.RED: 2}}) == {"rates.1000": 1, "rates.RED": 2}
+
+
+LOGGING = """
+import logging, sys
+from runner.config.masked_output import masked_output
+with masked_output():
+    from absl import logging as absl_logging
+    absl_logging.use_absl_handler()
+    absl_logging.warning("password=abc")
+logging.shutdown()
+print("the last words", file=sys.stderr)
+"""
+
+
+def test_standard_error_outlives_the_log_of_absl() -> None:
+    done = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, check=True)
+    assert done.stderr.endswith("] password=***\nthe last words\n")
