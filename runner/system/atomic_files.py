@@ -17,6 +17,9 @@ from runner.errors import RunDirectoryError, SaveError
 # Full, over quota, too large, read-only, failing.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
+# Processes tell each other paths by lines, and configurations interpolate.
+_UNRECORDED = ("\n", "\r", "${")
+
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes JSON atomically."""
@@ -97,8 +100,15 @@ def make_container(container: Path, key: str) -> None:
     """Creates the directory that a setting, `key`, names for numbered run or sweep directories.
 
     Raises:
-      RunDirectoryError: it cannot be created.
+      RunDirectoryError: it cannot be created, or its path not be recorded.
     """
+    path = str(container.absolute())
+    if any(text in path for text in _UNRECORDED):
+        raise RunDirectoryError.of(
+            f"{key} is {path!r}",
+            "a path with a line break or a ${ is read back as something else",
+            f"rename the folder, or give {key}=... another",
+        )
     try:
         container.mkdir(parents=True, exist_ok=True)
     except OSError as error:
