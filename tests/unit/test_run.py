@@ -348,7 +348,7 @@ def test_a_project_folder_that_tensorflow_takes_for_a_pattern_is_no_part_of_the_
     runs.run()
     assert runs.directory().has_checkpoint()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="begin where the path has none: cd .*, and run_dir=runs"):
+    with pytest.raises(ConfigError, match=r"cd .*, and run_dir=runs"):
         runs.run(mode=Mode.evaluate)
 
 

@@ -268,5 +268,7 @@ print("the last words", file=sys.stderr)
 
 
 def test_standard_error_outlives_the_log_of_absl() -> None:
-    done = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGING], capture_output=True, text=True, check=True
+    )
     assert done.stderr.endswith("] password=***\nthe last words\n")
