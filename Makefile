@@ -73,7 +73,7 @@ $(VERSIONS:%=tested-%): tested-%: .venv-%/installed
 	$(UV) venv --quiet --clear --no-python-downloads --python $(<D)/bin/python .venv-core
 	$(UV) pip install --quiet --python .venv-core/bin/python -c $(CONSTRAINTS_$*) --group core
 	$(UV) pip install --quiet --python .venv-core/bin/python --no-deps .
-	.venv-core/bin/python tests/tiny/core_only.py
+	.venv-core/bin/python tests/support/core_only.py
 
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config import choices
 from runner.config.choices import NonFinite, above, at_least
-from runner.config.keys import TARGET, Target
+from runner.config.keys import TARGET, TargetField
 
 # Steps between two evaluations where neither the configuration nor an epoch says otherwise.
 EVALUATE_EVERY = 250
@@ -175,7 +175,7 @@ class PredictConfig:
     # `_target_` in place of the split: of a function that returns a `tf.data.Dataset` of batches,
     # or of data with splits like `data`. An export of a model that takes other features than
     # `data` gives, such as noise, reads their shapes from it.
-    data: Any = field(default=None, metadata={TARGET: Target()})
+    data: Any = field(default=None, metadata={TARGET: TargetField()})
     # Examples in a batch from `predict.file`.
     batch_size: int = field(default=32, metadata=at_least(1))
     # The file to write: one array for each output (`.npz`), or a table with one line for each

@@ -15,7 +15,7 @@ from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
 from runner.restoration.codes import Codes
 from runner.restoration.expressions import names_in
-from runner.restoration.fitting import Fitter
+from runner.restoration.fitting import TensorFitter
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import (
     Miss,
@@ -26,7 +26,7 @@ from runner.restoration.problems import (
 )
 from runner.restoration.rules import Translator
 from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.target import Target
+from runner.restoration.target import ConvertedVariable
 from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 
@@ -106,7 +106,7 @@ class _Matcher:
     ) -> None:
         self._key, self._config, self._source = f"scaffolds.{scaffold}", config, source
         self._owners, self._addresses = owners, addresses
-        self._fitter = Fitter(scaffold, config)
+        self._fitter = TensorFitter(scaffold, config)
         self._codes = Codes(self._key, config, source)
         self._translator = Translator(config)
         self._names = {*source.tensors, *source.other_names}
@@ -136,7 +136,7 @@ class _Matcher:
         full_name = variable.full_name
         owner = self._owners.get(full_name)
         name = owner or full_name
-        target = Target(
+        target = ConvertedVariable(
             name,
             variable.full_shape,
             owner is not None,

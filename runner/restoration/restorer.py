@@ -23,7 +23,7 @@ from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.reading import NonFinite, checksum, in_scaffold
-from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target, Variables
+from runner.restoration.session_assigner import AssignOp, Feeds, InGraph, SessionAssigner, Variables
 from runner.restoration.source_tensors import SourceTensor
 
 # Bytes of each source in memory at once, besides the variables, while `RestoreV2` reads.
@@ -145,11 +145,11 @@ class Restorer:
         names = [a.variable.name for a in self._plan.assignments if a.pieces]
         initializers = {name: self._variables[name].initializer for name in names}
         # Initializers are fed, so that no operation is added.
-        targets = {name: Target(op.inputs[1], op) for name, op in initializers.items()}
+        targets = {name: AssignOp(op.inputs[1], op) for name, op in initializers.items()}
         restore_values(
             self._plan,
             self._readers(),
-            SessionBackend(session, targets, variables=self._variables, in_graph=self._in_graph),
+            SessionAssigner(session, targets, variables=self._variables, in_graph=self._in_graph),
             non_finite=self._non_finite,
             verify=self._verify,
             checksums=self._checksums,

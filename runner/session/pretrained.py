@@ -22,7 +22,7 @@ from runner.restoration.initialization import necessary
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import Miss, combined, missing_problems
 from runner.restoration.restorer import InitFunction
-from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target
+from runner.restoration.session_assigner import AssignOp, Feeds, InGraph, SessionAssigner
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import StateClass, VariableSpec
 
@@ -145,8 +145,8 @@ class PretrainedScaffolds:
             run_once(session, necessary([operation], overwritten, inits), feeds)
         for function in functions:
             function(session)
-        backend = SessionBackend(session, targets, variables={}, in_graph=in_graph)
-        restore_values(plan, readers, backend)
+        assigner = SessionAssigner(session, targets, variables={}, in_graph=in_graph)
+        restore_values(plan, readers, assigner)
 
     def _open(self) -> dict[str, CheckpointReader]:
         """Opens the checkpoints of the scaffolds that restore.
@@ -178,7 +178,7 @@ class PretrainedScaffolds:
 
 def plan_savers(
     savers: Mapping[str, _Saver], readers: Mapping[str, CheckpointReader]
-) -> tuple[RestorationPlan, dict[str, Target], list[InGraph]]:
+) -> tuple[RestorationPlan, dict[str, AssignOp], list[InGraph]]:
     """Plans what the savers of scaffolds restore from their checkpoints.
 
     A saver's restore operation reads a bundle that holds the tensors under the names in the saver;
@@ -195,7 +195,7 @@ def plan_savers(
     _refuse_overlap(restored)
     assignments: list[Assignment] = []
     problems: list[Problem] = []
-    targets: dict[str, Target] = {}
+    targets: dict[str, AssignOp] = {}
     in_graph: list[InGraph] = []
     graph = tf.compat.v1.get_default_graph()
     for name, reader in readers.items():
@@ -210,7 +210,7 @@ def plan_savers(
         # A table has no operation that assigns it alone.
         has_table = any(tensor.assign is None for tensor in tensors)
         targets |= {
-            tensor.name: Target(tensor.value, restore if has_table else tensor.assign)
+            tensor.name: AssignOp(tensor.value, restore if has_table else tensor.assign)
             for tensor in tensors
         }
     if problems:

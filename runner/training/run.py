@@ -35,8 +35,8 @@ from runner.restoration.restorer import Restorer
 from runner.runs.provenance import environment_tags
 from runner.runs.resumption import (
     ClaimedDirectory,
-    Opening,
     ResumeCriteria,
+    StartKind,
     discard,
     interrupted_run,
     no_such_run,
@@ -316,7 +316,7 @@ class OpenedRun:
         epoch decides them.
       training: the training step of `built`.
       directory: the run directory.
-      opening: whether the run is new, resumed or extended.
+      start: whether the run is new, resumed or extended.
       former: its record before that; None for a new run.
       plan: where variables come from; None for a run that continues from its own checkpoint.
       interruption: reports signals.
@@ -339,7 +339,7 @@ class OpenedRun:
         self.training: Training = self.built.training
         config = _with_epochs(experiment.config, self.training.epoch_length)
         self.config = _with_objective(config, self.built.evaluation.metrics)
-        self.directory, self.opening = claimed.directory, claimed.opening
+        self.directory, self.start = claimed.directory, claimed.start
         self.former = claimed.former
         self.started = time.monotonic()
 
@@ -360,9 +360,9 @@ class OpenedRun:
             path, name, f"{name} {path.name}", tags=tags, parent=watch.parent
         )
         # `open` ignores the tags of runs that are recorded already.
-        if self.opening is not Opening.new:
+        if self.start is not StartKind.new:
             tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})
-        if self.opening is Opening.extended:
+        if self.start is StartKind.extended:
             extensions = self.directory.load_record().extensions
             listed = (f"from step {one['step']}: {'; '.join(one['changes'])}" for one in extensions)
             tracker.set_tags({"runner.extended": "\n".join(listed)})

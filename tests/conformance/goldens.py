@@ -23,8 +23,8 @@ import tensorstore
 from numpy.typing import NDArray
 from packaging.version import Version
 
-from tests.tiny.tables import recompressed
-from tests.tiny.torch_files import save_arrays, save_legacy, state_dict
+from tests.support.tables import recompressed
+from tests.support.torch_files import save_arrays, save_legacy, state_dict
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -15,7 +15,7 @@ from runner.errors import CheckpointError
 from tests.conformance import hostile_files
 from tests.conformance.goldens import make
 from tests.conformance.test_mutations import content_of
-from tests.tiny.forked import ROOT, Forks
+from tests.support.forked import ROOT, Forks
 
 # These cover every kind of guard, and take a moment each.
 QUICK = (

@@ -35,8 +35,8 @@ from runner.checkpoints import word_vectors
 from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
-from tests.tiny.bytes import MUTATIONS
-from tests.tiny.torch_files import Pickled, Storage, save, tensor
+from tests.support.bytes import MUTATIONS
+from tests.support.torch_files import Pickled, Storage, save, tensor
 
 DATA = Path(__file__).parents[1] / "data"
 SHORT, LONG = 200, 10_000

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
 from tests.conformance.goldens import MAKERS, Golden, make, relocated
-from tests.tiny.bytes import MUTATIONS
-from tests.tiny.forked import ROOT, Forks
+from tests.support.bytes import MUTATIONS
+from tests.support.forked import ROOT, Forks
 
 PER_FORMAT = 5
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.tiny import session_cases as cases
-from tests.tiny.parity import Counting, assert_parity
-from tests.tiny.session_cases import given
-from tests.tiny.session_events import Events
+from tests.support import session_cases as cases
+from tests.support.parity import Counting, assert_parity
+from tests.support.session_cases import given
+from tests.support.session_events import Events
 
 KIND = "SingularMonitoredSession"
 ARGUMENTS: dict[str, dict[str, Callable[[Any], Any]]] = {

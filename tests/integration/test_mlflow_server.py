@@ -22,10 +22,10 @@ from runner.errors import TrackingError
 from runner.system.locks import is_held
 from runner.tracking.delivery import sync
 from runner.tracking.mlflow_store import MlflowStore
-from tests.tiny.following import twin
-from tests.tiny.forked import Forked, Forks, environment
-from tests.tiny.recording import Recording
-from tests.tiny.runs import wait_for
+from tests.support.following import twin
+from tests.support.forked import Forked, Forks, environment
+from tests.support.recording import Recording
+from tests.support.runs import wait_for
 
 
 class Server:

@@ -21,7 +21,7 @@ NO_FIGURES = "sweep.figures=false"
 
 def _hook(name: str, command: Command) -> str:
     marker = command.folder / "marker"
-    return f"+hooks.disturb={{_target_: tests.tiny.hooks.{name},step: 13,marker: '{marker}'}}"
+    return f"+hooks.disturb={{_target_: tests.samples.hooks.{name},step: 13,marker: '{marker}'}}"
 
 
 def _children(command: Command, experiment: str) -> tuple[str, dict[str, str]]:
@@ -37,7 +37,7 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
         "+experiment=warm",
         "optimizer.learning_rate=1e-3,3e-3",
         "sweep.threshold=0.1",
-        "+hydra.callbacks.returned._target_=tests.tiny.callbacks.Returned",
+        "+hydra.callbacks.returned._target_=tests.samples.callbacks.Returned",
         f"+hydra.callbacks.returned.file='{returned}'",
     )
     assert done.returncode == 0, done.stderr
@@ -158,7 +158,7 @@ def test_trials_side_by_side_have_devices_of_their_own(
         "seed=1,2,3",
         f"hydra/launcher={launcher}",
         "sweep.devices_per_trial=2",
-        f"+hooks.seen={{_target_: tests.tiny.hooks.DevicesSeen,file: '{seen}'}}",
+        f"+hooks.seen={{_target_: tests.samples.hooks.DevicesSeen,file: '{seen}'}}",
         NO_FIGURES,
     )
     assert done.returncode == 0, done.stderr
@@ -187,7 +187,7 @@ def test_a_signal_ends_trials_in_other_processes_and_the_same_command_continues_
     Before that, a trial of `slurm_local` runs out of time: it is saved and resumed.
     """
     marker = command.folder / "marker"
-    hook = f"_target_: tests.tiny.hooks.WaitOnce,step: 13,marker: '{marker}-${{seed}}'"
+    hook = f"_target_: tests.samples.hooks.WaitOnce,step: 13,marker: '{marker}-${{seed}}'"
     arguments = ("-m", TINY, f"hydra/launcher={launcher}", f"+hooks.disturb={{{hook}}}", "seed=1,2")
     process = command.start(*arguments)
     for seed in (1, 2):

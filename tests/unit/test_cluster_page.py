@@ -18,8 +18,8 @@ from runner.config.cluster_spec import addresses_of, task_of
 from runner.config.keys import paths
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
-from tests.tiny.composing import composing
-from tests.tiny.configs import tiny
+from tests.support.composing import composing
+from tests.support.configs import tiny
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SLURM = DOCS / "how-to" / "slurm.sh"

@@ -34,9 +34,9 @@ from runner.errors import (
 from runner.restoration.report import text
 from runner.runs.resumption import ClaimedDirectory, open_run
 from runner.training.run import Experiment, RunContext
-from tests.tiny.configs import LINEAR, tiny
-from tests.tiny.privileges import folder_for_all
-from tests.tiny.runs import Runs, disturbed, evaluations, short
+from tests.support.configs import LINEAR, tiny
+from tests.support.privileges import folder_for_all
+from tests.support.runs import Runs, disturbed, evaluations, short
 
 
 def assert_same_result(one: Runs, other: Runs, number: int = 1) -> None:

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from runner.config.masked_output import hide
 from runner.config.masking import mask_of_command
-from tests.tiny.command_line import CONF, Command, in_process
-from tests.tiny.experiment import Blobs
+from tests.samples.experiment import Blobs
+from tests.support.command_line import CONF, Command, in_process
 
 PASSWORD = "s3c \"r''e\\t/7"
 SECRETS = {

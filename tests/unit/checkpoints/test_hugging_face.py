@@ -17,7 +17,7 @@ import safetensors.numpy
 from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
-from tests.tiny import torch_files
+from tests.support import torch_files
 
 COMMIT, OLDER = "a" * 40, "b" * 40
 

@@ -15,7 +15,7 @@ from runner.checkpoints.formats import TABLE_MAGIC
 from runner.checkpoints.locate import is_mlflow_uri, latest_checkpoint, resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
-from tests.tiny.privileges import folder_for_all, without_privileges
+from tests.support.privileges import folder_for_all, without_privileges
 
 RUN = "runs/001"
 

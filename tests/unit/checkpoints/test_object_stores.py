@@ -20,7 +20,7 @@ from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.errors import CheckpointError
 from tests.conformance.goldens import MAKERS, make, relocated, save_bundle
-from tests.tiny.web import served
+from tests.support.web import served
 
 DATA = Path(__file__).parents[2] / "data"
 

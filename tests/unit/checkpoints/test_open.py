@@ -16,7 +16,7 @@ from runner.checkpoints.formats import Format, recognise
 from runner.checkpoints.open import AverageReader, open_checkpoint, open_pinned
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_npz
-from tests.tiny.privileges import folder_for_all, without_privileges
+from tests.support.privileges import folder_for_all, without_privileges
 
 
 def test_tensorflow_is_not_imported_for_files_that_do_without(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from runner.config.cluster import resolve
 from runner.config.cluster_spec import Addresses, Cluster, Task, configured, task_of
 from runner.config.schema import ClusterConfig, ClusterMode, RunConfig, TrainConfig
 from runner.errors import ConfigError
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 
 CHIEF, WORKER, PS = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 ADDRESSES = {"chief": [CHIEF], "worker": [WORKER], "ps": [PS]}

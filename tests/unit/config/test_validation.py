@@ -21,7 +21,7 @@ from runner.config.schema import (
 )
 from runner.config.validation import no_experiment, validate
 from runner.errors import ConfigError, Problem
-from tests.tiny.composing import CONF
+from tests.support.composing import CONF
 
 TARGET = {"_target_": "package.Name"}
 

@@ -17,7 +17,7 @@ from runner.restoration.conversions import Cast, PadOrSlice, Transpose
 from runner.restoration.reading import mean
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import VariableSpec
-from tests.tiny.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
+from tests.support.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
 
 TENSOR = TensorSpec("w", (2, 3), "float64")
 

@@ -17,16 +17,16 @@ import tensorflow as tf
 from runner.checkpoints.bundle import open_bundle
 from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
-from runner.restoration import restorer, session_backend
+from runner.restoration import restorer, session_assigner
 from runner.restoration.conversions import Slice
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.reading import NonFinite, checksum, converted_values
 from runner.restoration.restorer import restore_operation, restored_in_graph
-from runner.restoration.session_backend import SessionBackend, Target
+from runner.restoration.session_assigner import AssignOp, SessionAssigner
 from runner.restoration.source_tensors import SourceTensor
 from tests.conformance import goldens
-from tests.tiny.plans import checkpoint, variable
-from tests.tiny.restoring import save_bundle
+from tests.support.plans import checkpoint, variable
+from tests.support.restoring import save_bundle
 
 tf1 = tf.compat.v1
 
@@ -62,36 +62,36 @@ def block(name: str, offset: int, size: int) -> Assignment:
 
 
 def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_backend, "BATCH_BYTES", 20)
+    monkeypatch.setattr(session_assigner, "BATCH_BYTES", 20)
     sizes = (1, 4, 1, 9, 2, 3)
     assignments = [assignment(f"v{at}", size, ("a", "x")) for at, size in enumerate(sizes)]
     with tf.Graph().as_default():
         targets = {
-            each.variable.name: Target(tf1.placeholder(tf.float32), tf.no_op())
+            each.variable.name: AssignOp(tf1.placeholder(tf.float32), tf.no_op())
             for each in assignments
         }
         with tf1.Session() as session:
-            backend = SessionBackend(session, targets, variables={})
-    batches = list(backend.batches(assignments))
+            assigner = SessionAssigner(session, targets, variables={})
+    batches = list(assigner.batches(assignments))
     assert batches == [assignments[:2], assignments[2:3], assignments[3:4], assignments[4:]]
-    assert list(backend.batches([])) == []
+    assert list(assigner.batches([])) == []
 
 
 def test_values_of_one_operation_are_assigned_together_and_of_one_tensor_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session_backend, "BATCH_BYTES", 20)
+    monkeypatch.setattr(session_assigner, "BATCH_BYTES", 20)
     keys, values, first, second = (assignment(name, 4, ("a", "x")) for name in "kvab")
     with tf.Graph().as_default(), tf1.Session() as session:
         table, shared = tf.no_op(), tf1.placeholder(tf.float32)
         targets = {
-            "k": Target(tf1.placeholder(tf.float32), table),
-            "v": Target(tf1.placeholder(tf.float32), table),
-            "a": Target(shared, tf.no_op()),
-            "b": Target(shared, tf.no_op()),
+            "k": AssignOp(tf1.placeholder(tf.float32), table),
+            "v": AssignOp(tf1.placeholder(tf.float32), table),
+            "a": AssignOp(shared, tf.no_op()),
+            "b": AssignOp(shared, tf.no_op()),
         }
-        backend = SessionBackend(session, targets, variables={})
-    batches = list(backend.batches([keys, values, first, second]))
+        assigner = SessionAssigner(session, targets, variables={})
+    batches = list(assigner.batches([keys, values, first, second]))
     assert batches == [[keys, values], [first], [second]]
 
 

@@ -36,9 +36,9 @@ from runner.restoration.report import (
 )
 from runner.restoration.variables import Partition, StateClass
 from runner.runs.provenance import Origin, chain
-from tests.tiny import runs
-from tests.tiny.configs import LINEAR
-from tests.tiny.plans import checkpoint, one, plan, scaffold, slot, variable
+from tests.support import runs
+from tests.support.configs import LINEAR
+from tests.support.plans import checkpoint, one, plan, scaffold, slot, variable
 
 GOLDENS = Path(__file__).parent / "goldens"
 LAYERS = [f"body/layer_{number}/kernel" for number in range(3)]

@@ -19,7 +19,7 @@ from runner.restoration.initialization import necessary
 from runner.restoration.reading import value_hash
 from runner.restoration.restorer import Restorer
 from runner.restoration.variables import Partition
-from tests.tiny.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz
+from tests.support.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz
 
 tf1 = tf.compat.v1
 pytestmark = pytest.mark.usefixtures("graph")

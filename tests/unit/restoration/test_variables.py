@@ -16,7 +16,7 @@ from runner.restoration.variables import (
     moving_average,
     owners_of,
 )
-from tests.tiny.plans import scaffold
+from tests.support.plans import scaffold
 
 
 @pytest.mark.parametrize(

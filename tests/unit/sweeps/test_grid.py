@@ -17,8 +17,8 @@ from runner.sweeps.grid_sweeper import GridSweeper, grid
 from runner.sweeps.points import ComposedPoint, Point, parsed
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
-from tests.tiny.configs import tiny
-from tests.tiny.sweeping import FakeLauncher, Killed, easy
+from tests.support.configs import tiny
+from tests.support.sweeping import FakeLauncher, Killed, easy
 
 pytestmark = pytest.mark.usefixtures("compose")
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.tiny.experiment import Blobs
+from tests.samples.experiment import Blobs
 
 
 class Labels(Blobs):

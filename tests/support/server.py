@@ -1,4 +1,4 @@
-"""A TensorFlow server of one task, until it is killed: `python -m tests.tiny.server ADDRESS`."""
+"""A TensorFlow server of one task, until it is killed: `python -m tests.support.server ADDRESS`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The table of the stores that runs can be recorded in.
 
-Another backend takes a module with a `Destination` and an entry in `BACKENDS`.
+Another kind of store takes a module with a `Destination` and an entry in `STORE_KINDS`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.tracking.address import resolve
 from runner.tracking.destination import Destination
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 
 
 class ParentMissingError(TrackingError):
@@ -21,20 +21,20 @@ class ParentMissingError(TrackingError):
 
 
 @dataclass(frozen=True)
-class Backend:
+class StoreKind:
     """A kind of store.
 
     Attributes:
       uri: returns the URI of the store that a configuration names; None when it names none.
       settings: returns the configuration keys that name the store at a URI, or none at None.
-      connect: opens a run at a URI, by its directory and opening. It imports the store's library,
+      connect: opens a run at a URI, by its directory and identity. It imports the store's library,
         and may raise anything.
       location: returns the place of a run in the store at a URI, for display.
     """
 
     uri: Callable[[TrackingConfig], str | None]
     settings: Callable[[str | None], dict[str, object]]
-    connect: Callable[[TrackingDirectory, str, Opening], Destination]
+    connect: Callable[[TrackingDirectory, str, RunIdentity], Destination]
     location: Callable[[TrackingDirectory, str], str]
 
 
@@ -49,24 +49,24 @@ def mlflow_uri(config: TrackingConfig) -> str | None:
     return resolve(config.uri, Path.cwd()).uri
 
 
-def _connect_mlflow(directory: TrackingDirectory, uri: str, opening: Opening) -> Destination:
+def _connect_mlflow(directory: TrackingDirectory, uri: str, identity: RunIdentity) -> Destination:
     # Importing MLflow takes seconds.
     from runner.tracking.mlflow_store import MlflowStore
 
     store = MlflowStore(uri)
     parent_id = None
-    if opening.parent is not None:
-        parent = TrackingDirectory(Path(opening.parent))
+    if identity.parent is not None:
+        parent = TrackingDirectory(Path(identity.parent))
         # The store may have been moved or copied with the run directories.
-        parent_id = parent.position(uri).run_id or store.id_of(parent.opening())
+        parent_id = parent.position(uri).run_id or store.id_of(parent.identity())
         if parent_id is None:
             raise ParentMissingError.of(
-                f"run {opening.run_name!r} cannot be opened yet",
-                f"it is a part of the one in {opening.parent}, which the store does not have",
-                f"see {parent.log}, or deliver that: python -m runner.sync {opening.parent}",
+                f"run {identity.run_name!r} cannot be opened yet",
+                f"it is a part of the one in {identity.parent}, which the store does not have",
+                f"see {parent.log}, or deliver that: python -m runner.sync {identity.parent}",
             )
-    run = store.open_run(opening, directory.position(uri).run_id, parent_id)
-    if opening.system_metrics and directory.is_written():
+    run = store.open_run(identity, directory.position(uri).run_id, parent_id)
+    if identity.system_metrics and directory.is_written():
         run.monitor()
     return run
 
@@ -80,51 +80,53 @@ def _mlflow_location(directory: TrackingDirectory, uri: str) -> str:
     return f"{address.shown}, run {position.run_id}"
 
 
-def _connect_event_files(directory: TrackingDirectory, uri: str, opening: Opening) -> Destination:
+def _connect_event_files(
+    directory: TrackingDirectory, uri: str, identity: RunIdentity
+) -> Destination:
     # Importing TensorFlow takes seconds.
     from runner.tracking.event_files import EventFiles
 
     return EventFiles(directory.tensorboard)
 
 
-MLFLOW = Backend(
+MLFLOW = StoreKind(
     uri=mlflow_uri,
     settings=lambda uri: {"tracking.uri": uri},
     connect=_connect_mlflow,
     location=_mlflow_location,
 )
 
-BACKENDS: Mapping[str, Backend] = {
+STORE_KINDS: Mapping[str, StoreKind] = {
     "mlflow": MLFLOW,
-    "tensorboard": Backend(
+    "tensorboard": StoreKind(
         uri=lambda config: "tensorboard:" if config.tensorboard else None,
         settings=lambda uri: {"tracking.tensorboard": uri is not None},
         connect=_connect_event_files,
         location=lambda directory, uri: f"event files in {directory.tensorboard}",
     ),
 }
-"""Scheme of a URI -> backend. Schemes that are not listed, such as `sqlite`, are MLflow's."""
+"""Scheme of a URI -> kind of store. Schemes that are not listed, such as `sqlite`, are MLflow's."""
 
 
-def backend_of(uri: str) -> Backend:
-    """Returns the backend of a store's URI."""
-    return BACKENDS.get(uri.partition(":")[0], MLFLOW)
+def kind_of_store(uri: str) -> StoreKind:
+    """Returns the kind of a store's URI."""
+    return STORE_KINDS.get(uri.partition(":")[0], MLFLOW)
 
 
 def configured_uris(config: TrackingConfig) -> tuple[str, ...]:
     """Returns the URIs of the stores that a configuration names.
 
     Raises:
-      TrackingUriError: a URI is malformed, or of a kind that the backend does not offer.
+      TrackingUriError: a URI is malformed, or of a kind that its store does not offer.
     """
-    uris = (backend.uri(config) for backend in BACKENDS.values())
+    uris = (kind.uri(config) for kind in STORE_KINDS.values())
     return tuple(uri for uri in uris if uri is not None)
 
 
 def recorded_settings(uris: Sequence[str]) -> dict[str, object]:
     """Returns the configuration keys that name the stores at `uris`, with their values."""
     settings: dict[str, object] = {}
-    for backend in BACKENDS.values():
-        uri = next((uri for uri in uris if backend_of(uri) is backend), None)
-        settings |= backend.settings(uri)
+    for kind in STORE_KINDS.values():
+        uri = next((uri for uri in uris if kind_of_store(uri) is kind), None)
+        settings |= kind.settings(uri)
     return settings

@@ -1,4 +1,4 @@
-"""Runs a program whose sessions soon say what they wait for: `-m tests.tiny.own_cluster PATH`."""
+"""Runs a program whose sessions soon say what they wait for: its only argument is its path."""
 
 from __future__ import annotations
 

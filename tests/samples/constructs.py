@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.tiny.fitted import BATCH, EXAMPLES, Program
+from tests.support.fitted import BATCH, EXAMPLES, Program
 
 Function = Callable[[Any], Any]
 WIDTH, WORDS = 10, 30

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import runner
-from tests.tiny.session_events import Events
+from tests.support.session_events import Events
 
 # Takes `tf.train` or `runner`, notes what happens, and may use the folder.
 Case: TypeAlias = Callable[[Any, Events, Path], Any]

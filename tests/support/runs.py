@@ -20,7 +20,7 @@ from runner.lifecycle import run_experiment
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.training.run import RunContext
 from runner.training.watch import TrialWatch
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 
 
 class Runs:
@@ -135,8 +135,8 @@ def wait_for(condition: Callable[[], object], seconds: float = 60.0, every: floa
 
 
 def disturbed(name: str, **arguments: Any) -> dict[str, Any]:
-    """Returns `hooks` with one of `tests.tiny.hooks`."""
-    return {"disturb": {"_target_": f"tests.tiny.hooks.{name}", **arguments}}
+    """Returns `hooks` with one of `tests.samples.hooks`."""
+    return {"disturb": {"_target_": f"tests.samples.hooks.{name}", **arguments}}
 
 
 def evaluations(lines: list[str]) -> list[int]:

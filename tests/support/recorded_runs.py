@@ -10,13 +10,13 @@ from mlflow import MlflowClient
 from runner.system.status import Status
 from runner.tracking.journal import Record
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.tracking_directory import Opening
+from runner.tracking.tracking_directory import RunIdentity
 
 
-def opening(
+def identity(
     experiment: str = "digits", run_name: str = "one", tags: Mapping[str, str] | None = None
-) -> Opening:
-    return Opening(uuid.uuid4().hex, experiment, run_name, tags or {})
+) -> RunIdentity:
+    return RunIdentity(uuid.uuid4().hex, experiment, run_name, tags or {})
 
 
 def record(
@@ -27,7 +27,7 @@ def record(
     status: Status = Status.FINISHED,
 ) -> str:
     """Records a whole run and returns its id."""
-    run = store.open_run(opening(experiment, tags=tags), None, None)
+    run = store.open_run(identity(experiment, tags=tags), None, None)
     for delivery in run.deliveries(records):
         run.deliver(delivery)
     run.finish(status, "")

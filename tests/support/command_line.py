@@ -12,12 +12,12 @@ from hydra._internal.hydra import Hydra
 
 from runner import __main__ as command_line
 
-CONF = ("--config-dir", str(Path(__file__).resolve().parent / "conf"))
-# The model of one weight of `tests.tiny.configs.LINEAR`.
+CONF = ("--config-dir", str(Path(__file__).resolve().parents[1] / "samples" / "conf"))
+# The model of one weight of `tests.support.configs.LINEAR`.
 LINEAR = (
     "+experiment=tiny",
-    "model._target_=tests.tiny.odd.Linear",
-    "loss={_target_: tests.tiny.odd.Sum}",
+    "model._target_=tests.samples.odd.Linear",
+    "loss={_target_: tests.samples.odd.Sum}",
     "~loss.from_logits",
     "~loss._partial_",
     "~metrics.accuracy",

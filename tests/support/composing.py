@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from runner.config.composition import register
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-TINY_CONF = Path(__file__).with_name("conf")
+TINY_CONF = Path(__file__).parents[1] / "samples" / "conf"
 
 
 @contextmanager

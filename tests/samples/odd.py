@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from runner.config.instantiation import build_target
-from tests.tiny.experiment import Blobs
+from tests.samples.experiment import Blobs
 
 
 class Ones:

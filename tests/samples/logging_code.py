@@ -10,7 +10,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import runner
-from tests.tiny.keras_callbacks import Few
+from tests.samples.keras_callbacks import Few
 
 
 class Talkative(Few):

@@ -1,6 +1,6 @@
 """A process that records steps when it is told to, and how it is told.
 
-As a program: `python -m tests.tiny.recording DIRECTORY URI STEP`. Of the lines on its standard
+As a program: `python -m tests.support.recording DIRECTORY URI STEP`. Of the lines on its standard
 input, `+ N` records N steps and answers with the seconds that took, and `end` closes the run. Its
 first line of output is the number of the process that delivers.
 """
@@ -24,8 +24,8 @@ from runner.tracking import open_store
 from runner.tracking.address import resolve
 from runner.tracking.follower_process import start_follower
 from runner.tracking.tracking_directory import TrackingDirectory
-from tests.tiny.forked import Forks, environment
-from tests.tiny.runs import wait_for
+from tests.support.forked import Forks, environment
+from tests.support.runs import wait_for
 
 
 class Recording:
@@ -35,7 +35,7 @@ class Recording:
         self.directory = TrackingDirectory(directory)
         self.uri = resolve(uri, directory).uri
         self.process = forks.start(
-            [sys.executable, "-m", "tests.tiny.recording", str(directory), uri, str(start)],
+            [sys.executable, "-m", "tests.support.recording", str(directory), uri, str(start)],
             # A request to a server that hangs is given up sooner than it is otherwise.
             env={
                 **environment(),

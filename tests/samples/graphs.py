@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf
 from runner.config.schema import RunConfig
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
-from tests.tiny.configs import tiny
-from tests.tiny.counter import UNOPTIMISED
+from tests.samples.counter import UNOPTIMISED
+from tests.support.configs import tiny
 
 
 @dataclass

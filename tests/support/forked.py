@@ -1,4 +1,4 @@
-"""Processes that `tests.tiny.forks` forks, with the interface of `subprocess.Popen`."""
+"""Processes that `tests.support.forks` forks, with the interface of `subprocess.Popen`."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Forks:
         reader = os.open(self._users, os.O_RDONLY | os.O_NONBLOCK)
         lifeline = os.open(self._users, os.O_WRONLY)
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.tiny.forks", self._address],
+            [sys.executable, "-m", "tests.support.forks", self._address],
             cwd=ROOT,
             env=environment(),
             stdin=reader,

@@ -32,7 +32,7 @@ from hydra.core.plugins import Plugins
 
 from runner.system.imports import LEVEL, without_collections, without_import_notes
 from runner.system.lifeline import LIFELINE
-from tests.tiny.forked import Forked
+from tests.support.forked import Forked
 
 _LOOK_SECONDS = 0.05
 _STDIN = 0
@@ -62,10 +62,10 @@ MODULES = (
     "runner.sync",
     "runner.tracking.mlflow_store",
     "sqlalchemy.dialects.sqlite",
-    "tests.tiny.experiment",
-    "tests.tiny.hooks",
-    "tests.tiny.odd",
-    "tests.tiny.recording",
+    "tests.samples.experiment",
+    "tests.samples.hooks",
+    "tests.samples.odd",
+    "tests.support.recording",
 )
 
 
@@ -78,7 +78,7 @@ def import_everything() -> None:
             importlib.import_module("mlflow.store.tracking.sqlalchemy_workspace_store")
         Plugins.instance()
     del os.environ[LEVEL]
-    for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.tiny.recording"):
+    for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.support.recording"):
         # They are run as `__main__`, and no module imports them.
         del sys.modules[module]
 

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import tensorflow.compat.v1 as tf
 
-from tests.tiny.parity import Case, Counting
-from tests.tiny.session_events import Events
+from tests.support.parity import Case, Counting
+from tests.support.session_events import Events
 
 # The name of the class of sessions.
 Kind: TypeAlias = str

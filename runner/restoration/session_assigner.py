@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError
 from runner.internals.tensorflow import run_once
-from runner.restoration.engine import Backend
+from runner.restoration.engine import Assigner
 from runner.restoration.plan import Assignment
 from runner.restoration.reading import converted_values
 
@@ -42,14 +42,14 @@ class InGraph:
 
 
 @dataclass(frozen=True)
-class Target:
+class AssignOp:
     """How a session assigns a variable: by running `operation` with its value fed to `tensor`."""
 
     tensor: tf.Tensor
     operation: tf.Operation
 
 
-class SessionBackend(Backend):
+class SessionAssigner(Assigner):
     """Restores in a session, without adding an operation to its graph.
 
     Args:
@@ -62,7 +62,7 @@ class SessionBackend(Backend):
     def __init__(
         self,
         session: tf.compat.v1.Session,
-        targets: Mapping[str, Target],
+        targets: Mapping[str, AssignOp],
         *,
         variables: Variables,
         in_graph: Sequence[InGraph] = (),
@@ -71,7 +71,7 @@ class SessionBackend(Backend):
         self._variables, self._in_graph = variables, in_graph
 
     def restore_in_graph(self, readers: Mapping[str, CheckpointReader]) -> Sequence[Assignment]:
-        """See `Backend.restore_in_graph`."""
+        """See `Assigner.restore_in_graph`."""
         for part in self._in_graph:
             try:
                 self._session.run(part.operation, part.feeds)
@@ -108,12 +108,12 @@ class SessionBackend(Backend):
             yield batch
 
     def read(self, names: Sequence[str]) -> dict[str, list[NDArray[Any]]]:
-        """See `Backend.read`."""
+        """See `Assigner.read`."""
         values = self._session.run([self._variables[name] for name in names])
         return {name: [np.asarray(value)] for name, value in zip(names, values, strict=True)}
 
     def assign(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """See `Backend.assign`."""
+        """See `Assigner.assign`."""
         targets = {name: self._targets[name] for name in values}
         run_once(
             self._session,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from runner.config.schema import RunConfig, TrainConfig
 from runner.graph.build import build_graph
 from runner.internals.tensorflow import eager_mode
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 
 SEED, EPOCHS, LENGTH, BATCH, EXAMPLES = 3, 2, 3, 16, 48
 

@@ -13,7 +13,7 @@ from runner.tracking.destination import Destination
 from runner.tracking.encoding import Delivery, Encoder, Entry, MetricPoint, Tag, batches
 from runner.tracking.follower import Follower
 from runner.tracking.journal import Journal, Metrics, Record
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 
 URI = "memory:"
 
@@ -63,16 +63,16 @@ class Memory(Destination):
         return sorted((step, value) for name, value, _, step in self.points if name == key)
 
 
-def edit_opening(directory: TrackingDirectory, **changes: Any) -> None:
-    """Changes fields of a run's opening."""
-    opening = directory.opening()
-    assert opening is not None
-    directory.write_opening(replace(opening, **changes))
+def edit_identity(directory: TrackingDirectory, **changes: Any) -> None:
+    """Changes fields of a run's identity."""
+    identity = directory.identity()
+    assert identity is not None
+    directory.write_identity(replace(identity, **changes))
 
 
 def make_directory(path: Path) -> TrackingDirectory:
     directory = TrackingDirectory(path)
-    directory.write_opening(Opening("u", "digits", "one", {}, None, (URI,)))
+    directory.write_identity(RunIdentity("u", "digits", "one", {}, None, (URI,)))
     directory.delivery_lock(URI)
     return directory
 
