@@ -109,8 +109,8 @@ class MaskConfig:
             r"(?i)\b(?:auth|pass)['\"]?\s*[:=]\s*['\"]((?<=')[^'\n]+|(?<=\")[^\"\n]+)",
             r"(?i)\btoken['\"]?\s*[:=]\s*['\"]?(?=[\w.-]*\d)([\w.-]{12,})",
             r"(?i)(?:authorization|\bx-auth|auth-token)['\"]?\s*[:=]\s*['\"]?((?:\w+ )?[^\s'\",]+)",
-            r"(?i)\b(?:x-[\w-]{0,40}(?:token|key)|private-token|[\w-]{0,40}subscription-key)['\"]?\s*[:=]"
-            r"\s*['\"]?" + _VALUE,
+            r"(?i)\b(?:x-[\w-]{0,40}(?:token|key)|private-token|[\w-]{0,40}subscription-key)"
+            r"['\"]?\s*[:=]\s*['\"]?" + _VALUE,
             r"(?i)\bbearer (?=\S*\d)([\w.~+/=-]{8,})",
             r"(?i)\bcookie['\"]?\s*[:=]\s*['\"]?([^'\"\n]+)",
             r"(?i)--(?:password|passwd|token|secret|api-key)[ =]" + _VALUE,

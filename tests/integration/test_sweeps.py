@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.tiny import runs
+from tests.support import runs
 
 from .conftest import Command, finish, said, summary, wait_for
 
