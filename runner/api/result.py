@@ -62,7 +62,8 @@ class Result:
     def history(self) -> dict[str, list[float]]:
         """The metrics of each epoch, as `History.history` of `fit`: `loss`, `val_loss` and so on.
 
-        Those of an epoch that is not over are the newest; empty where there are no epochs.
+        What callbacks add to the logs of an epoch is among them. Those of an epoch that is not over
+        are the newest; empty where there are no epochs.
         """
         epochs: dict[float, dict[str, float]] = {}
         for values in history(TrackingDirectory(self._run.path).journal).values():
@@ -76,6 +77,8 @@ class Result:
                     named.setdefault(metric, []).append(value)
                 elif kind == "validation":
                     named.setdefault(f"val_{metric}", []).append(value)
+                elif kind == "callbacks":
+                    named.setdefault(metric, []).append(value)
         return named
 
     @property

@@ -17,7 +17,8 @@
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.
 - `fingerprint`: the identity of a run; `masking`: secrets; `masked_output`: what a
-  process prints, without them; `schedule`: how often something is due.
+  process prints, without them; `schedule`: how often something is due;
+  `epochs`: where epochs begin and end.
 - `fit_experiment`: the experiment of a call of `runner.fit`.
 - `new_project`: the project that `runner init` creates.
 

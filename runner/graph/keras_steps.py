@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from runner.config import conflicts
 from runner.config.choices import NonFinite
+from runner.config.epochs import Epochs
 from runner.config.instantiation import name_of
 from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError
@@ -43,8 +44,7 @@ class KerasSteps:
 
     Args:
       program: the program, built.
-      epoch_length: the global steps of an epoch, at whose begin metrics are reset; None resets them
-        before every step.
+      epochs: the epochs, at whose begin metrics are reset; None resets them before every step.
       sums: the sums over replicas; None where there is one.
 
     Attributes:
@@ -56,10 +56,10 @@ class KerasSteps:
     """
 
     def __init__(
-        self, program: Program, epoch_length: int | None, sums: StepSums | None = None
+        self, program: Program, epochs: Epochs | None, sums: StepSums | None = None
     ) -> None:
         self._program, self._config, self._model = program, program.config, program.model
-        self._epoch_length, self._sums = epoch_length, sums
+        self._epochs, self._sums = epochs, sums
         self.scaffolds = _owners(program)
         self.trainable = which_train(self._model, program.weights())
         self.notes = [*program.notes, *self._freeze()]
@@ -264,7 +264,7 @@ class KerasSteps:
 
     def _begin_metrics(self) -> None:
         """Resets the metrics where an epoch begins, or before every step."""
-        if self._epoch_length is None:
+        if self._epochs is None:
             self._model.reset_metrics()
             return
 
@@ -272,7 +272,7 @@ class KerasSteps:
             self._model.reset_metrics()
             return tf.constant(True)
 
-        begins = tf.equal(self._program.step % self._epoch_length, 0)
+        begins = tf.equal(self._epochs.place(self._program.step), 0)
         tf.cond(begins, reset, lambda: tf.constant(False))
 
     def _learning_rate(self) -> tf.Tensor | None:

@@ -233,18 +233,24 @@ def parsed(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list
     """Returns overrides as the grammar reads them.
 
     A quoted string is a string also as an argument of `choice()`, `sort()` and `shuffle()`, which
-    Hydra passes without its quotes and would read again: `choice('1.10',x)` as 1.1 and x.
+    Hydra passes without its quotes and would read again: `choice('1.10',x)` as 1.1 and x. So is
+    what `str()` returns.
     """
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     for override in parsed:
         if isinstance(choices := override.value(), ChoiceSweep):
-            choices.list = [
-                QuotedString(value, Quote.single)
-                if isinstance(value, str) and not is_plain(value)
-                else value
-                for value in choices.list
-            ]
+            choices.list = _in_quotes(choices.list)
     return parsed
+
+
+def _in_quotes(value: Any) -> Any:
+    """Returns a value whose strings have quotes where the grammar needs them."""
+    if isinstance(value, list):
+        return [_in_quotes(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _in_quotes(item) for key, item in value.items()}
+    is_bare = isinstance(value, str) and not is_plain(value)
+    return QuotedString(value, Quote.single) if is_bare else value
 
 
 def name_of(override: Override) -> str:

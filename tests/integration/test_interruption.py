@@ -72,7 +72,8 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
     assert remedy == "  remedy: the same command continues the run"
     assert run.evaluation_due.exists(), "it is put off to the next start"
     assert state(run.checkpoints) == ["model.ckpt-10", "model.ckpt-20"]
-    assert run.load_record().status == delivered(case, "tiny")[0] == "KILLED"
+    assert run.load_record().status == "KILLED"
+    wait_for(lambda: delivered(case, "tiny")[0] == "KILLED")
 
     assert case.code() == 0, case.output()
     assert case.output().count("restores this run's checkpoint, and reads no pretrained one") == 2
