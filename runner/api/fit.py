@@ -185,7 +185,7 @@ def _model_node(experiment: FitExperiment, model: Any) -> tuple[dict[str, Any], 
                 "call its compile first",
             )
         name = model_name(model)
-        return experiment.given("model", model, f"{name}@{model_digest(model)}"), name
+        return experiment.handed_over("model", model, f"{name}@{model_digest(model)}"), name
     if not callable(model) or isinstance(model, keras.Layer | types.ModuleType):
         kind = type(model).__name__
         cause = "a run trains a compiled keras.Model, or one that a function returns"
@@ -200,7 +200,7 @@ def _listed(callbacks: Any) -> list[Any]:
 
     if isinstance(callbacks, keras.callbacks.CallbackList):
         added = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
-        return [each for each in callbacks.callbacks if not isinstance(each, added)]
+        return [callback for callback in callbacks.callbacks if not isinstance(callback, added)]
     return [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks]
 
 

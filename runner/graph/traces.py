@@ -160,10 +160,10 @@ class SessionCopy:
         Raises:
           ConfigError: when the trace captures something that no session can hold.
         """
-        given = tf.nest.flatten(arguments, expand_composites=True)
+        tensors = tf.nest.flatten(arguments, expand_composites=True)
         inputs = {
             placeholder.name: tensor
-            for placeholder, tensor in zip(trace.arguments, given, strict=True)
+            for placeholder, tensor in zip(trace.arguments, tensors, strict=True)
         }
         for captured, placeholder in trace.captured:
             counterpart = self._counterpart(captured, apart or {})
@@ -211,7 +211,7 @@ class SessionCopy:
             operation: operations_for([operation]) for operation in trace.graph.control_outputs
         }
         free = [operation for operation in needed if without.isdisjoint(needed[operation])]
-        used = {each.name for operation in free for each in needed[operation]}
+        used = {needs.name for operation in free for needs in needed[operation]}
         inputs = {
             inner.name: tf.identity(self._counterpart(captured, {}))
             for captured, inner in trace.captured

@@ -95,7 +95,7 @@ class Candidate:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """What tells it from others."""
+        """The variables and what they take, which tell it from others."""
         return tuple(sorted((name, taken.expression()) for name, taken in self.taken.items()))
 
     @property
@@ -105,7 +105,7 @@ class Candidate:
 
     @property
     def family(self) -> tuple[tuple[str, ...], str, bool]:
-        """What parts of one fused module have in common."""
+        """The modules and the cut that parts of one fused module share."""
         step = next(iter(self.taken.values())).step
         return self.modules, step, self.cut is not None and self.cut.heads > 0
 

@@ -1,4 +1,4 @@
-"""What the variables of each call take so far, and what else they could take."""
+"""Keeps what the variables of each call take so far, and what else they could take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_clear(there: float, here: float) -> bool:
 
 @dataclass
 class Decision:
-    """What the variables of one call take, and why.
+    """The tensors that the variables of one call take, and why.
 
     Attributes:
       call: the index of the call; its variables are read there first.

@@ -28,7 +28,7 @@ _CACHED = 64 << 20
 
 @dataclass(frozen=True)
 class Variable:
-    """What the candidates of a variable depend on.
+    """A variable, as its candidates depend on it.
 
     Attributes:
       name: its name.
@@ -139,7 +139,7 @@ def _base(name: str) -> str:
 
 
 def _around(base: str) -> list[str]:
-    """Returns a module's name and those of the modules around it."""
+    """Returns the names of a module and of the modules around it."""
     return [base, *(base[: match.start()] for match in re.finditer(r"[./]", base))]
 
 

@@ -227,7 +227,7 @@ class Walk:
         options = self._decisions.in_order(at)
         ranked = sorted(tried, key=lambda one: one.relative)
         best = ranked[0] if ranked else None
-        # What names propose goes on as recorded, undecided, so that what follows can be decided.
+        # What names propose counts as recorded, undecided, so that what follows can be decided.
         is_named = best is not None and best.candidate.is_named and best.relative < 1
         if best is not None and (best.relative < NEAR or is_named):
             others = (one for one in ranked if one.candidate.key != best.candidate.key)

@@ -143,9 +143,9 @@ class _Proving:
             if is_one_module and id(layer) in calls and layer is not self._part:
                 held[path] = names
         records = self._reference.activations
-        found = set[str]()
+        compared = set[str]()
         for module, counterpart in counterparts(records, self._tensors, held).items():
-            found |= {*counterpart.layers}
+            compared |= {*counterpart.layers}
             for path in counterpart.layers:
                 layer = self._layers[path]
                 rank = array_of(calls[id(layer)].output).ndim
@@ -160,7 +160,7 @@ class _Proving:
         rest = {
             path: names
             for path, names in held.items()
-            if path not in found
+            if path not in compared
             and sum(len(weight.shape) > 1 for weight in self._layers[path].weights) < 2
         }
         mixed = mixed_modules(records, self._tensors, rest)

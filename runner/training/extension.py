@@ -78,5 +78,5 @@ def saver_of_extension(run: OpenedRun, newest: str) -> tf.compat.v1.train.Saver 
         return None
     with run.built.graph.as_default():
         others = tf.compat.v1.variables_initializer([*fresh.values()])
-        kept = {name: item for name, item in saver.saved.items() if name not in fresh}
-        return PartialSaver(kept, others, whole=saver, lacks=lambda prefix: prefix == newest)
+        saved = {name: item for name, item in saver.saved.items() if name not in fresh}
+        return PartialSaver(saved, others, whole=saver, lacks=lambda prefix: prefix == newest)
