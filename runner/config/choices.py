@@ -79,8 +79,6 @@ class Collision(Enum):
     first = "first"
     # The last scaffold gives the value.
     last = "last"
-    # The value is the mean of their tensors, computed in float64.
-    mean = "mean"
 
 
 class StateChoice(Enum):

@@ -74,7 +74,7 @@ class TrainConfig:
     # repeated, and their number of batches is the length of an epoch.
     epochs: int | None = field(default=None, metadata=at_least(1, "null trains for train.steps"))
     # The length of an epoch in global steps, for data whose number of batches is not known; null
-    # takes that number.
+    # takes that number. As in `fit`, an epoch ends where data end too.
     steps_per_epoch: int | None = field(default=None, metadata=at_least(1))
     # How many epochs count as done before the first step, as `initial_epoch` of `fit`: `epochs`
     # includes them, and callbacks see the numbers after them.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, parse_dtype
 from runner.console import plural
 from runner.errors import ConfigError, Problem
@@ -134,8 +134,8 @@ def propose(
     correspondences: dict[str, Correspondence] = {}
     free, written = dict(variables), dict[str, Written]()
     for path in [os.fspath(path) for path in paths]:
-        ((resolved,), name) = resolve(path, "latest"), _free_name(path, scaffolds)
-        reader = open_checkpoint(resolved)
+        ((resolved,), name) = checkpoint_paths(path, "latest"), _free_name(path, scaffolds)
+        reader = open_reader(resolved)
         spec = reader.spec()
         tensors = _floating(spec)
         correspondence = correspond(

@@ -299,13 +299,13 @@ def _frozen(
     claims = assign_owners(states, scaffolds, rules.collision, addresses=qualified).claims
     frozen = frozenset(
         name
-        for name, owners in claims.items()
-        if not scaffolds[owners[0]].trainable and variables[name].trainable
+        for name, owner in claims.items()
+        if not scaffolds[owner].trainable and variables[name].trainable
     )
     for name in sorted(frozen):
         if isinstance(variables[name], tf.Variable):
             raise ConfigError.of(
-                f"scaffolds.{claims[name][0]}.trainable is false, and {name} is a tf.Variable",
+                f"scaffolds.{claims[name]}.trainable is false, and {name} is a tf.Variable",
                 "only Keras's variables can be made untrainable",
                 "delete the key, and leave the variables out where gradients are applied",
             )

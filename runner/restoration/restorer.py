@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import Bundle, CheckpointReader
 from runner.config.choices import Initialize
 from runner.config.schema import CHIEF, PS
+from runner.errors import CheckpointError
 from runner.internals.tensorflow import run_once
 from runner.restoration.conversions import Slice
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.reading import NonFinite, checksum, in_scaffold
+from runner.restoration.reading import NonFinite, checksum
 from runner.restoration.session_assigner import AssignOp, Feeds, InGraph, SessionAssigner, Variables
 from runner.restoration.source_tensors import SourceTensor
 
@@ -167,7 +168,7 @@ class Restorer:
         readers = {}
         for source in self._plan.sources:
             if self._plan.restored(source):
-                with in_scaffold(source):
+                with CheckpointError.within(f"scaffolds.{source}"):
                     readers[source] = self._open_reader(source)
         return readers
 

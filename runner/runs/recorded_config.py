@@ -19,7 +19,7 @@ from runner.config.masking import MASKED
 from runner.config.schema import to_compose
 from runner.errors import ConfigError, Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory
-from runner.tracking.address import resolve
+from runner.tracking.address import address_of
 from runner.tracking.store_kinds import recorded_settings
 from runner.tracking.tracking_directory import TrackingDirectory
 
@@ -130,7 +130,7 @@ def _override(key: str) -> str:
 
 
 def _gone(directory: RunDirectory, uri: Any) -> Iterator[Problem]:
-    database = resolve(uri, Path.cwd()).database if uri else None
+    database = address_of(uri, Path.cwd()).database if uri else None
     if database is not None and not database.parent.is_dir():
         yield Problem(
             f"{directory.path} is recorded in {database}, whose folder does not exist any more",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import tensorflow as tf
 
 from runner.checkpoints.contents import LostCheckpointError, NoCheckpointError
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.internals.tensorflow import run_once
@@ -161,8 +160,8 @@ class PretrainedScaffolds:
         places = {name: place for place, name in enumerate(self._scaffolds)}
         for name, directory in self._directories.items():
             try:
-                with _in_argument(f"pretrained_checkpoint_dirs[{places[name]}]"):
-                    readers[name] = open_checkpoint(resolve(directory)[0])
+                with CheckpointError.within(f"pretrained_checkpoint_dirs[{places[name]}]"):
+                    readers[name] = open_reader(checkpoint_paths(directory)[0])
             except NoCheckpointError as error:
                 if not getattr(self._scaffolds[name], "optional", False):
                     remedy = "declare it: runner.Scaffold(optional=True)"
@@ -258,16 +257,6 @@ class _RestoredTensor:
         spec = TensorSpec(self.name, shape, dtype)
         variable = VariableSpec(spec, StateClass.WEIGHT, trainable=True, initializer="")
         return Assignment(variable, scaffold, (SourceTensor(scaffold, tensor, conversions),))
-
-
-@contextmanager
-def _in_argument(argument: str) -> Iterator[None]:
-    """Names the argument in every problem of its checkpoint."""
-    try:
-        yield
-    except CheckpointError as error:
-        problems = (replace(one, state=f"{argument}: {one.state}") for one in error.problems)
-        raise type(error)(*problems) from error
 
 
 def _assign(

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.formats import recognise
-from runner.checkpoints.locate import LATEST, resolve
+from runner.checkpoints.locate import LATEST, checkpoint_paths
 from runner.config.choices import EXPERIMENT, MLFLOW_SCHEMES, OPTIONAL, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (
@@ -36,7 +36,7 @@ from runner.config.composition import (
     with_plus_plus,
     without_hydra,
 )
-from runner.config.fingerprint import Identity, in_scaffold
+from runner.config.fingerprint import Identity
 from runner.config.instantiation import check_signature
 from runner.config.keys import target_nodes
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
@@ -208,14 +208,17 @@ def _check_source(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> No
     if scaffold.checkpoint is None or any(_is_elsewhere(source, written) for source in sources):
         return
     try:
-        for path in resolve(scaffold.checkpoint, scaffold.which or LATEST, scaffold.average):
+        for path in checkpoint_paths(
+            scaffold.checkpoint, scaffold.which or LATEST, scaffold.average
+        ):
             recognise(path)
     except CheckpointError as error:
         if isinstance(error, NoCheckpointError):
             if scaffold.optional:
                 return
             error = error.or_else(OPTIONAL)
-        raise ConfigError(*(in_scaffold(name, problem) for problem in error.problems)) from error
+        key = f"scaffolds.{name}.checkpoint"
+        raise ConfigError(*(problem.within(key) for problem in error.problems)) from error
 
 
 def _is_elsewhere(source: str, written: set[Path]) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from runner.errors import RunDirectoryError
-from runner.tracking.address import resolve
+from runner.tracking.address import address_of
 from runner.tracking.follower import Follower
 from runner.tracking.store_kinds import MLFLOW, kind_of_store
 from runner.tracking.tracking_directory import TrackingDirectory
@@ -52,7 +52,7 @@ def sync(directory: TrackingDirectory, uri: str | None = None) -> bool:
         )
     if uri is not None:
         others = (store for store in identity.stores if kind_of_store(store) is not MLFLOW)
-        identity = replace(identity, stores=(resolve(uri, Path.cwd()).uri, *others))
+        identity = replace(identity, stores=(address_of(uri, Path.cwd()).uri, *others))
         directory.write_identity(identity)
 
     def follow(store: str) -> bool:

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 
 from runner.errors import NotInStoreError, RunnerError, TrackingError
 from runner.system.status import Status
-from runner.tracking.address import DEFAULT_URI, resolve
+from runner.tracking.address import DEFAULT_URI, address_of
 from runner.tracking.encoding import decode_key, encode_tag
 from runner.tracking.mlflow_connection import open_client
 from runner.tracking.mlflow_models import keep_model, register_model
@@ -46,7 +46,7 @@ class MlflowStore:
     """
 
     def __init__(self, uri: str | None = None) -> None:
-        self.address = resolve(uri or DEFAULT_URI, Path.cwd())
+        self.address = address_of(uri or DEFAULT_URI, Path.cwd())
         self._client: MlflowClient | None = None
 
     def open_run(self, identity: RunIdentity, run_id: str | None, parent: str | None) -> MlflowRun:

@@ -18,7 +18,7 @@ from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.internals.mlflow import records_load_of_any_store
 from runner.system.status import Status
-from runner.tracking.address import Address, resolve
+from runner.tracking.address import Address, address_of
 from runner.tracking.follower_process import FollowerProcess, start_follower
 from runner.tracking.journal import (
     Artifact,
@@ -194,7 +194,7 @@ class RunStore:
         self.mask = mask or Mask(self.config.mask, {})
         self._custom_follower = follower
         uri = mlflow_uri(self.config)
-        self._address: Address | None = resolve(uri, Path.cwd()) if uri else None
+        self._address: Address | None = address_of(uri, Path.cwd()) if uri else None
         self._mlflow_store: MlflowStore | None = None
         self._uris = configured_uris(self.config)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
-from runner.tracking.address import resolve
+from runner.tracking.address import address_of
 from runner.tracking.destination import Destination
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 
@@ -46,7 +46,7 @@ def mlflow_uri(config: TrackingConfig) -> str | None:
     """
     if config.uri is None or config.uri.lower() == "none":
         return None
-    return resolve(config.uri, Path.cwd()).uri
+    return address_of(config.uri, Path.cwd()).uri
 
 
 def _connect_mlflow(directory: TrackingDirectory, uri: str, identity: RunIdentity) -> Destination:
@@ -72,7 +72,7 @@ def _connect_mlflow(directory: TrackingDirectory, uri: str, identity: RunIdentit
 
 
 def _mlflow_location(directory: TrackingDirectory, uri: str) -> str:
-    address, position = resolve(uri, Path.cwd()), directory.position(uri)
+    address, position = address_of(uri, Path.cwd()), directory.position(uri)
     if position.run_id is None:
         return f"{address.shown} (not delivered yet)"
     if address.is_server:

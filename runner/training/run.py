@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from runner.config.epochs import Epochs
 from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
 from runner.config.schedule import NEVER, as_schedule
@@ -307,7 +308,7 @@ class OpenedRun:
         if self.built.training is None:
             raise ValueError("the graph was built without a training step")
         self.training: Training = self.built.training
-        config = _with_epochs(experiment.config, self.training.epoch_length)
+        config = _with_epochs(experiment.config, self.training.epochs)
         self.config = _with_objective(config, self.built.evaluation.metrics)
         self.directory, self.start = claimed.directory, claimed.start
         self.former = claimed.former
@@ -351,21 +352,19 @@ def _with_objective(config: RunConfig, metrics: Sequence[str]) -> RunConfig:
     return config
 
 
-def _with_epochs(config: RunConfig, length: int | None) -> RunConfig:
+def _with_epochs(config: RunConfig, epochs: Epochs | None) -> RunConfig:
     train = config.train
     steps = train.steps
-    if train.epochs and length:
-        steps = (train.epochs - train.initial_epoch) * length
-    counted: dict[str, Any] = {
+    if train.epochs and epochs:
+        steps = epochs.steps(train.epochs)
+    schedules: dict[str, Any] = {
         "log_every": train.log_every,
-        "evaluate_every": train.evaluate_every or length or EVALUATE_EVERY,
+        "evaluate_every": train.evaluate_every or ("1 epoch, end" if epochs else EVALUATE_EVERY),
         "checkpoint_every": train.checkpoint_every,
     }
-    epochs: dict[str, Any] = {
-        "epoch_length": length or train.steps_per_epoch,
-        "first_epoch": train.initial_epoch,
-    }
-    for key, every in counted.items():
+    if epochs is None and train.steps_per_epoch is not None:  # Of a graph of the user's.
+        epochs = Epochs(train.steps_per_epoch, first=train.initial_epoch)
+    for key, every in schedules.items():
         if every != NEVER and (schedule := as_schedule(every)).counts_epochs:
-            counted[key] = replace(schedule, **epochs)
-    return replace(config, train=replace(train, steps=steps, **counted))
+            schedules[key] = replace(schedule, counted=epochs)
+    return replace(config, train=replace(train, steps=steps, **schedules))

@@ -57,7 +57,7 @@ class Golden:
     """A checkpoint made for a test.
 
     Attributes:
-      path: the argument of `open_checkpoint`.
+      path: the argument of `open_reader`.
       files: its files.
       dtype: the dtype of all tensors but the step.
       step: the step it records; None when the format has no place for one.

@@ -21,7 +21,7 @@ from mlflow import MlflowClient
 from runner.config.schema import TrackingConfig
 from runner.system.status import Status
 from runner.tracking import open_store
-from runner.tracking.address import resolve
+from runner.tracking.address import address_of
 from runner.tracking.follower_process import start_follower
 from runner.tracking.tracking_directory import TrackingDirectory
 from tests.support.forked import Forks, environment
@@ -33,7 +33,7 @@ class Recording:
 
     def __init__(self, forks: Forks, directory: Path, uri: str, start: int = 0) -> None:
         self.directory = TrackingDirectory(directory)
-        self.uri = resolve(uri, directory).uri
+        self.uri = address_of(uri, directory).uri
         self.process = forks.start(
             [sys.executable, "-m", "tests.support.recording", str(directory), uri, str(start)],
             # A request to a server that hangs is given up sooner than it is otherwise.

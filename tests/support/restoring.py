@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import Problem
 from runner.restoration.plan import Assignment, RestorationPlan
@@ -86,7 +86,7 @@ class Case:
         return self
 
     def spec(self, source: str) -> CheckpointSpec:
-        return open_checkpoint(self.paths[source]).spec()
+        return open_reader(self.paths[source]).spec()
 
     def plan(self, *problems: Problem) -> RestorationPlan:
         sources = {source: self.spec(source) for source in self.paths}
@@ -96,7 +96,7 @@ class Case:
         return Restorer(self.plan(), self.variables, self.open, **kwargs)
 
     def open(self, source: str) -> CheckpointReader:
-        return open_checkpoint(self.paths[source])
+        return open_reader(self.paths[source])
 
     def run(self, **kwargs: Any) -> dict[str, np.ndarray[Any, Any]]:
         restorer = self.restorer(**kwargs)

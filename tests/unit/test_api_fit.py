@@ -254,6 +254,16 @@ def test_callbacks_see_the_training(tmp_path: Path) -> None:
     assert "callbacks.Rates: in memory; name its class" in text
 
 
+def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: Path) -> None:
+    seen: list[int] = []
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
+    model = net()
+    listed = keras.callbacks.CallbackList([note], add_history=True, add_progbar=True, model=model)
+    result = fit(tmp_path, model=model, x=X, y=Y, epochs=2, callbacks=listed)
+    assert seen == [0, 1]
+    assert [*result.config.callbacks] == ["LambdaCallback"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

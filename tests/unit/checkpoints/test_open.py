@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from runner.checkpoints.array_files import NpzReader
 from runner.checkpoints.formats import Format, recognise
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import AverageReader, open_checkpoint, open_pinned
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import AverageReader, open_pinned, open_reader
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_npz
 from tests.support.privileges import folder_for_all, without_privileges
@@ -25,9 +25,9 @@ def test_tensorflow_is_not_imported_for_files_that_do_without(tmp_path: Path) ->
     np.savez(tmp_path / "m.npz", w=np.ones(3))
     code = (
         "import sys\n"
-        "from runner.checkpoints.locate import resolve\n"
-        "from runner.checkpoints.open import open_checkpoint\n"
-        "reader = open_checkpoint(resolve(sys.argv[1])[0])\n"
+        "from runner.checkpoints.locate import checkpoint_paths\n"
+        "from runner.checkpoints.open import open_reader\n"
+        "reader = open_reader(checkpoint_paths(sys.argv[1])[0])\n"
         "print(dict(reader.read(['w'])))\n"
         "print(sorted({'tensorflow', 'h5py', 'keras', 'mlflow'} & {*sys.modules}))\n"
     )
@@ -49,7 +49,7 @@ def _readers(folder: Path, *contents: dict[str, object]) -> list[NpzReader]:
 def test_one_path_is_opened_and_several_are_averaged(tmp_path: Path) -> None:
     paths = [reader.path for reader in _readers(tmp_path, {"w": [1.0]}, {"w": [4.0]})]
     for chosen, expected in ((paths[:1], 1.0), (paths, 2.5)):
-        pinned = [(path, open_checkpoint(path).spec().digest) for path in chosen]
+        pinned = [(path, open_reader(path).spec().digest) for path in chosen]
         ((_, value),) = open_pinned(pinned).read(["w"])
         assert value.tolist() == [expected]
     with pytest.raises(CheckpointError, match=r"0\.npz is not the checkpoint that was pinned"):
@@ -194,6 +194,6 @@ def test_a_checkpoint_and_its_folder_may_have_any_name(name: str, tmp_path: Path
         prefix=str(prefix), tensor_names=["kernel"], shape_and_slices=[""], tensors=[tf.ones(3)]
     )
     for place in (folder / f"{name}.npz", prefix, prefix.parent):
-        (path,) = resolve(str(place))
-        ((_, value),) = open_checkpoint(path).read(["kernel"])
+        (path,) = checkpoint_paths(str(place))
+        ((_, value),) = open_reader(path).read(["kernel"])
         assert value.tolist() == [1.0] * 3

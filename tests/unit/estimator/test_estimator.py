@@ -355,7 +355,8 @@ def test_a_subclass_may_add_members_and_override_none() -> None:
     class Overrides(estimator.Estimator):
         def train(self) -> None: ...
 
-    assert Extends(constant_fn).export_savedmodel is not None
+    with pytest.raises(AttributeError, match="Please use `export_saved_model`"):
+        _ = Extends(constant_fn).export_savedmodel
     with pytest.raises(ValueError, match=r"cannot override members of Estimator.*train"):
         Overrides(constant_fn)
 

@@ -129,8 +129,8 @@ COMPOSED: dict[tuple[str, ...], list[str]] = {
     ("+experiment=warm", "scaffolds.body.checkpoint=experiment:tiny,experiment:tinny"): [
         "scaffolds.body.checkpoint: experiment 'tinny' is not known"
     ],
-    ("cluster.workers=2",): ["cluster.workers is 2, and there is no cluster"],
-    ("cluster=none,local",): ["cluster.local is true, in a sweep"],
+    ("cluster.workers=2",): ["cluster.workers is 2 without a cluster"],
+    ("cluster=none,local",): ["cluster.local is true in a sweep"],
 }
 
 

@@ -15,8 +15,8 @@ import safetensors.numpy
 import tensorflow as tf
 from mlflow import MlflowClient
 
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.config.choices import EvaluatedSplit, Mode
 from runner.config.schema import (
     EvaluateConfig,
@@ -121,8 +121,8 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     assert fields == [("features", "float32", (-1, 8)), ("outputs", "float32", (-1, 2))]
     assert (model.example["features"] == features[:1]).all()
 
-    spec = open_checkpoint(str(directory.export)).spec()
-    kept = open_checkpoint(resolve(str(directory.best))[0]).spec().tensors
+    spec = open_reader(str(directory.export)).spec()
+    kept = open_reader(checkpoint_paths(str(directory.best))[0]).spec().tensors
     some = {"body/dense/kernel", "body/norm/moving_mean", "head/bias"}
     assert some <= set(spec.tensors) < set(kept), "names are those of the checkpoints"
 
@@ -274,9 +274,6 @@ def test_values_are_exported_under_the_names_of_a_scaffolds_checkpoint(
             assert (back["fc.weight"] != source["fc.weight"]).all()
         else:
             np.testing.assert_array_equal(back["fc.weight"], source["fc.weight"])
-    both = ExportConfig(names="head", register="net")
-    with pytest.raises(ConfigError, match=r"export\.names and export\.register are both set"):
-        plain.shown(**given, train=short(steps=2), mode=Mode.export, export=both)
     wrong = ExportConfig(names="body")
     with pytest.raises(ConfigError, match=r"export\.names=body names no scaffold\n.*\n.*head"):
         plain.shown(**given, train=short(steps=2), mode=Mode.export, export=wrong)
