@@ -81,8 +81,7 @@ def fit(
       verbose: 0 prints nothing; any other value prints as always.
       callbacks: Keras callbacks.
       validation_split: the part of the arrays that is for validation, without `validation_data`.
-      validation_data: `(x, y)`, or batches, evaluated after each epoch. Without any, training data
-        whose number is known are evaluated at the end.
+      validation_data: `(x, y)`, or batches, evaluated after each epoch.
       shuffle: whether every epoch has another order.
       class_weight: class -> weight of its examples in training.
       sample_weight: weights of the examples.
@@ -126,12 +125,14 @@ def experiment_of(
     class_weight: Mapping[int, float] | None = None,
     name: str = "",
     seed: int = 0,
+    needs_objective: bool = False,
     **arguments: Any,
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Provides the experiment of the arguments of `fit`, and the scope to compose it in.
 
     That is its name for `+experiment=`, the file that it would be, and what each `${python:NAME}`
-    in it stands for.
+    in it stands for. Where an objective is needed and there are no validation data, training data
+    whose number is known are evaluated at the end.
 
     Raises:
       ConfigError: when they are no experiment.
@@ -147,7 +148,7 @@ def experiment_of(
     data, length = given_data(data, steps_per_epoch, class_weight=class_weight is not None)
     node = experiment.node(model_node, data, name=name or default_name, seed=seed)
     if {"validation_data", "validation_split"}.isdisjoint(data):
-        evaluate_every = NEVER if length is None else "end"
+        evaluate_every = "end" if needs_objective and length is not None else NEVER
     elif isinstance(validation_freq, int):
         evaluate_every = f"{validation_freq} epochs"
     else:

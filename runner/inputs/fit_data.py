@@ -257,8 +257,14 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
         raise ConfigError.of("data: the PyDataset has length 0", "there is no batch")
     seen = [_as_batch(batches[index]) for index in range(min(count or 2, 2))]
 
+    begins = [batches.on_epoch_end]  # As in `fit`, once before the first epoch.
+
     def fetch(place: NDArray[np.int64]) -> Sequence[Any]:
         index, position = place
+        if begins:
+            begins.pop()()
+        if position == 0:
+            batches.on_epoch_begin()
         arrays = [np.asarray(part) for part in tf.nest.flatten(_as_batch(batches[int(index)]))]
         if count is not None and position == count - 1:
             batches.on_epoch_end()
@@ -272,7 +278,10 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
     places = _in_order(count, seed).scan(
         tf.constant(0, tf.int64), lambda place, index: (place + 1, tf.stack([index, place]))
     )
-    return _fetched(places, fetch, specs)
+    options = tf.data.Options()
+    # An epoch begins and ends around its batches.
+    options.experimental_optimization.map_parallelization = False
+    return _fetched(places, fetch, specs).with_options(options)
 
 
 def _as_batch(batch: Any) -> Any:

@@ -93,7 +93,7 @@ class Proposal:
 
 def propose(
     model: Any,
-    checkpoint: str | Path | Sequence[str | Path],
+    checkpoint: str | bytes | os.PathLike[str] | Sequence[str | bytes | os.PathLike[str]],
     *,
     hints: Mapping[str, str] | None = None,
     reference: str | Path | Reference | None = None,
@@ -125,7 +125,9 @@ def propose(
     maps = {name: known["flattened"] for name, known in facts.items() if known["flattened"]}
     # PyTorch flattens the channels first, Keras last.
     flattened = {name: (axes[-1], *axes[:-1]) for name, axes in maps.items()}
-    paths = [checkpoint] if isinstance(checkpoint, str | Path) else [*checkpoint]
+    if isinstance(checkpoint, str | bytes | os.PathLike):
+        checkpoint = [checkpoint]
+    paths = [os.fsdecode(path) for path in checkpoint]
     if reference is not None:
         if len(paths) > 1:
             state, cause = f"there are {len(paths)} checkpoints", "a reference is of one source"
@@ -135,7 +137,7 @@ def propose(
     scaffolds: dict[str, dict[str, Any]] = {}
     correspondences: dict[str, Correspondence] = {}
     free, written = dict(variables), dict[str, Written]()
-    for path in [os.fspath(path) for path in paths]:
+    for path in paths:
         ((resolved,), name) = checkpoint_paths(path, "latest"), _free_name(path, scaffolds)
         reader = open_reader(resolved)
         spec = reader.spec()
