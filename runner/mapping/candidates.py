@@ -11,8 +11,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.mapping.fitting import Taken, fit_recurrent
 from runner.mapping.layouts import Shape, fits
+from runner.mapping.module_fitting import Taken, fit_recurrent
 from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Module, group
 from runner.mapping.source import RecordedCheckpoint, Variable
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.mapping.assignment import Pairing
 from runner.mapping.evidence import NUMBERS, Exchanges, Ties
 from runner.mapping.orders import ORDER, Orders
+from runner.mapping.pairing import Pairing
 
 ONLY = "only one fits"
 

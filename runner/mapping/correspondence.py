@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from runner.mapping.assignment import Pairing, assign
 from runner.mapping.certainty import ONLY, Judgement, judge
-from runner.mapping.fitting import Fitting, ModuleFitter, Taken, is_only
 from runner.mapping.layouts import Shape
+from runner.mapping.module_fitting import Fitting, ModuleFitter, Taken, is_only
 from runner.mapping.modules import WEIGHT, Module, group, thirds
 from runner.mapping.names import hinted, tokens
+from runner.mapping.pairing import Pairing, assign
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from runner.mapping.assignment import Pairing
 from runner.mapping.modules import Module
 from runner.mapping.names import KINDS, RELATIVE, STAGES, Token
+from runner.mapping.pairing import Pairing
 
 Cut = tuple[Token, ...]
 # The end of a name that Keras counted up, also in its files.

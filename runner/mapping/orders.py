@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.mapping.assignment import Pairing
 from runner.mapping.evidence import COUNTED
 from runner.mapping.modules import Module
 from runner.mapping.names import Token
+from runner.mapping.pairing import Pairing
 
 ORDER = "order"
 

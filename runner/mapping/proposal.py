@@ -17,9 +17,9 @@ from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond
 from runner.mapping.layouts import Shape
 from runner.mapping.names import tokens
-from runner.mapping.rules import Written, write
 from runner.mapping.text import document
 from runner.mapping.values import decide, unchanged
+from runner.mapping.written_rules import Written, write
 from runner.restoration import eager
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.model_variables import (
