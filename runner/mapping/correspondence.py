@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -9,8 +10,11 @@ from runner.mapping.assignment import Assignment, assign
 from runner.mapping.certainty import ONLY, Judgement, judge
 from runner.mapping.fitting import Fitter, Fitting, Taken, is_only
 from runner.mapping.layouts import Shape
+from runner.mapping.leftovers import leftovers
 from runner.mapping.modules import WEIGHT, Module, group, thirds
 from runner.mapping.names import hinted, tokens
+
+BESIDE, LEFT = "the bias nearest to its kernel", "nothing else is left"
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ def correspond(
     ordered: bool = False,
     file_format: str = "",
     flattened: Mapping[str, Shape] | None = None,
+    words: Mapping[str, str] | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> Correspondence:
     """Finds which tensors of a checkpoint are which variables of a model.
@@ -120,9 +125,10 @@ def correspond(
       ordered: whether the file's order is that of its model's definition.
       file_format: the name of the file's format, which may tell the layout of kernels.
       flattened: kernel -> (channels, height, width) of the map whose flattened values it reads.
+      words: tensor -> its name in words, where the file has a number.
       hints: words of the file -> words of the model.
     """
-    spelled = {name: hinted(name, hints or {}) for name in tensors}
+    spelled = {name: hinted((words or {}).get(name, name), hints or {}) for name in tensors}
     names = [name for name, shape in tensors.items() if shape and not _is_slot(name, tensors)]
     if not ordered:
         names.sort(key=lambda name: _natural(spelled[name]))
@@ -147,6 +153,13 @@ def correspond(
         if row in judgements and not judgements[row].candidates
         for role, variable in _lacking(mine[row], assignment.fitting(row, column))
     }
+    pairs = _eliminated(pairs)
+    lacking = {name for name in variables if name not in pairs}
+    taken = {name: _names(pair) for name, pair in pairs.items()}
+    beside, options = leftovers(mine, theirs, taken=taken, pending=lacking, constants={*constants})
+    pairs |= {name: Pair(name, one, (BESIDE,)) for name, one in beside.items()}
+    pairs |= {name: Pair(name, some[0], (), some) for name, some in options.items()}
+    constants = {name: step for name, step in constants.items() if name not in pairs}
     return Correspondence.of(
         variables,
         tensors,
@@ -154,6 +167,41 @@ def correspond(
         constants=constants,
         layout=f"{fitter.layout.value if fitter.layout else 'undecided'}: {fitter.reason}",
     )
+
+
+def _names(pair: Pair) -> tuple[str, ...]:
+    """Returns the tensors that a variable takes or may take."""
+    return tuple(name for taken in pair.candidates or (pair.taken,) for name in taken.tensors)
+
+
+def _eliminated(pairs: Mapping[str, Pair]) -> dict[str, Pair]:
+    """Decides on variables for which those that are certain leave one tensor, and no rival."""
+    result = {**pairs}
+    while True:
+        used = {(n, p.taken.cut) for p in result.values() if p.is_certain for n in p.taken.tensors}
+        open_ = {
+            name: [
+                option
+                for option in pair.candidates
+                if not any((tensor, option.cut) in used for tensor in option.tensors)
+            ]
+            for name, pair in result.items()
+            if not pair.is_certain
+        }
+        wanted = Counter(
+            (option.tensors, option.cut) for options in open_.values() for option in options
+        )
+        only = {
+            name: options[0]
+            for name, options in open_.items()
+            if len(options) == 1 == wanted[options[0].tensors, options[0].cut]
+            and not pairs[name].against
+        }
+        if not only:
+            return result
+        for name, taken in only.items():
+            reasons = (*pairs[name].reasons, LEFT)
+            result[name] = Pair(name, taken, reasons)
 
 
 def _lacking(module: Module, fitting: Fitting) -> list[tuple[str, str]]:

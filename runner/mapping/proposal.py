@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import keras
+
 from runner.checkpoints.locate import resolve
 from runner.checkpoints.open import open_checkpoint
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, parse_dtype
@@ -17,6 +19,7 @@ from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond
 from runner.mapping.layouts import Shape
 from runner.mapping.names import tokens
+from runner.mapping.numbered import words_for_numbers
 from runner.mapping.rules import Written, write
 from runner.mapping.text import document
 from runner.mapping.values import decide, unchanged
@@ -32,6 +35,7 @@ from runner.restoration.proof import Proof
 from runner.restoration.proving import prove
 from runner.restoration.reference import Reference, read_reference
 from runner.restoration.variables import WARM_STARTED, classify
+from runner.restoration.weights_layout import WeightsLayout, weights_layout
 
 # The formats that keep the order in which a model defines its layers.
 _ORDERED = ("PyTorch file",)
@@ -130,6 +134,8 @@ def propose(
             raise ConfigError.of(state, cause, "map them one after another")
         if not isinstance(reference, Reference):
             reference = read_reference(str(reference))
+    is_keras = isinstance(model, keras.Layer)
+    layout = weights_layout(model, keras_variables(model)) if is_keras else WeightsLayout({}, {})
     scaffolds: dict[str, dict[str, Any]] = {}
     correspondences: dict[str, Correspondence] = {}
     free, written = dict(variables), dict[str, Written]()
@@ -145,6 +151,7 @@ def propose(
             ordered=spec.format in _ORDERED,
             file_format=spec.format,
             flattened=flattened,
+            words=words_for_numbers(tensors, layout, variables),
             hints=hints,
         )
         correspondence = with_types(correspondence, spec)
