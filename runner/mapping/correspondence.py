@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from runner.mapping.assignment import Assignment, assign
 from runner.mapping.certainty import ONLY, Judgement, judge
@@ -13,6 +13,7 @@ from runner.mapping.layouts import Shape
 from runner.mapping.leftovers import leftovers
 from runner.mapping.modules import WEIGHT, Module, group, thirds
 from runner.mapping.names import hinted, tokens
+from runner.mapping.weights import is_slot
 
 BESIDE, LEFT = "the bias nearest to its kernel", "nothing else is left"
 
@@ -73,6 +74,8 @@ class Correspondence:
       unused: tensors that no variable takes.
       layout: the decision on the layout of kernels, with its reason.
       unread: variables on which no output depends, where a reference tells.
+      others: tensors that are no weights -> what they are.
+      codes: tensors that keep weights from being read -> what they are.
     """
 
     pairs: Mapping[str, Pair]
@@ -81,6 +84,8 @@ class Correspondence:
     unused: tuple[str, ...]
     layout: str
     unread: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)
+    codes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -103,6 +108,13 @@ class Correspondence:
             layout,
             unread,
         )
+
+
+def decided(correspondence: Correspondence) -> Correspondence:
+    """Returns a correspondence in which variables that are open have no tensor."""
+    pairs = {name: pair for name, pair in correspondence.pairs.items() if pair.is_certain}
+    left = [name for name in correspondence.pairs if name not in pairs]
+    return replace(correspondence, pairs=pairs, left=(*correspondence.left, *left))
 
 
 def correspond(
@@ -129,7 +141,7 @@ def correspond(
       hints: words of the file -> words of the model.
     """
     spelled = {name: hinted((words or {}).get(name, name), hints or {}) for name in tensors}
-    names = [name for name, shape in tensors.items() if shape and not _is_slot(name, tensors)]
+    names = [name for name, shape in tensors.items() if shape and not is_slot(name, tensors)]
     if not ordered:
         names.sort(key=lambda name: _natural(spelled[name]))
     mine = group({name: shape for name, shape in variables.items() if shape}, layers=layers)
@@ -208,12 +220,6 @@ def _lacking(module: Module, fitting: Fitting) -> list[tuple[str, str]]:
     """Returns the role and name of the variables for which a module's tensors have none."""
     leaves = module.leaves.items()
     return [(role, leaf.name) for role, leaf in leaves if leaf.name in fitting.lacking]
-
-
-def _is_slot(name: str, tensors: Mapping[str, object]) -> bool:
-    """Returns whether a name extends another tensor's, as `kernel/Adam` does."""
-    parts = name.split("/")
-    return any("/".join(parts[:count]) in tensors for count in range(1, len(parts)))
 
 
 def _positions(

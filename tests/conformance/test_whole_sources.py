@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import runner
 from runner.errors import CheckpointError, PlanError
-from tests.tiny.torch_files import Pickled, Storage, save, save_legacy, tensor
+from tests.tiny.torch_files import Class, Pickled, Storage, save, save_legacy, tensor
 
 DATA = Path(__file__).parents[1] / "data"
 VALUE = np.arange(6, dtype=np.float32).reshape(2, 3) + 0.5
@@ -157,6 +157,15 @@ def safetensors_of_another_library(folder: Path) -> tuple[object, str]:
     return path, "w"
 
 
+@case("w has an unknown setting 'scale'")
+def safetensors_with_an_unknown_setting(folder: Path) -> tuple[object, str]:
+    entry = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24], "scale": 2}
+    header = json.dumps({"w": entry}).encode()
+    content = len(header).to_bytes(8, "little") + header + VALUE.tobytes()
+    (folder / "w.safetensors").write_bytes(content)
+    return folder / "w.safetensors", "w"
+
+
 @case("lacks 1 of its 1 shards")
 def shards_that_are_not_there(folder: Path) -> tuple[object, str]:
     index = {"weight_map": {"w": "model-00001-of-00001.safetensors"}}
@@ -242,6 +251,27 @@ def torch_of_quantized_numbers(folder: Path) -> tuple[object, str]:
 @case("sparse_tensor of PyTorch and float32 do not convert")
 def torch_of_sparse_numbers(folder: Path) -> tuple[object, str]:
     return _torch_with(folder, Pickled("torch._utils._rebuild_sparse_tensor", 0, ()), bytes(24))
+
+
+@case("array of NumPy and float32 do not convert")
+def torch_of_an_array_beside_a_tensor(folder: Path) -> tuple[object, str]:
+    array = Pickled("numpy._core.multiarray._reconstruct", "numpy", (0,), "b")
+    view = tensor(Storage(count=6), shape=(2, 3), strides=(3, 1))
+    return save(folder / "w.pt", {"v": view, "w": array}, {"0": VALUE.tobytes()}), "w"
+
+
+@case("Scaled of PyTorch and float32 do not convert")
+def torch_of_another_class_with_settings(folder: Path) -> tuple[object, str]:
+    view = (Storage(count=6), 0, (2, 3), (3, 1), False, {})
+    function, kind = Class("torch._utils._rebuild_tensor_v2"), Class("mine.Scaled")
+    name = "torch._tensor._rebuild_from_type_v2"
+    return _torch_with(folder, Pickled(name, function, kind, view, {"scale": 3}), VALUE.tobytes())
+
+
+@case("extra state of PyTorch and float32 do not convert")
+def torch_of_extra_state(folder: Path) -> tuple[object, str]:
+    state = {"w": tensor(Storage(count=6), shape=(2, 3), strides=(3, 1)), "_extra_state": {"a": 3}}
+    return save(folder / "w.pt", state, {"0": VALUE.tobytes()}), "_extra_state"
 
 
 @case("it does not say its byte order")
