@@ -161,11 +161,9 @@ def experiment_of(
     if initial_epoch:
         node["train"]["initial_epoch"] = initial_epoch
     if steps_per_epoch is not None:
-        # As in `fit`, an epoch is at most one pass.
-        node["train"]["steps_per_epoch"] = min(steps_per_epoch, length or steps_per_epoch)
+        node["train"]["steps_per_epoch"] = steps_per_epoch
     if callbacks:
-        listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-        node["callbacks"] = experiment.callbacks(listed)
+        node["callbacks"] = experiment.callbacks(_listed(callbacks))
     if class_weight:
         node["class_weight"] = {int(key): float(weight) for key, weight in class_weight.items()}
     node |= {key: dict(part) for key, part in others.items()}
@@ -194,6 +192,16 @@ def _model_node(experiment: FitExperiment, model: Any) -> tuple[dict[str, Any], 
         raise ConfigError.of(f"model is a {kind}", cause, "give one of these")
     node = experiment.built_by(model)
     return node, node["_target_"].rpartition(".")[2]
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    """Returns callbacks as a list, without those that `fit` adds: a run has its own."""
+    import keras
+
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        added = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
+        return [each for each in callbacks.callbacks if not isinstance(each, added)]
+    return [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks]
 
 
 def _unchanged_rates(model: Any) -> AbstractContextManager[None]:

@@ -3,9 +3,10 @@
 The interface:
   reader: `CheckpointReader`, its base for formats of one file, and the specs from metadata.
   formats: recognises a format by content.
-  open: opens the checkpoint, or the mean of several. A door: `open_checkpoint`.
+  open: opens the checkpoint, or the mean of several. A door: `open_reader`.
   hugging_face: finds `hf://` addresses in the cache of the Hugging Face Hub.
-  locate: resolves a path and a choice (latest, best, a step, an average). A door: `resolve`.
+  locate: finds the paths of a choice (latest, best, a step, an average). A door:
+    `checkpoint_paths`.
   contents: the checkpoints, steps and runs in a directory.
   archives: zip archives, within bounds.
   files: local and remote files, their digests, the cache of copies.

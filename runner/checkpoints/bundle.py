@@ -43,7 +43,7 @@ GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
 _LIST_INDEX = re.compile(r"(?<=[/-])\d+(?=/|$)")
 _NESTED = re.compile(r"(_operations//)+")
 _WILDCARD = re.compile(r"[*?\[]")
-_SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
+_SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})", re.DOTALL)
 
 _ATTRIBUTES = "/.ATTRIBUTES/"
 _VALUE = f"{_ATTRIBUTES}VARIABLE_VALUE"

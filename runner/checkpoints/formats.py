@@ -78,8 +78,8 @@ _MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9)[ -~]", 
 NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 VECTORS_HEADER = re.compile(rb"(\d+) (\d+) *\r?\n")
 _VECTORS_ROW = re.compile(rb"[^\n]+?(?: " + NUMBER + rb"){4,}[ \r\n]")
-_PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
-_SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
+_PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)", re.DOTALL)
+_SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?", re.DOTALL)
 _REMEDY = "name a checkpoint of one of these formats"
 # The library peft writes it beside an adapter's factors, `adapter_model.safetensors` or `.bin`.
 ADAPTER_CONFIG = "adapter_config.json"

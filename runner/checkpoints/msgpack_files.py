@@ -48,7 +48,7 @@ class Extension:
 Array: TypeAlias = tuple[tuple[int, ...], str, tuple[Span, ...]]
 
 
-class _Parser:
+class _MsgpackParser:
     """Parses one value; strings and numbers are decoded, bytes are only located."""
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -139,7 +139,7 @@ class MsgpackReader(FileReader):
     @functools.cached_property
     def _arrays(self) -> dict[str, Array]:
         with files.mapped(self.path) as data:
-            parser = _Parser(data)
+            parser = _MsgpackParser(data)
             root = parser.value()
             if parser.position != len(data) or not isinstance(root, dict):
                 raise ValueError("it does not hold one map")

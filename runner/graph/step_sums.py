@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.errors import ConfigError
+from runner.config import conflicts
 
 # Small tensors share a message; larger ones would be copied for nothing.
 PACK_BYTES = 16 * 2**20
@@ -265,9 +265,7 @@ def _require_sums(metric: Any) -> None:
     for variable in metric.variables:
         aggregation = getattr(variable, "aggregation", "sum")
         if aggregation != "sum":
-            raise ConfigError.of(
+            raise conflicts.UNSUMMED_METRIC.error(
                 f"the metric variable {variable.path} has the aggregation {aggregation!r}, and "
-                "several devices or tasks train",
-                "each replica updates its own state, and the run adds them up",
-                "give the metric state that is a sum, or train on one device",
+                "several devices or tasks train"
             )

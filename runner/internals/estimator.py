@@ -26,6 +26,8 @@ from runner.errors import ConfigError
 PACKAGE = "tensorflow_estimator"
 # TensorFlow's module that trained on several machines by a strategy; the original imports it.
 COORDINATION = "tensorflow.python.distribute.estimator_training"
+# TensorFlow's name of the mode in which every task runs the program.
+_INDEPENDENT = "independent_worker"
 
 
 @functools.cache
@@ -109,11 +111,20 @@ def _coordination() -> ModuleType:
 
 def _init_run_config(config: Any, tf_config: Mapping[str, Any]) -> None:
     """Reads `TF_CONFIG` into a `RunConfig` with distribution strategies."""
-    cluster = tf.train.ClusterSpec(tf_config.get("cluster", {}))
+    preferred = config._experimental_distribute
+    for name in ("train_distribute", "eval_distribute"):
+        strategy = getattr(preferred, name, None)
+        if strategy is not None:
+            if getattr(config, name) is not None:
+                raise ValueError(f"{name} and experimental_distribute.{name} are given: give one")
+            setattr(config, f"_{name}", strategy)
+    cluster = tf.train.ClusterSpec(
+        getattr(preferred, "remote_cluster", None) or tf_config.get("cluster", {})
+    )
     if cluster and "master" not in cluster.jobs and config.train_distribute:
         config._init_distributed_setting_from_environment_var({})
         config._cluster_spec = cluster
-        config._distribute_coordinator_mode = "independent_worker"
+        config._distribute_coordinator_mode = _INDEPENDENT
     else:
         config._init_distributed_setting_from_environment_var(tf_config)
         config._maybe_overwrite_session_config_for_distributed_training()
@@ -121,8 +132,9 @@ def _init_run_config(config: Any, tf_config: Mapping[str, Any]) -> None:
 
 
 def _is_coordinated(config: Any) -> bool:
+    # `config` may be a user's class.
     mode = getattr(config, "_distribute_coordinator_mode", None)
-    return mode is not None and bool(config.cluster_spec)
+    return mode == _INDEPENDENT and bool(config.cluster_spec)
 
 
 def _refuse_several_machines(*args: Any, **kwargs: Any) -> NoReturn:

@@ -279,7 +279,7 @@ def _slot_prefix(variable: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """The first call of a layer: its positional arguments, and its output."""
 
     arguments: tuple[Any, ...]
@@ -287,16 +287,16 @@ class Call:
 
 
 @contextmanager
-def recorded_calls() -> Iterator[dict[int, Call]]:
+def recorded_calls() -> Iterator[dict[int, RecordedCall]]:
     """Records the first call of every Keras layer within, by the `id` of the layer.
 
     A model of the outputs of all layers, the public way, needs a functional one.
     """
-    calls: dict[int, Call] = {}
+    calls: dict[int, RecordedCall] = {}
 
     def recording(original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
         output = original(layer, *arguments, **keywords)
-        calls.setdefault(id(layer), Call(arguments, output))
+        calls.setdefault(id(layer), RecordedCall(arguments, output))
         return output
 
     with replaced_calls(recording):

@@ -147,6 +147,33 @@ def dataset_in_graph(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 
+# Operations that may make a dataset without end, within a function of another dataset.
+_ENDLESS = {"GeneratorDataset", "RandomDataset", "RepeatDataset"}
+
+
+def surely_ends(dataset: tf.data.Dataset) -> bool:
+    """Returns whether an eager dataset ends for sure, though its length may be unknown.
+
+    It is made of files, arrays and other data that end. Nothing public tells what it is made of.
+    """
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        return False
+    return _function_kinds(dataset).isdisjoint(_ENDLESS) and all(
+        map(surely_ends, dataset._inputs())
+    )
+
+
+def reads_generator(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a Python generator makes an eager dataset, whose position nothing saves."""
+    has_generator = "GeneratorDataset" in _function_kinds(dataset)
+    return has_generator or any(map(reads_generator, dataset._inputs()))
+
+
+def _function_kinds(dataset: tf.data.Dataset) -> set[str]:
+    graphs = [each.function.graph for each in dataset._functions()]
+    return {each.type for graph in graphs for each in graph.get_operations()}
+
+
 def _dataset_graph(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
     """Returns the graph that makes an eager dataset.
 

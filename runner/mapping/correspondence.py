@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from runner.mapping.assignment import Assignment, assign
+from runner.mapping.assignment import Pairing, assign
 from runner.mapping.certainty import ONLY, Judgement, judge
-from runner.mapping.fitting import Fitter, Fitting, Taken, is_only
+from runner.mapping.fitting import Fitting, ModuleFitter, Taken, is_only
 from runner.mapping.layouts import Shape
 from runner.mapping.leftovers import leftovers
 from runner.mapping.modules import WEIGHT, Module, group, thirds
@@ -146,7 +146,7 @@ def correspond(
         names.sort(key=lambda name: _natural(spelled[name]))
     mine = group({name: shape for name, shape in variables.items() if shape}, layers=layers)
     theirs = thirds(group({name: tensors[name] for name in names}, spelled=spelled), mine)
-    fitter = Fitter(mine, theirs, file_format)
+    fitter = ModuleFitter(mine, theirs, file_format)
     assignment, judgements = judge(assign(mine, theirs, fitter, ordered=ordered))
     pairs: dict[str, Pair] = {}
     for row, column in assignment.pairs.items():
@@ -251,7 +251,7 @@ def _natural(name: str) -> tuple[tuple[bool, str, int], ...]:
     )
 
 
-def _pair(assignment: Assignment, judgement: Judgement, row: int, variable: str) -> Pair:
+def _pair(assignment: Pairing, judgement: Judgement, row: int, variable: str) -> Pair:
     taken = assignment.fitting(row, assignment.pairs[row]).by_variable[variable]
     columns = judgement.candidates or (assignment.pairs[row],)
     candidates: dict[tuple[object, ...], Taken] = {}

@@ -67,7 +67,7 @@ class Fitting:
 _OF_TENSORFLOW = ("TensorFlow", "Keras")
 
 
-class Fitter:
+class ModuleFitter:
     """Fits modules by the decision on the layout of the whole file.
 
     Attributes:

@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.quantization import REMEDY
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.console import plural
@@ -154,8 +154,8 @@ def propose(
     correspondences: dict[str, Correspondence] = {}
     free = dict(variables)
     for path in [os.fspath(path) for path in paths]:
-        ((resolved,), name) = resolve(path, "latest"), _free_name(path, files)
-        files[name], reader = path, open_checkpoint(resolved)
+        ((resolved,), name) = checkpoint_paths(path, "latest"), _free_name(path, files)
+        files[name], reader = path, open_reader(resolved)
         spec = reader.spec()
         sorted_out = sort_out(spec, is_complex=is_complex)
         tensors = sorted_out.weights

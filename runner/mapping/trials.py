@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.mapping.candidates import Candidate
-from runner.mapping.dataflow import Call
+from runner.mapping.dataflow import LayerCall
 from runner.mapping.decisions import AGREES
-from runner.mapping.source import Source, Variable
+from runner.mapping.source import RecordedCheckpoint, Variable
 from runner.restoration.feeding import array_of
 from runner.restoration.proof import arrangements, difference
 
@@ -59,8 +59,8 @@ class Trials:
 
     def __init__(
         self,
-        calls: Sequence[Call],
-        source: Source,
+        calls: Sequence[LayerCall],
+        source: RecordedCheckpoint,
         variables: Mapping[str, tuple[Variable, Any]],
     ) -> None:
         self._calls, self._source, self._variables = calls, source, variables

@@ -21,7 +21,7 @@ import numpy as np
 from runner.errors import RunnerError
 from runner.internals.keras import replaced_calls
 from runner.mapping.candidates import Candidate
-from runner.mapping.dataflow import Call, inner_layers
+from runner.mapping.dataflow import LayerCall, inner_layers
 from runner.mapping.decisions import (
     AGREES,
     MARGIN,
@@ -31,7 +31,7 @@ from runner.mapping.decisions import (
     Decisions,
     is_clear,
 )
-from runner.mapping.source import Source
+from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
 from runner.mapping.ways import Ways
 from runner.restoration.feeding import array_of
@@ -67,7 +67,7 @@ class Walk:
         self,
         model: Any,
         forward: Callable[[], Any],
-        source: Source,
+        source: RecordedCheckpoint,
         *,
         decisions: Decisions,
         trials: Trials,
@@ -84,7 +84,7 @@ class Walk:
           outputs: returns how far outputs are from the recorded ones.
         """
         self._forward, self._source, self._outputs = forward, source, outputs
-        self._calls: Sequence[Call] = decisions.calls
+        self._calls: Sequence[LayerCall] = decisions.calls
         self._decisions, self._trials = decisions, trials
         self._inside = inner_layers(model)
         self._held: dict[int, Callable[[], Any]] = {}

@@ -28,12 +28,12 @@ from runner.restoration.expressions import Expression
 from runner.restoration.resampling import Interpolate, Reduce, Scale
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.steps import source_tensor
-from runner.restoration.target import Target
+from runner.restoration.target import ConvertedVariable
 from runner.restoration.variables import Partition, VariableSpec
 from runner.restoration.vocabularies import VocabularyRemap
 
 
-class Fitter:
+class TensorFitter:
     """Makes the tensors of one scaffold's checkpoint fit the variables."""
 
     def __init__(self, scaffold: str, config: ScaffoldConfig) -> None:
@@ -45,7 +45,7 @@ class Fitter:
         tensors: Sequence[TensorSpec],
         expression: Expression,
         *,
-        target: Target,
+        target: ConvertedVariable,
     ) -> tuple[SourceTensor | None, tuple[str, ...]]:
         """Returns the piece and notes; no piece where `shape: init` keeps the initial value.
 

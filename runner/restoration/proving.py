@@ -13,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import ConfigError
-from runner.internals.keras import Call, layers_of, recorded_calls
+from runner.internals.keras import RecordedCall, layers_of, recorded_calls
 from runner.restoration.eager import last_plan
 from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.restoration.findings import (
@@ -133,7 +133,7 @@ class _Proving:
             value, expected = array_of(values[name]), self._reference.outputs[recorded]
             yield compare(recorded, name, value, expected, self._tolerance)
 
-    def _counterparts(self, calls: Mapping[int, Call]) -> Iterator[Layer]:
+    def _counterparts(self, calls: Mapping[int, RecordedCall]) -> Iterator[Layer]:
         """Yields the layers that hold the tensors of a module, with its record."""
         held = {}
         for path, layer in self._layers.items():
@@ -188,7 +188,7 @@ class _Proving:
         module = metadata.get("modules", {}).get(layer.module, {})
         return [*differing_settings(self._layers[layer.layer], module, config)]
 
-    def _flatten_order(self, first: Comparison, calls: Mapping[int, Call]) -> Iterator[str]:
+    def _flatten_order(self, first: Comparison, calls: Mapping[int, RecordedCall]) -> Iterator[str]:
         """Yields a line if the layer agrees once its input is flattened with the channels first."""
         layer = self._layers[first.layer]
         value = array_of(calls[id(layer)].arguments[0])

@@ -10,7 +10,7 @@ import tensorflow as tf
 from runner.console import some_of
 from runner.errors import RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
-from runner.graph.keras_graph import CALLBACKS
+from runner.graph.program_in_session import CALLBACKS
 from runner.graph.traces import METRICS
 from runner.graph.variables import CheckpointSaver, saved_as
 from runner.restoration.model_variables import LEARNING_RATE

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import runner
 from runner.errors import CheckpointError, PlanError
-from tests.tiny.torch_files import Class, Pickled, Storage, save, save_legacy, tensor
+from tests.support.torch_files import Class, Pickled, Storage, save, save_legacy, tensor
 
 DATA = Path(__file__).parents[1] / "data"
 VALUE = np.arange(6, dtype=np.float32).reshape(2, 3) + 0.5

@@ -99,6 +99,15 @@ def test_the_top_and_every_file_stay_short() -> None:
     assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
+def test_no_two_classes_share_a_name() -> None:
+    homes: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, set()).add(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 def test_no_two_files_import_each_other_directly_or_through_others() -> None:
     graph = {
         name: {module for module in MODULES if module in _imported(path)} - {"runner", name}

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from runner.checkpoints.bundle import BundleReader, ObjectBasedReader, object_path
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_bundle
 
@@ -53,7 +53,7 @@ def test_wildcards_in_a_path_are_explained(tmp_path: Path) -> None:
 
 
 def _write(folder: Path, **parts: object) -> ObjectBasedReader:
-    reader = open_checkpoint(str(tf.train.Checkpoint(**parts).save(str(folder / "ckpt"))))
+    reader = open_reader(str(tf.train.Checkpoint(**parts).save(str(folder / "ckpt"))))
     assert isinstance(reader, ObjectBasedReader)
     return reader
 
@@ -136,4 +136,4 @@ def test_one_without_variables_is_refused(tmp_path: Path) -> None:
     for file in (tmp_path / "empty" / "variables").iterdir():
         file.unlink()
     with pytest.raises(CheckpointError, match=r"empty/variables/variables cannot be read as"):
-        open_checkpoint(str(tmp_path / "empty")).spec()
+        open_reader(str(tmp_path / "empty")).spec()

@@ -13,19 +13,19 @@ import pytest
 
 from runner.checkpoints.array_files import NpzReader
 from runner.checkpoints.formats import Format, recognise
-from runner.checkpoints.open import AverageReader, open_checkpoint, open_pinned
+from runner.checkpoints.open import AverageReader, open_pinned, open_reader
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_npz
-from tests.tiny.privileges import folder_for_all, without_privileges
+from tests.support.privileges import folder_for_all, without_privileges
 
 
 def test_tensorflow_is_not_imported_for_files_that_do_without(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", w=np.ones(3))
     code = (
         "import sys\n"
-        "from runner.checkpoints.locate import resolve\n"
-        "from runner.checkpoints.open import open_checkpoint\n"
-        "reader = open_checkpoint(resolve(sys.argv[1])[0])\n"
+        "from runner.checkpoints.locate import checkpoint_paths\n"
+        "from runner.checkpoints.open import open_reader\n"
+        "reader = open_reader(checkpoint_paths(sys.argv[1])[0])\n"
         "print(dict(reader.read(['w'])))\n"
         "print(sorted({'tensorflow', 'h5py', 'keras', 'mlflow'} & {*sys.modules}))\n"
     )
@@ -47,7 +47,7 @@ def _readers(folder: Path, *contents: dict[str, object]) -> list[NpzReader]:
 def test_one_path_is_opened_and_several_are_averaged(tmp_path: Path) -> None:
     paths = [reader.path for reader in _readers(tmp_path, {"w": [1.0]}, {"w": [4.0]})]
     for chosen, expected in ((paths[:1], 1.0), (paths, 2.5)):
-        pinned = [(path, open_checkpoint(path).spec().digest) for path in chosen]
+        pinned = [(path, open_reader(path).spec().digest) for path in chosen]
         ((_, value),) = open_pinned(pinned).read(["w"])
         assert value.tolist() == [expected]
     with pytest.raises(CheckpointError, match=r"0\.npz is not the checkpoint that was pinned"):

@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 import runner
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedReader
 from runner.mapping import proposal as proposals
 from tests.conformance.goldens import MAKERS, make
@@ -95,7 +95,7 @@ class _Dropping(RenamedReader):
 
 
 def _dropping(path: str, *arguments: Any) -> CheckpointReader:
-    reader = open_checkpoint(path, *arguments)
+    reader = open_reader(path, *arguments)
     return _Dropping(reader, path, path)
 
 
@@ -119,14 +119,14 @@ def test_certain_is_what_accounts_for_all(
     stored, wanted = CHANGES[change]
     path = written(form, tmp_path, values(stored))
     if "reader" in change:
-        monkeypatch.setattr(proposals, "open_checkpoint", _dropping)
+        monkeypatch.setattr(proposals, "open_reader", _dropping)
     keras.utils.clear_session()
     model = _model({name: value + 9 for name, value in values(wanted).items()})
     proposal = runner.propose(model, path)
     assert proposal.is_certain == (change == "nothing"), proposal
     (one,) = proposal.correspondences.values()
     assert {*one.pairs, *one.constants, *one.left} == {*wanted}
-    spec = open_checkpoint(path).spec()
+    spec = open_reader(path).spec()
     taken = [name for pair in one.pairs.values() for name in pair.taken.tensors]
     found = [spec.find(name) for name in (*taken, *one.unused, *one.others, *one.codes)]
     accounted = [tensor.name for tensor in found if tensor]

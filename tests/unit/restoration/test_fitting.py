@@ -12,7 +12,7 @@ from runner.config.choices import ShapePolicy, StateChoice
 from runner.config.schema import ScaffoldConfig, VocabularyConfig
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import Partition, VariableSpec
-from tests.tiny.plans import Shape, by_name, checkpoint, one, only, scaffold, slot, variable
+from tests.support.plans import Shape, by_name, checkpoint, one, only, scaffold, slot, variable
 
 
 def fit(
