@@ -167,8 +167,8 @@ def correspond(
     }
     pairs = _eliminated(pairs)
     lacking = {name for name in variables if name not in pairs}
-    taken = {name: _names(pair) for name, pair in pairs.items()}
-    beside, options = leftovers(mine, theirs, taken=taken, pending=lacking, constants={*constants})
+    known = {name: _names(pair) for name, pair in pairs.items()}
+    beside, options = leftovers(mine, theirs, taken=known, pending=lacking, constants={*constants})
     pairs |= {name: Pair(name, one, (BESIDE,)) for name, one in beside.items()}
     pairs |= {name: Pair(name, some[0], (), some) for name, some in options.items()}
     constants = {name: step for name, step in constants.items() if name not in pairs}
