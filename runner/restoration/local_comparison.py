@@ -107,7 +107,7 @@ class LocalComparison:
                 best[layer.module] = comparison
         # In the order of the model: names, and with them records, may be exchanged.
         for key in first.outputs:
-            some = self._layers.get(key, ())
+            some = self._layers.get(key, [])
             closest = [best[one.module] for one in some if one.module in best]
             yield from (one for one in closest if one.layer == some[0].path)
             # One with tensors of several modules may be closest to none of them.
