@@ -17,10 +17,12 @@ Names:
 Values:
 
 - `source`: a checkpoint's tensors as values, and what its modules computed.
-- `candidates`: layouts, cuts, sums and constants that fit the variables of one call, by shapes.
+- `cuts`: parts of a fused tensor; `candidates`: these, layouts, sums and constants that fit the
+  variables of one call, by shapes.
 - `dataflow`: the calls of a model, and which variables each depends on.
 - `decisions`: what each call takes so far; `trials`: calls layers with candidates; `ways`: other
-  ways for layers side by side; `walk`: one call of the model, in which all of them work.
+  ways for layers side by side; `branches`: other branches that are like one.
+- `calls`: calls the model up to a layer; `walk`: one call of the model, in which all of them work.
 - `values`: `decide`, a correspondence that a reference decides.
 
 Both:

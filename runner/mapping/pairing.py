@@ -82,8 +82,9 @@ class _Words:
         self._shared = sorted(frozenset().union(*mine) & frozenset().union(*theirs))
         self._mine = self._table(mine)
         self._theirs = self._table(theirs)
-        frequency = (self._mine.mean(0) + self._theirs.mean(0)) / 2
-        self._rarity = -np.log(frequency)
+        self._rarity = np.zeros(len(self._shared))
+        if self._shared:
+            self._rarity = -np.log((self._mine.mean(0) + self._theirs.mean(0)) / 2)
 
     def _table(self, names: Sequence[frozenset[str]]) -> Matrix:
         rows = [[word in words for word in self._shared] for words in names]

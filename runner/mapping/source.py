@@ -74,7 +74,7 @@ class RecordedCheckpoint:
         self.tensors = tensors
         self.records = {name: a for name, a in records.items() if a.dtype.kind == "f"}
         self._cache: dict[str, NDArray[Any]] = {}
-        modules = group({name: shape for name, shape in tensors.items() if shape})
+        modules = group(tensors)
         places = {name: at for at, name in enumerate(self.records)}
         bases = {module.name: _base(module.name) for module in modules}
         around = {part for base in bases.values() for part in _around(base)}

@@ -20,7 +20,14 @@ _MOST_SHOWN = 12
 def document(
     scaffolds: Mapping[str, Mapping[str, Any]], correspondences: Mapping[str, Correspondence]
 ) -> str:
-    """Returns the YAML of scaffolds; comments tell reasons, and what is not decided."""
+    """Returns the YAML of scaffolds; comments tell reasons, and what is not decided.
+
+    Without scaffolds there are comments alone.
+    """
+    if not scaffolds:
+        questions = [line for one in correspondences.values() for line in _open_questions(one)]
+        lines = ["No rules: a plan would refuse them.", *questions]
+        return "".join(f"# {line}\n" for line in lines)
     lines = ["scaffolds:"]
     for name, keys in scaffolds.items():
         lines.append(f"  {name}:")
@@ -81,7 +88,7 @@ def _computed(computed: Sequence[Computed]) -> str:
 def _open_questions(correspondence: Correspondence) -> Iterator[str]:
     unsure = [pair for pair in correspondence.pairs.values() if not pair.is_certain]
     if unsure:
-        yield f"Not decided: {plural(len(unsure), 'variable')}, which have no rule above."
+        yield f"Not decided: {plural(len(unsure), 'variable')} without a rule."
         yield "A reference, a hint or a rule of your own decides."
     groups: dict[str, list[Pair]] = defaultdict(list)
     for pair in unsure:
@@ -106,6 +113,10 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
     ):
         if names:
             yield f"{title}: {_listed(names)}"
+    for title, some in (("Not a weight", correspondence.others), ("Unread", correspondence.codes)):
+        for kind in dict.fromkeys(some.values()):
+            names = tuple(name for name in some if some[name] == kind)
+            yield f"{title} ({kind}): {_listed(names)}"
 
 
 def _options(pair: Pair) -> list[str]:
