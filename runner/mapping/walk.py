@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.mapping.branches import Branches
-from runner.mapping.calls import Calls, ContradictedError, PauseError
+from runner.mapping.calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.candidates import Candidate
 from runner.mapping.decisions import (
     AGREES,
@@ -65,7 +65,7 @@ class Walk:
         """
         self._source, self._outputs = source, outputs
         self._decisions, self._trials = decisions, trials
-        self._calls = Calls(model, forward, decisions, self._solve)
+        self._calls = ModelCalls(model, forward, decisions, self._solve)
         self._branches = Branches(decisions, trials, self._calls, outputs)
         self._ways = Ways(decisions, trials, self._calls.held)
         self._budget = _BUDGET
