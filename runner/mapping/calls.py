@@ -22,7 +22,7 @@ class PauseError(RunnerError):
         self.work = work
 
 
-class _ReachedLayerError(RunnerError):
+class _ReachedCallError(RunnerError):
     """Ends a call of the model at a layer."""
 
     def __init__(self, run: Callable[[], Any]) -> None:
@@ -66,7 +66,7 @@ class ModelCalls:
         try:
             with replaced_calls(self._on_call):
                 return self.forward()
-        except _ReachedLayerError as reached:
+        except _ReachedCallError as reached:
             return reached.run
         finally:
             self._stop, self._dirty = None, 0
@@ -87,7 +87,7 @@ class ModelCalls:
             return original(layer, *arguments, **keywords)
 
         if at == self._stop:
-            raise _ReachedLayerError(run)
+            raise _ReachedCallError(run)
         if call.variables and at not in self._decisions.made:
             output = self._solve(at, run)
         else:
