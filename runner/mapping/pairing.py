@@ -1,4 +1,4 @@
-"""The assignment of tensors' modules to variables' modules that words and order support most."""
+"""The pairing of tensors' modules to variables' modules that words and order support most."""
 
 from __future__ import annotations
 
