@@ -64,7 +64,7 @@ def fit(
 ) -> Result:
     """Trains a Keras model in a run: planned, warm-started, resumed exactly, recorded.
 
-    The arguments are those of `keras.Model.fit`, in its order. The same call resumes a run that was
+    It takes the arguments of `keras.Model.fit`, in its order. The same call resumes a run that was
     interrupted. The run directory gets `experiment.yaml`, the experiment that the command line
     would take; its head names what another process cannot import.
 
@@ -91,7 +91,7 @@ def fit(
       validation_steps: how many batches of the validation data to evaluate, by default all.
       validation_batch_size: by default `batch_size`.
       validation_freq: evaluates after every so many epochs, or after the epochs in a list.
-      name: of the experiment; by default that of the model or function.
+      name: of the experiment; by default the name of the model or function.
       scaffolds: name -> the keys of `scaffolds.NAME` in a configuration.
       seed: of the weights that a function makes, the order and whatever else is random.
       overrides: further settings, as for `runner.run`, such as `{"tracking.uri": None}`.

@@ -56,7 +56,7 @@ def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
     global step is made.
 
     Raises:
-      ConfigError: when it is none of these.
+      ConfigError: when it is something else.
     """
     rate = node.get("learning_rate", _default_rate(node))
     if isinstance(rate, Mapping) and "_target_" in rate:

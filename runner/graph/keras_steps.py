@@ -32,7 +32,7 @@ from runner.internals.keras import (
     layers_of,
 )
 from runner.restoration.model_variables import addresses, keras_variables, which_train
-from runner.restoration.variables import WARM_STARTED, assign_owners, classify
+from runner.restoration.variables import owners_of_weights
 from runner.system.user_code import calling
 
 SCALE = "learning_rate_scale"
@@ -359,11 +359,10 @@ class KerasSteps:
 def _owners(program: Program) -> dict[str, ScaffoldConfig]:
     """Returns name of a weight -> the scaffold that owns it."""
     config = program.config
-    states = {name: classify(name, model=True) for name in program.weights()}
-    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
-    collision, named = config.restoration.collision, addresses(program.model)
-    claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
-    return {name: config.scaffolds[owner] for name, owner in claims.items()}
+    owners = owners_of_weights(
+        program.weights(), config.scaffolds, config.restoration.collision, addresses(program.model)
+    )
+    return {name: config.scaffolds[owner] for name, owner in owners.items()}
 
 
 def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:

@@ -73,7 +73,7 @@ class ProgramInSession:
             known = {id(variable) for variable in named.values()} | {id(program.step)}
             for variable in trace.variables if trace else ():
                 if id(variable) not in known:
-                    # Those of a layer may share a name, as the states of an LSTM do.
+                    # Variables of one layer may share a name, as the states of an LSTM do.
                     name = f"program/{variable.name.partition(':')[0]}"
                     named[unused_name(name, named)] = variable
         local = set() if saves_metrics else set(self._metrics)
@@ -225,7 +225,7 @@ class ProgramInSession:
     def evaluation(
         self, split: str, batches: tf.data.Dataset, cardinality: int | None, *, trace: Trace | None
     ) -> InGraphEvaluation:
-        """Adds the evaluation of a split, with metrics apart from those of training."""
+        """Adds the evaluation of a split, with metrics apart from the training's."""
         values: dict[str, tf.Tensor] = {}
         with tf.name_scope(split):
             dataset = without_autotuning(dataset_in_graph(batches))

@@ -84,7 +84,7 @@ def free(variable: tf.Variable) -> None:
 def give(variable: tf.Variable, value: Any) -> None:
     """Assigns an eager variable a value, also where it has none.
 
-    `Variable.assign` compares the shape of the value with that of the former one.
+    `Variable.assign` compares the shape of the value with the shape of the former one.
     """
     tf.raw_ops.AssignVariableOp(
         resource=variable.handle,

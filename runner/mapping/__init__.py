@@ -9,8 +9,8 @@ Names:
 - `weights`: which tensors of a checkpoint may be weights, and what the others are.
 - `names`: the words and numbers of a name, with the synonyms of the field.
 - `layouts`: how a tensor fits a variable by its shape, and which layout a whole file has.
-- `modules`: variables and tensors in modules; `fitting`: which modules fit each other, and how.
-- `assignment`: the assignment of modules that words and order together support most.
+- `modules`: variables and tensors in modules; `module_fitting`: which modules fit, and how.
+- `pairing`: the pairing of modules that words and order together support most.
 - `evidence`: what speaks for a pair, and what for its exchange; `orders`: the order of definition.
 - `certainty`: which pairs names propose, because every exchange costs evidence.
 - `numbered`: names that files of Keras number, in words; `leftovers`: tensors
@@ -30,7 +30,7 @@ Values:
 
 Both:
 
-- `rules`: the shortest rules for the pairs; `generalisation`: numbers become parts.
+- `written_rules`: the shortest rules for the pairs; `generalisation`: numbers become parts.
 - `proposal`: `propose`, the door from Python; `text`: its YAML; `command`: `runner map`.
 
 Without a reference, only names and shapes are read, and what names say is a proposal. The room

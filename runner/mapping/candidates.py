@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.mapping.cuts import Cut, listed
-from runner.mapping.fitting import Taken, fit_recurrent
 from runner.mapping.layouts import Shape, fits
+from runner.mapping.module_fitting import Taken, fit_recurrent
 from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Module, group
 from runner.mapping.source import RecordedCheckpoint, Variable
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from runner.mapping.candidates import Candidate, candidates, chosen, named, ordered
 from runner.mapping.dataflow import LayerCall
-from runner.mapping.fitting import Taken
+from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable
 
 # Right layers agree within 2e-6 when they get the recorded inputs; a layer that differs itself, as

@@ -20,10 +20,10 @@ from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond, decided
 from runner.mapping.names import tokens
 from runner.mapping.numbered import words_for_numbers
-from runner.mapping.rules import Written, write
 from runner.mapping.text import document
 from runner.mapping.values import decide, unchanged
 from runner.mapping.weights import sort_out
+from runner.mapping.written_rules import Written, write
 from runner.restoration import eager
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.model_variables import (

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
-from runner.mapping.fitting import Taken
 from runner.mapping.layouts import Shape
+from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import Module, group
 from runner.restoration.expressions import names_in, parse
 from runner.restoration.named_conversions import expanded

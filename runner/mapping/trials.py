@@ -79,7 +79,7 @@ class Trials:
         candidate: Candidate,
         records: Sequence[str] | None = None,
     ) -> Tried:
-        """Calls a layer, and compares it with a candidate's records, or with those of names."""
+        """Calls a layer, and compares it with the records of a candidate or of names."""
         self.load(candidate)
         self.evaluations += 1
         value = array_of(run())

@@ -9,7 +9,7 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `steps`: the steps and functions of expressions by name; `named_conversions`: the steps of whole
   layers, `torch_layouts`: of PyTorch's; `target`: the variable that steps are built for.
 - `conversions`, `resampling`, `vocabularies`: compute the steps; `combinations`: the functions.
-- `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit;
+- `matching`: which tensors a claimed variable takes; `tensor_fitting`: by which conversions;
   `codes`: keeps codes of quantized weights from float variables; `source_tensors`: the way from
   tensors to the variable's value, and back.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.

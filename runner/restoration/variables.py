@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -228,6 +228,18 @@ def assign_owners(
     winner = -1 if collision is Collision.last else 0
     claims_of_one = {name: claimants[winner] for name, claimants in claims.items()}
     return Ownership(claims_of_one, owners, tuple(problems))
+
+
+def owners_of_weights(
+    names: Iterable[str],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    collision: Collision,
+    addresses: Mapping[str, str],
+) -> Mapping[str, str]:
+    """Returns weight, or batch-norm statistic -> the scaffold that owns it, as a plan will."""
+    states = {name: classify(name, model=True) for name in names}
+    weights = {name: state for name, state in states.items() if state in WARM_STARTED}
+    return assign_owners(weights, scaffolds, collision, addresses=addresses).claims
 
 
 def _claimed(

@@ -72,7 +72,7 @@ class ShortStep:
         self._untimed: float = 0
         self._looks = _looks(prepare, needs_pool)
         self._step, _ = next(self._looks)
-        self._looking = threading.Lock()
+        self._measuring = threading.Lock()
 
     @property
     def settled(self) -> bool:
@@ -84,7 +84,7 @@ class ShortStep:
         if self._untimed:
             self._untimed -= 1
             return self._step(*values)
-        if not self._looking.acquire(blocking=False):
+        if not self._measuring.acquire(blocking=False):
             return self._step(*values)  # Another thread's call is timed.
         try:
             start = self._clock()
@@ -96,7 +96,7 @@ class ShortStep:
                 self._step, self._untimed = end.value or self._step, math.inf
             return result
         finally:
-            self._looking.release()
+            self._measuring.release()
 
 
 def _looks(

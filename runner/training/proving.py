@@ -25,7 +25,7 @@ from runner.restoration.proving import prove
 from runner.restoration.reference import Reference, read_reference
 from runner.system.user_code import calling
 from runner.training.first_values import start_of
-from runner.training.sources import Sources
+from runner.training.run_sources import Sources
 
 
 def proven(
