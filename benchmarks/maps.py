@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.harness import Result, report
 from runner.mapping.rules import write
-from tests.tiny.name_lists import LISTS, load, score
+from tests.samples.name_lists import LISTS, load, score
 
 CHANGES = ("plain", "shuffled", "nonsense")
 OUTCOMES = ("right", "wrong", "flagged", "inside", "left", "missed")

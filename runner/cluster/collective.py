@@ -31,7 +31,7 @@ _SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 class Signal(Enum):
-    """What all tasks do next, as the chief announces it."""
+    """The next thing that all tasks do, as the chief announces it."""
 
     STEP = 0
     FINISHED = 1

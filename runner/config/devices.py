@@ -1,17 +1,16 @@
-"""The key `devices`: its short forms, and the settings that it cannot be combined with."""
+"""The key `devices` and its short forms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.config.cluster_spec import is_cluster, is_collective
 from runner.config.key_problems import merged, rule_problems
 from runner.config.keys import keys
-from runner.config.schema import DevicesConfig, RunConfig
+from runner.config.schema import DevicesConfig
 from runner.errors import Problem
 
 
@@ -45,24 +44,3 @@ def read_devices(value: Any) -> tuple[DevicesConfig, list[Problem]]:
     typed, unfit = merged(DevicesConfig, valid, "devices")
     devices: Any = OmegaConf.to_object(typed)
     return devices, problems + unfit
-
-
-def device_problems(config: RunConfig) -> Iterator[Problem]:
-    """Yields the settings with which a model cannot be called on several devices."""
-    count = config.devices.count
-    if count == 1 or (isinstance(count, list) and len(count) == 1):
-        return
-    reasons = {
-        "graph": (config.graph, "it makes the whole graph, and places it itself"),
-        "model_fn": (config.model_fn, "it makes the whole graph, and places it itself"),
-        "model.jit_compile": (config.model.get("jit_compile"), "XLA compiles for one device"),
-        "cluster": (
-            is_cluster(config.cluster) and not is_collective(config.cluster),
-            "parameter servers hold the variables; cluster=collective goes with devices",
-        ),
-    }
-    for key, (is_set, cause) in reasons.items():
-        if is_set:
-            yield Problem(
-                f"devices is {count!r} beside {key}", cause, f"set devices=1, or no {key}"
-            )

@@ -23,6 +23,7 @@ from runner.graph.replica import draw_others, seed_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
 from runner.restoration.variables import StateClass, classify, owner_of
+from runner.session.fetches import operations_for
 
 METRICS = "metrics/"
 """The begin of the names of the variables of metrics, which replicas add up."""
@@ -159,10 +160,10 @@ class SessionCopy:
         Raises:
           ConfigError: when the trace captures something that no session can hold.
         """
-        given = tf.nest.flatten(arguments, expand_composites=True)
+        tensors = tf.nest.flatten(arguments, expand_composites=True)
         inputs = {
             placeholder.name: tensor
-            for placeholder, tensor in zip(trace.arguments, given, strict=True)
+            for placeholder, tensor in zip(trace.arguments, tensors, strict=True)
         }
         for captured, placeholder in trace.captured:
             counterpart = self._counterpart(captured, apart or {})
@@ -193,6 +194,37 @@ class SessionCopy:
             expand_composites=True,
         )
         return Imported(packed, done, scope)
+
+    def add_without_batch(self, trace: Trace, spared: Collection[tf.Variable]) -> tf.Tensor:
+        """Adds what a trace changes whatever its arguments are, and returns when it is done.
+
+        That is what a step of `fit` does that finds no batch: a seed advances, an update counts.
+
+        Args:
+          trace: a trace that has been added.
+          spared: eager variables that stay as they are.
+        """
+        handles = {id(variable.handle) for variable in spared}
+        without = {argument.op for argument in trace.arguments}
+        without |= {inner.op for captured, inner in trace.captured if id(captured) in handles}
+        needed = {
+            operation: operations_for([operation]) for operation in trace.graph.control_outputs
+        }
+        free = [operation for operation in needed if without.isdisjoint(needed[operation])]
+        used = {needs.name for operation in free for needs in needed[operation]}
+        inputs = {
+            inner.name: tf.identity(self._counterpart(captured, {}))
+            for captured, inner in trace.captured
+            if inner.op.name in used
+        }
+        definition = trace.graph.as_graph_def()
+        for node in [node for node in definition.node if node.name not in used]:
+            definition.node.remove(node)
+        clear_local_devices(definition)
+        names = [operation.name for operation in free]
+        done = tf.import_graph_def(definition, input_map=inputs, return_elements=names, name="")
+        with tf.control_dependencies(done):
+            return tf.constant(True)
 
     def copies(self, names: Iterable[str]) -> dict[str, tf.Variable]:
         """Adds further session variables for eager ones, which every session initialises."""

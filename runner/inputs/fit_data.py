@@ -137,10 +137,10 @@ class FitData:
         if isinstance(data, keras.utils.PyDataset):
             return _of_sequence(data, seed)
         if isinstance(data, _Generators):
-            given = data.function
-            if one_pass and isinstance(given, GivenGenerator):
-                signature = spec_of(given.first)
-                return tf.data.Dataset.from_generator(given.following, output_signature=signature)
+            generator = data.function
+            if one_pass and isinstance(generator, GivenGenerator):
+                spec = spec_of(generator.first)
+                return tf.data.Dataset.from_generator(generator.following, output_signature=spec)
             generators = GeneratorData(data.function, data.function, data.function)
             return generators.validation() if one_pass else generators.train()
         size = (self.validation_batch_size if one_pass else None) or self.batch_size
@@ -257,8 +257,14 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
         raise ConfigError.of("data: the PyDataset has length 0", "there is no batch")
     seen = [_as_batch(batches[index]) for index in range(min(count or 2, 2))]
 
+    begins = [batches.on_epoch_end]  # As in `fit`, once before the first epoch.
+
     def fetch(place: NDArray[np.int64]) -> Sequence[Any]:
         index, position = place
+        if begins:
+            begins.pop()()
+        if position == 0:
+            batches.on_epoch_begin()
         arrays = [np.asarray(part) for part in tf.nest.flatten(_as_batch(batches[int(index)]))]
         if count is not None and position == count - 1:
             batches.on_epoch_end()
@@ -272,7 +278,10 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
     places = _in_order(count, seed).scan(
         tf.constant(0, tf.int64), lambda place, index: (place + 1, tf.stack([index, place]))
     )
-    return _fetched(places, fetch, specs)
+    options = tf.data.Options()
+    # An epoch begins and ends around its batches.
+    options.experimental_optimization.map_parallelization = False
+    return _fetched(places, fetch, specs).with_options(options)
 
 
 def _as_batch(batch: Any) -> Any:
@@ -318,23 +327,29 @@ def given_data(
     Raises:
       ConfigError: when `fit` refuses them too, or they are no data.
     """
-    given = dict(data)
-    given["x"] = _given(given["x"], "steps_per_epoch", steps_per_epoch)
-    if "validation_data" in given:
-        steps = given.get("validation_steps")
-        given["validation_data"] = _given(given["validation_data"], "validation_steps", steps)
-    refuse_beside_batches(given["x"], y=given.get("y"), sample_weight=given.get("sample_weight"))
-    if class_weight and (isinstance(given["x"], GivenGenerator) or "sample_weight" in given):
-        beside = "sample_weight" if "sample_weight" in given else "a generator"
+    arguments = dict(data)
+    arguments["x"] = _counted(arguments["x"], "steps_per_epoch", steps_per_epoch)
+    if "validation_data" in arguments:
+        steps = arguments.get("validation_steps")
+        arguments["validation_data"] = _counted(
+            arguments["validation_data"], "validation_steps", steps
+        )
+    refuse_beside_batches(
+        arguments["x"], y=arguments.get("y"), sample_weight=arguments.get("sample_weight")
+    )
+    if class_weight and (
+        isinstance(arguments["x"], GivenGenerator) or "sample_weight" in arguments
+    ):
+        beside = "sample_weight" if "sample_weight" in arguments else "a generator"
         raise ConfigError.of(
             f"class_weight is set beside {beside}",
             "as in fit, examples have weights by their class or of their own",
             "let sample weights be all the weights",
         )
-    return given, FitData(**given).steps()
+    return arguments, FitData(**arguments).steps()
 
 
-def _given(data: Any, argument: str, steps: int | None) -> Any:
+def _counted(data: Any, argument: str, steps: int | None) -> Any:
     if isinstance(data, Iterator):
         data = GivenGenerator(data)
         if steps is None:

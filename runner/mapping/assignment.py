@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from runner.mapping.fitting import Fitter, Fitting, Matrix
+from runner.mapping.fitting import Fitting, Matrix, ModuleFitter
 from runner.mapping.modules import Module
 
 # Each module that is assigned outweighs all other evidence.
@@ -23,7 +23,7 @@ _TRUSTED = 0.6
 
 
 @dataclass(frozen=True)
-class Assignment:
+class Pairing:
     """Which module of tensors each module of variables takes.
 
     Attributes:
@@ -39,7 +39,7 @@ class Assignment:
 
     variables: Sequence[Module]
     tensors: Sequence[Module]
-    fitter: Fitter
+    fitter: ModuleFitter
     alone: Matrix
     pairs: dict[int, int]
     trusted: frozenset[str]
@@ -51,8 +51,8 @@ class Assignment:
 
 
 def assign(
-    variables: Sequence[Module], tensors: Sequence[Module], fitter: Fitter, *, ordered: bool
-) -> Assignment:
+    variables: Sequence[Module], tensors: Sequence[Module], fitter: ModuleFitter, *, ordered: bool
+) -> Pairing:
     """Assigns modules by order and words, until the words that agree change nothing."""
     alone = fitter.alone(variables, tensors)
     score = np.where(np.isfinite(alone), _ASSIGNED - _ALONE * alone, 0.0)
@@ -71,7 +71,7 @@ def assign(
         if pairs == before:
             break
         total = fixed + _WORDS * words.agreement(pairs)
-    return Assignment(variables, tensors, fitter, alone, pairs, words.trusted(pairs), ordered)
+    return Pairing(variables, tensors, fitter, alone, pairs, words.trusted(pairs), ordered)
 
 
 class _Words:
@@ -82,8 +82,9 @@ class _Words:
         self._shared = sorted(frozenset().union(*mine) & frozenset().union(*theirs))
         self._mine = self._table(mine)
         self._theirs = self._table(theirs)
-        frequency = (self._mine.mean(0) + self._theirs.mean(0)) / 2
-        self._rarity = -np.log(frequency)
+        self._rarity = np.zeros(len(self._shared))
+        if self._shared:
+            self._rarity = -np.log((self._mine.mean(0) + self._theirs.mean(0)) / 2)
 
     def _table(self, names: Sequence[frozenset[str]]) -> Matrix:
         rows = [[word in words for word in self._shared] for words in names]

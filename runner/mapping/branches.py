@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from runner.mapping.calls import Calls, ContradictedError, PauseError
+from runner.mapping.calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.candidates import Candidate
 from runner.mapping.decisions import AGREES, OUTPUTS, Decisions
 from runner.mapping.trials import Trials
@@ -27,7 +27,7 @@ class Branches:
         self,
         decisions: Decisions,
         trials: Trials,
-        calls: Calls,
+        calls: ModelCalls,
         outputs: Callable[[Any], float],
     ) -> None:
         """Takes the parts of a walk; `outputs` returns how far outputs are from the recorded."""

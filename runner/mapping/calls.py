@@ -22,7 +22,7 @@ class PauseError(RunnerError):
         self.work = work
 
 
-class _ReachedError(RunnerError):
+class _ReachedCallError(RunnerError):
     """Ends a call of the model at a layer."""
 
     def __init__(self, run: Callable[[], Any]) -> None:
@@ -34,7 +34,7 @@ class ContradictedError(RunnerError):
     """Ends a call of the model at a layer of which no candidate agrees."""
 
 
-class Calls:
+class ModelCalls:
     """Calls of one model.
 
     Attributes:
@@ -66,7 +66,7 @@ class Calls:
         try:
             with replaced_calls(self._on_call):
                 return self.forward()
-        except _ReachedError as reached:
+        except _ReachedCallError as reached:
             return reached.run
         finally:
             self._stop, self._dirty = None, 0
@@ -87,7 +87,7 @@ class Calls:
             return original(layer, *arguments, **keywords)
 
         if at == self._stop:
-            raise _ReachedError(run)
+            raise _ReachedCallError(run)
         if call.variables and at not in self._decisions.made:
             output = self._solve(at, run)
         else:

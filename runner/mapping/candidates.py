@@ -12,7 +12,7 @@ from runner.mapping.cuts import Cut, listed
 from runner.mapping.fitting import Taken, fit_recurrent
 from runner.mapping.layouts import Shape, fits
 from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Module, group
-from runner.mapping.source import Source, Variable
+from runner.mapping.source import RecordedCheckpoint, Variable
 
 # How many rows a table may have before the first one of the model, or behind the last.
 _MOST_ROWS = 8
@@ -47,7 +47,7 @@ class Candidate:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """What tells it from others."""
+        """The variables and what they take, which tell it from others."""
         return tuple(sorted((name, taken.expression()) for name, taken in self.taken.items()))
 
     @property
@@ -68,7 +68,7 @@ class Candidate:
         return not self.cut or not other.cut or self.cut.overlaps(other.cut)
 
 
-def candidates(variables: Sequence[Variable], source: Source) -> list[Candidate]:
+def candidates(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:
     """Returns the candidates for all variables of one call, in the order of computation."""
     if any(variable.leaf == "recurrent_kernel" for variable in variables):
         return _recurrent(variables, source)
@@ -79,7 +79,7 @@ def candidates(variables: Sequence[Variable], source: Source) -> list[Candidate]
 
 
 def _sums(
-    variables: Sequence[Variable], tables: Sequence[Candidate], source: Source
+    variables: Sequence[Variable], tables: Sequence[Candidate], source: RecordedCheckpoint
 ) -> Iterator[Candidate]:
     """Yields tables with a row added that all of their rows lack, as one of token types."""
     if len(variables) != 1 or not variables[0].is_table:
@@ -232,7 +232,7 @@ def _divisors(part: int) -> list[int]:
     return [heads for heads in range(2, _MOST_HEADS + 1) if part % heads == 0 and heads < part]
 
 
-def _recurrent(variables: Sequence[Variable], source: Source) -> list[Candidate]:
+def _recurrent(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:
     """Returns the candidates of a recurrent layer, or of one in both directions."""
     cells = group({variable.name: variable.shape for variable in variables})
     theirs = [module for module in source.modules if RECURRENT in module.leaves]
@@ -250,7 +250,7 @@ def _recurrent(variables: Sequence[Variable], source: Source) -> list[Candidate]
     return result
 
 
-def _of_many(variables: Sequence[Variable], source: Source) -> list[Candidate]:
+def _of_many(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:
     """Returns candidates that several modules make up, or parameters without one."""
     options: list[list[tuple[Taken, str]]] = []
     for variable in variables:
@@ -316,7 +316,7 @@ def _blocks(variable: Variable, shape: Shape) -> Iterator[tuple[str, str]]:
 
 
 def named(
-    variables: Sequence[Variable], proposal: Mapping[str, Taken], source: Source
+    variables: Sequence[Variable], proposal: Mapping[str, Taken], source: RecordedCheckpoint
 ) -> Candidate | None:
     """Returns the candidate that names propose for the variables of one call, if for all."""
     taken = {v.name: proposal[v.name] for v in variables if v.name in proposal}
@@ -332,7 +332,9 @@ def named(
 
 
 def chosen(
-    variables: Sequence[Variable], choices: Mapping[str, Sequence[Taken]], source: Source
+    variables: Sequence[Variable],
+    choices: Mapping[str, Sequence[Taken]],
+    source: RecordedCheckpoint,
 ) -> list[Candidate]:
     """Returns the candidates that names leave open: of one module each."""
     options = [choices.get(variable.name, ()) for variable in variables]

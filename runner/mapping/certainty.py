@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.mapping.assignment import Assignment
+from runner.mapping.assignment import Pairing
 from runner.mapping.evidence import NUMBERS, Exchanges, Ties
 from runner.mapping.orders import ORDER, Orders
 
@@ -30,7 +30,7 @@ class Judgement:
     contradiction: tuple[str, ...] = ()
 
 
-def judge(assignment: Assignment) -> tuple[Assignment, dict[int, Judgement]]:
+def judge(assignment: Pairing) -> tuple[Pairing, dict[int, Judgement]]:
     """Makes the exchanges that only evidence speaks for, then judges the pairs.
 
     Returns:
@@ -90,7 +90,7 @@ def _exchanged(pairs: Mapping[int, int], verdicts: Sequence[_Verdict]) -> dict[i
     return result
 
 
-def _verdicts(assignment: Assignment) -> Iterator[_Verdict]:
+def _verdicts(assignment: Pairing) -> Iterator[_Verdict]:
     """Yields the verdict on every exchange that shapes allow and that leaves no more alone."""
     exchanges, alone = Exchanges(assignment), assignment.alone
     columns_of = np.full(len(assignment.variables), -1)
@@ -109,7 +109,7 @@ def _verdicts(assignment: Assignment) -> Iterator[_Verdict]:
         yield _Verdict(row, rival, other, *exchanges.evidence(row, rival, column, other))
 
 
-def _with_order(verdict: _Verdict, assignment: Assignment, orders: Orders) -> _Verdict:
+def _with_order(verdict: _Verdict, assignment: Pairing, orders: Orders) -> _Verdict:
     """Adds what the orders of definition say of an exchange."""
     if verdict.taker is None:
         return verdict
@@ -133,7 +133,7 @@ def _doubts(verdicts: Sequence[_Verdict]) -> dict[int, set[int]]:
     return doubts
 
 
-def _judgements(assignment: Assignment, verdicts: Sequence[_Verdict]) -> dict[int, Judgement]:
+def _judgements(assignment: Pairing, verdicts: Sequence[_Verdict]) -> dict[int, Judgement]:
     reasons: dict[int, dict[str, None]] = defaultdict(dict)
     against: dict[int, dict[str, None]] = defaultdict(dict)
     rivals = set[int]()
@@ -155,7 +155,7 @@ def _judgements(assignment: Assignment, verdicts: Sequence[_Verdict]) -> dict[in
     }
 
 
-def _sets(assignment: Assignment, doubts: dict[int, set[int]]) -> dict[int, tuple[int, ...]]:
+def _sets(assignment: Pairing, doubts: dict[int, set[int]]) -> dict[int, tuple[int, ...]]:
     """Joins the doubtful exchanges into sets; each member may be each tensor of its set."""
     candidates: dict[int, tuple[int, ...]] = {}
     pending = {*doubts}

@@ -1,4 +1,4 @@
-"""What the variables of each call take so far, and what else they could take."""
+"""Keeps what the variables of each call take so far, and what else they could take."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from runner.mapping.candidates import Candidate, candidates, chosen, named, ordered
-from runner.mapping.dataflow import Call
+from runner.mapping.dataflow import LayerCall
 from runner.mapping.fitting import Taken
-from runner.mapping.source import Source, Variable
+from runner.mapping.source import RecordedCheckpoint, Variable
 
 # Right layers agree within 2e-6 when they get the recorded inputs; a layer that differs itself, as
 # by an approximated GELU, is near. An exchange must differ ten times as much to be excluded.
@@ -29,7 +29,7 @@ def is_clear(there: float, here: float) -> bool:
 
 @dataclass
 class Decision:
-    """What the variables of one call take, and why.
+    """The tensors that the variables of one call take, and why.
 
     Attributes:
       call: the index of the call; its variables are read there first.
@@ -86,9 +86,9 @@ class Decisions:
 
     def __init__(
         self,
-        calls: Sequence[Call],
+        calls: Sequence[LayerCall],
         read_by_outputs: int,
-        source: Source,
+        source: RecordedCheckpoint,
         *,
         variables: Mapping[str, Variable],
         proposal: Mapping[str, Taken],

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from runner.mapping.assignment import Assignment
+from runner.mapping.assignment import Pairing
 from runner.mapping.modules import Module
 from runner.mapping.names import KINDS, RELATIVE, STAGES, Token
 
@@ -20,7 +20,7 @@ NUMBERS, WORDS, PLACES = "numbers", "words", "structure"
 class Exchanges:
     """The evidence that an exchange of two modules costs."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Pairing) -> None:
         self._assignment = assignment
         self._ends = [_Places(assignment, ends=ends) for ends in (False, True)]
 
@@ -97,7 +97,7 @@ _COMMON = 0.9
 class _Places:
     """The modules that share a beginning (or an end) of their names, and their pairs."""
 
-    def __init__(self, assignment: Assignment, *, ends: bool) -> None:
+    def __init__(self, assignment: Pairing, *, ends: bool) -> None:
         self._pairs = assignment.pairs
         self._mine = _cuts(assignment.variables, ends)
         self._theirs = _cuts(assignment.tensors, ends)
@@ -150,7 +150,7 @@ class _Places:
 class Ties:
     """Evidence that ties a module to its tensors, whatever other modules do."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Pairing) -> None:
         self._assignment = assignment
         self._mine = _both(assignment.variables)
         self._theirs = _both(assignment.tensors)

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.mapping.assignment import Assignment
+from runner.mapping.assignment import Pairing
 from runner.mapping.evidence import COUNTED
 from runner.mapping.modules import Module
 from runner.mapping.names import Token
@@ -26,7 +26,7 @@ class Orders:
     Each side is ordered by its definition, or by the numbers in names that have the same words.
     """
 
-    def __init__(self, assignment: Assignment, certain: Sequence[int]) -> None:
+    def __init__(self, assignment: Pairing, certain: Sequence[int]) -> None:
         mine = _orders(assignment.variables, definition=True)
         theirs = _orders(assignment.tensors, definition=assignment.ordered)
         rows = np.array(sorted(certain, key=lambda row: assignment.variables[row].position), int)

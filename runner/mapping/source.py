@@ -18,7 +18,7 @@ from runner.restoration.expressions import names_in, parse
 from runner.restoration.named_conversions import expanded
 from runner.restoration.source_modules import named_as_tensors
 from runner.restoration.steps import source_tensor
-from runner.restoration.target import Target
+from runner.restoration.target import ConvertedVariable
 
 # One layer and direction of a recurrent network, whose module in PyTorch holds them all.
 _RECURRENT = re.compile(r"(.*?)[./]?l(\d+)_(?:forward|backward)")
@@ -28,13 +28,13 @@ _CACHED = 64 << 20
 
 @dataclass(frozen=True)
 class Variable:
-    """What the candidates of a variable depend on.
+    """A variable, as its candidates depend on it.
 
     Attributes:
       name: its name.
       shape: its dimensions.
       layer: the class of its Keras layer, if known.
-      axes: see `Target.axes`.
+      axes: see `ConvertedVariable.axes`.
       flattened: (channels, height, width) of the map whose flattened values it reads; or empty.
     """
 
@@ -55,7 +55,7 @@ class Variable:
         return "embedding" in self.leaf or self.layer.endswith("Embedding")
 
 
-class Source:
+class RecordedCheckpoint:
     """A checkpoint's tensors in modules, and the records of these.
 
     Attributes:
@@ -109,7 +109,9 @@ class Source:
         Raises:
           ValueError: when the tensors do not fit.
         """
-        target = Target(variable.name, variable.shape, layer=variable.layer, axes=variable.axes)
+        target = ConvertedVariable(
+            variable.name, variable.shape, layer=variable.layer, axes=variable.axes
+        )
         expression = expanded(parse(taken.expression()), target, self._has)
         specs = [spec for name in names_in(expression) if (spec := self._spec.find(name))]
         piece = source_tensor(expression, "", target, iter(specs))
@@ -137,7 +139,7 @@ def _base(name: str) -> str:
 
 
 def _around(base: str) -> list[str]:
-    """Returns a module's name and those of the modules around it."""
+    """Returns the names of a module and of the modules around it."""
     return [base, *(base[: match.start()] for match in re.finditer(r"[./]", base))]
 
 

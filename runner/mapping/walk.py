@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.mapping.branches import Branches
-from runner.mapping.calls import Calls, ContradictedError, PauseError
+from runner.mapping.calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.candidates import Candidate
 from runner.mapping.decisions import (
     AGREES,
@@ -27,7 +27,7 @@ from runner.mapping.decisions import (
     Decisions,
     is_clear,
 )
-from runner.mapping.source import Source
+from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
 from runner.mapping.ways import Ways
 from runner.restoration.feeding import array_of
@@ -47,7 +47,7 @@ class Walk:
         self,
         model: Any,
         forward: Callable[[], Any],
-        source: Source,
+        source: RecordedCheckpoint,
         *,
         decisions: Decisions,
         trials: Trials,
@@ -65,7 +65,7 @@ class Walk:
         """
         self._source, self._outputs = source, outputs
         self._decisions, self._trials = decisions, trials
-        self._calls = Calls(model, forward, decisions, self._solve)
+        self._calls = ModelCalls(model, forward, decisions, self._solve)
         self._branches = Branches(decisions, trials, self._calls, outputs)
         self._ways = Ways(decisions, trials, self._calls.held)
         self._budget = _BUDGET
@@ -166,7 +166,7 @@ class Walk:
         options = self._decisions.in_order(at)
         ranked = sorted(tried, key=lambda one: one.relative)
         best = ranked[0] if ranked else None
-        # What names propose goes on as recorded, undecided, so that what follows can be decided.
+        # What names propose counts as recorded, undecided, so that what follows can be decided.
         is_named = best is not None and best.candidate.is_named and best.relative < 1
         if best is not None and (best.relative < NEAR or is_named):
             others = (one for one in ranked if one.candidate.key != best.candidate.key)

@@ -16,7 +16,7 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `inversion`: trained values as tensors of the checkpoint that they came from.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `engine`: restores the values of a plan; `reading`: reads, converts and checks them.
-- `restorer`: `Restorer`, the door for restoring in sessions; `session_backend`: their backend;
+- `restorer`: `Restorer`, the door for restoring in sessions; `session_assigner`: their assigner;
   `initialization`: the initializers that must run before.
 - `sources`: opens the scaffolds' checkpoints.
 - `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them;

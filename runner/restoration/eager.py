@@ -29,7 +29,7 @@ from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConf
 from runner.errors import ConfigError
 from runner.internals.keras import finalize
 from runner.restoration.eager_plan import WarmStartPlan
-from runner.restoration.engine import Backend, restore_values
+from runner.restoration.engine import Assigner, restore_values
 from runner.restoration.model_variables import (
     addresses,
     build_optimizer,
@@ -173,8 +173,8 @@ class _WarmStart:
     def restore(self) -> None:
         """Assigns every value of the plan, once all have been read."""
         readers = {name: source.reader for name, source in self.sources.items()}
-        backend = _EagerBackend(self.variables)
-        restore_values(self.plan, readers, backend, non_finite=NonFinite(), verify=self.verify)
+        assigner = _EagerAssigner(self.variables)
+        restore_values(self.plan, readers, assigner, non_finite=NonFinite(), verify=self.verify)
         finalize(self.model)
         for assignment in self.plan.assignments:
             if assignment.variable.frozen:
@@ -192,11 +192,11 @@ def restore_model(
     variables = eager_variables(model)
     assignments = (a for a in plan.assignments if a.variable.name in variables)
     part = replace(plan, assignments=tuple(assignments))
-    restore_values(part, readers, _EagerBackend(variables))
+    restore_values(part, readers, _EagerAssigner(variables))
     finalize(model)
 
 
-class _EagerBackend(Backend):
+class _EagerAssigner(Assigner):
     """Restores eager variables."""
 
     all_or_none = True
@@ -207,11 +207,11 @@ class _EagerBackend(Backend):
         }
 
     def batches(self, assignments: Sequence[Assignment]) -> list[list[Assignment]]:
-        """See `Backend.batches`; nothing is gained by assigning several at once."""
+        """See `Assigner.batches`; nothing is gained by assigning several at once."""
         return [[assignment] for assignment in assignments]
 
     def read(self, names: Sequence[str]) -> dict[str, list[NDArray[Any]]]:
-        """See `Backend.read`."""
+        """See `Assigner.read`."""
         return {
             name: [
                 np.asarray(replica.numpy())
@@ -221,7 +221,7 @@ class _EagerBackend(Backend):
         }
 
     def assign(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """See `Backend.assign`."""
+        """See `Assigner.assign`."""
         for name, value in values.items():
             self._variables[name].assign(value)
 
@@ -299,13 +299,13 @@ def _frozen(
     claims = assign_owners(states, scaffolds, rules.collision, addresses=qualified).claims
     frozen = frozenset(
         name
-        for name, owners in claims.items()
-        if not scaffolds[owners[0]].trainable and variables[name].trainable
+        for name, owner in claims.items()
+        if not scaffolds[owner].trainable and variables[name].trainable
     )
     for name in sorted(frozen):
         if isinstance(variables[name], tf.Variable):
             raise ConfigError.of(
-                f"scaffolds.{claims[name][0]}.trainable is false, and {name} is a tf.Variable",
+                f"scaffolds.{claims[name]}.trainable is false, and {name} is a tf.Variable",
                 "only Keras's variables can be made untrainable",
                 "delete the key, and leave the variables out where gradients are applied",
             )

@@ -73,8 +73,6 @@ def invert(
     lost: dict[str, str] = {}
     for name, assignment in assignments.items():
         try:
-            if len(assignment.pieces) > 1:
-                raise ValueError("it is the mean of several checkpoints")
             assignment.pieces[0].invert(values[name], tensors)
         except ValueError as error:
             lost[name] = str(error)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import ConfigError
-from runner.internals.keras import Call, layers_of, recorded_calls
+from runner.internals.keras import RecordedCall, layers_of, recorded_calls
 from runner.restoration.eager import last_plan
 from runner.restoration.exchanges import with_exchanges
 from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
@@ -152,7 +152,7 @@ class _Proving:
             value, expected = array_of(values[name]), self._reference.outputs[recorded]
             yield compare(recorded, name, value, expected, self._tolerance)
 
-    def _counterparts(self, calls: Mapping[int, Call]) -> Iterator[Layer]:
+    def _counterparts(self, calls: Mapping[int, RecordedCall]) -> Iterator[Layer]:
         """Yields the layers that hold the tensors of a module, with its record."""
         held = {}
         for path, layer in self._layers.items():
@@ -162,9 +162,9 @@ class _Proving:
             if is_one_module and id(layer) in calls and layer is not self._part:
                 held[path] = names
         records = self._reference.activations
-        found = set[str]()
+        compared = set[str]()
         for module, counterpart in counterparts(records, self._tensors, held).items():
-            found |= {*counterpart.layers}
+            compared |= {*counterpart.layers}
             for path in counterpart.layers:
                 layer = self._layers[path]
                 rank = array_of(calls[id(layer)].output).ndim
@@ -179,7 +179,7 @@ class _Proving:
         rest = {
             path: names
             for path, names in held.items()
-            if path not in found
+            if path not in compared
             and sum(len(weight.shape) > 1 for weight in self._layers[path].weights) < 2
         }
         mixed = mixed_modules(records, self._tensors, rest)
@@ -207,7 +207,7 @@ class _Proving:
         module = metadata.get("modules", {}).get(layer.module, {})
         return [*differing_settings(self._layers[layer.layer], module, config)]
 
-    def _flatten_order(self, first: Comparison, calls: Mapping[int, Call]) -> Iterator[str]:
+    def _flatten_order(self, first: Comparison, calls: Mapping[int, RecordedCall]) -> Iterator[str]:
         """Yields a line if the layer agrees once its input is flattened with the channels first."""
         layer = self._layers[first.layer]
         if id(layer) not in calls:

@@ -18,7 +18,6 @@ from runner.restoration.restorer import Restorer
 from runner.session.cached_session import cached
 from runner.session.pretrained import Directories, PretrainedScaffolds, Scaffolds
 from runner.session.session_manager import SessionManager, with_arguments_of
-from runner.session.waiting import waits_reported
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
@@ -61,8 +60,8 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         self._restorer = restorer or PretrainedScaffolds(
             pretrained_checkpoint_dirs, pretrained_scaffolds
         )
+        self._target = master
         self._session_arguments: dict[str, Any] = {
-            "master": master,
             "config": config,
             "checkpoint_dir": checkpoint_dir,
             "checkpoint_filename_with_path": checkpoint_filename_with_path,
@@ -73,15 +72,8 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         if isinstance(self._restorer, PretrainedScaffolds):
             self._restorer.build()
         scaffold = self.scaffold.finalize()
-        manager = SessionManager(
-            local_init_op=scaffold.local_init_op,
-            ready_op=scaffold.ready_op,
-            ready_for_local_init_op=scaffold.ready_for_local_init_op,
-            graph=tf.compat.v1.get_default_graph(),
-            local_init_feed_dict=scaffold.local_init_feed_dict,
-            restorer=self._restorer,
-        )
-        session = manager.prepare_session(
+        session = _session_manager(scaffold, self._restorer).prepare_session(
+            self._target,
             saver=scaffold.saver,
             init_op=scaffold.init_op,
             init_feed_dict=scaffold.init_feed_dict,
@@ -102,13 +94,29 @@ class WorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
         max_wait_secs: int = 1800,
     ) -> None:
         """Takes the arguments of `tf.compat.v1.train.WorkerSessionCreator`."""
-        super().__init__(scaffold, master, config, max_wait_secs)
-        self._waits_for = (master, config)
+        self.scaffold = scaffold or tf.compat.v1.train.Scaffold()
+        super().__init__(self.scaffold, master, config, max_wait_secs)
+        self._target = master
+        self._session_arguments: dict[str, Any] = {"config": config, "max_wait_secs": max_wait_secs}
 
     def create_session(self) -> tf.compat.v1.Session:
         """Waits until the chief has made the model ready, and returns a new session."""
-        with waits_reported(*self._waits_for):
-            return cached(super().create_session())
+        manager = _session_manager(self.scaffold.finalize())
+        return cached(manager.wait_for_session(self._target, **self._session_arguments))
+
+
+def _session_manager(
+    scaffold: _Scaffold, restorer: Restorer | PretrainedScaffolds | None = None
+) -> SessionManager:
+    """Returns a manager of the sessions of a finalized scaffold in the default graph."""
+    return SessionManager(
+        local_init_op=scaffold.local_init_op,
+        ready_op=scaffold.ready_op,
+        ready_for_local_init_op=scaffold.ready_for_local_init_op,
+        graph=tf.compat.v1.get_default_graph(),
+        local_init_feed_dict=scaffold.local_init_feed_dict,
+        restorer=restorer,
+    )
 
 
 class _CachingSessionCreator(tf.compat.v1.train.SessionCreator):

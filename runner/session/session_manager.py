@@ -165,7 +165,7 @@ class SessionManager(SessionManagerWithLocalInit):
     ) -> _Session:
         """Returns a new session once another process has made the model ready, as TensorFlow's."""
         with waits_reported(master, config):
-            return super().wait_for_session(master, config, max_wait_secs)
+            return super().wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
 
     def _warm_start(
         self,

@@ -27,7 +27,7 @@ SAMPLES = 100
 # the same load. The threads of the pool take tens of milliseconds to wake up: with blocks of 5
 # calls, 61 of 100 starts were wrong where the pool takes two thirds of the time.
 ROUNDS, BLOCK = 5, 100
-# Calls from one look to the next: what goes on beside the first steps of a process ends soon.
+# Calls from one look to the next: what runs beside the first steps of a process ends soon.
 PAUSES = (200, 2_000, 20_000)
 # Operations that wait for other operations of the step, which one thread would never reach, or that
 # pass their threads on to others, which would then work one by one.

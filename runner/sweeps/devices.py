@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from runner.errors import ConfigError
 from runner.sweeps.launchers import JOBLIB, RAY, SLURM, SUBMITIT
+from runner.system.locks import LongWait
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _KEY = "sweep.devices_per_trial"
@@ -146,6 +147,7 @@ def take_devices(folder: Path, sets: Sequence[str]) -> str:
       folder: for the locks, the same for all processes of a sweep.
       sets: values of CUDA_VISIBLE_DEVICES.
     """
+    wait = LongWait(f"a GPU of {', '.join(sets)}: other trials hold all of them")
     while folder not in _taken:
         for devices in sets:
             with suppress(Timeout), ExitStack() as stack:
@@ -155,6 +157,7 @@ def take_devices(folder: Path, sets: Sequence[str]) -> str:
                 _taken[folder] = devices, stack.pop_all()
                 break
         else:
+            wait.poll()
             time.sleep(_POLL_SECONDS)
     # Each time, because Hydra restores the environment after each trial.
     os.environ[VISIBLE] = _taken[folder][0]

@@ -154,7 +154,7 @@ class AttemptFile:
         """
         if say is not None and is_held(Path(self.lock.lock_file)):
             say(f"trial {self.read().trial} is still running since before; waiting for it")
-        with self.lock:
+        with locked(self.lock, f"the end of trial {self.read().trial}"):
             attempt = self.read()
             if attempt.status is Status.RUNNING:
                 message = f"{DIED}: {cause}" if cause else DIED

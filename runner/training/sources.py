@@ -12,7 +12,7 @@ from runner.checkpoints.locate import BEST_OF_RUN, latest_checkpoint
 from runner.checkpoints.open import open_pinned
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.choices import EXPERIMENT
-from runner.config.fingerprint import Identity, in_scaffold, prefixed
+from runner.config.fingerprint import Identity
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import (
     CheckpointError,
@@ -66,7 +66,8 @@ class Sources:
                 specs[name] = self._expected(name, scaffold)
             except (CheckpointError, TrackingError) as error:
                 specs[name] = None
-                problems[name] = [in_scaffold(name, problem) for problem in error.problems]
+                key = f"scaffolds.{name}.checkpoint"
+                problems[name] = [problem.within(key) for problem in error.problems]
         return LocatedSources(specs, problems)
 
     def train_missing(
@@ -157,7 +158,7 @@ class Sources:
         problems = plan_run(experiment, built, inner).problems
         if problems:
             name = f"{EXPERIMENT}{experiment.name}"
-            raise CheckpointError(*(prefixed(name, problem) for problem in problems))
+            raise CheckpointError(*(problem.within(name) for problem in problems))
         return CheckpointSpec(
             f"{EXPERIMENT}{experiment.name} (not trained yet)",
             None,
@@ -186,12 +187,8 @@ def _naming(experiment: RunConfig) -> Iterator[None]:
     Otherwise they would seem to be problems of the run that needs it, whose keys are the same.
     """
     name = f"{EXPERIMENT}{experiment.name}"
-    try:
+    with ConfigError.within(name), UserCodeError.within(name):
         yield
-    except ConfigError as error:
-        raise ConfigError(*(prefixed(name, problem) for problem in error.problems)) from error
-    except UserCodeError as error:
-        raise UserCodeError(prefixed(name, error.problems[0]), error.details) from error
 
 
 def _has_finished(directory: RunDirectory, wanted: str) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runner.runs.run_directory import RunDirectory, RunRecord
-from tests.tiny.forked import ROOT, Forks, environment
+from tests.support.forked import ROOT, Forks, environment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .cases import MakeCase
 
-TINY_CONF = ROOT / "tests" / "tiny" / "conf"
+TINY_CONF = ROOT / "tests" / "samples" / "conf"
 
 
 def command_line(*arguments: str) -> list[str]:

@@ -11,8 +11,8 @@ import termios
 from contextlib import suppress
 from pathlib import Path
 
-from tests.tiny.command_line import LINEAR
-from tests.tiny.forked import Forks, environment
+from tests.support.command_line import LINEAR
+from tests.support.forked import Forks, environment
 
 from .conftest import command_line
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tests.tiny.command_line import in_process
-from tests.tiny.packages import ROOT, wheel_of_sdist
+from tests.support.command_line import in_process
+from tests.support.packages import ROOT, wheel_of_sdist
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 FENCED = re.compile(r'```(\w+)(?: title="(.*?)")?\n(.*?)```', re.DOTALL)

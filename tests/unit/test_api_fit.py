@@ -24,7 +24,7 @@ from runner.inputs import FitData
 from runner.inputs.data_digest import digest
 from tests.keras_io.generative import wgan_gp
 from tests.keras_io.parts import points
-from tests.tiny.runs import disturbed
+from tests.support.runs import disturbed
 
 _RANDOM = np.random.default_rng(0)
 X = _RANDOM.normal(size=(50, 4))
@@ -252,6 +252,16 @@ def test_callbacks_see_the_training(tmp_path: Path) -> None:
     assert result.directory is not None
     text = (result.directory / "experiment.yaml").read_text()
     assert "callbacks.Rates: in memory; name its class" in text
+
+
+def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: Path) -> None:
+    seen: list[int] = []
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
+    model = net()
+    listed = keras.callbacks.CallbackList([note], add_history=True, add_progbar=True, model=model)
+    result = fit(tmp_path, model=model, x=X, y=Y, epochs=2, callbacks=listed)
+    assert seen == [0, 1]
+    assert [*result.config.callbacks] == ["LambdaCallback"]
 
 
 @pytest.mark.parametrize(

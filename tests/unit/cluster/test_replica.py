@@ -11,7 +11,7 @@ from runner.cluster.replica import ClusterReplica
 from runner.config.choices import Placement
 from runner.config.cluster_spec import Cluster, Task
 from runner.graph.build import build_graph
-from tests.tiny.configs import PLAIN, tiny
+from tests.support.configs import PLAIN, tiny
 
 v1 = tf.compat.v1
 

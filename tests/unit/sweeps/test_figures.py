@@ -22,7 +22,7 @@ from runner.sweeps.figures import (
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
 from runner.training.figures import draw
-from tests.tiny.sweeping import ACCURACY, LOSS, finished
+from tests.support.sweeping import ACCURACY, LOSS, finished
 
 
 def _trial(number: int, loss: float, **changes: Any) -> Attempt:

@@ -21,9 +21,9 @@ from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
 from runner.tracking import RunStore, TrackedRun, open_store
 from runner.training.sources import Sources
-from tests.tiny.composing import composing
-from tests.tiny.configs import tiny
-from tests.tiny.runs import Runs
+from tests.support.composing import composing
+from tests.support.configs import tiny
+from tests.support.runs import Runs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -221,7 +221,7 @@ def test_what_would_stop_the_training_of_a_source_is_a_problem_before(
 def test_an_error_in_the_code_of_a_source_names_its_experiment(conf: Path, tmp_path: Path) -> None:
     (conf / "experiment" / "broken.yaml").write_text(
         "# @package _global_\ndefaults: [tiny]\nname: broken\n"
-        "model: {_target_: tests.tiny.faulty.Refusing}\n"
+        "model: {_target_: tests.samples.faulty.Refusing}\n"
     )
     sources = _sources(_config(tmp_path, body=_scaffold("experiment:broken")))
     with pytest.raises(UserCodeError) as caught:
