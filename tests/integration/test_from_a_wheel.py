@@ -196,8 +196,10 @@ def test_a_plan_fits_the_terminal_and_80_columns_where_it_is_piped(
     assert indented == (columns == 50), "two lines a variable, where a table does not fit"
 
 
-SLOWLY = ("+experiment=mine", "+callbacks.slow._target_=mine.Slow", "train.epochs=1000")
-SLOWLY += ("tracking=none", "train.evaluate_every=never")
+SLOWLY = (
+    *("+experiment=mine", "+callbacks.slow._target_=mine.Slow", "train.epochs=1000"),
+    *("tracking=none", "train.evaluate_every=never"),
+)
 
 
 def test_ctrl_c_leaves_no_bar_behind(user: User) -> None:
