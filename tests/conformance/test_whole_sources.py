@@ -263,7 +263,7 @@ def torch_of_an_array_beside_a_tensor(folder: Path) -> tuple[object, str]:
 
 @case("Scaled of PyTorch and float32 do not convert")
 def torch_of_another_class_with_settings(folder: Path) -> tuple[object, str]:
-    view: tuple[object, ...] = (Storage(count=6), 0, (2, 3), (3, 1), False, {})
+    view: Any = (Storage(count=6), 0, (2, 3), (3, 1), False, {})
     function, kind = Class("torch._utils._rebuild_tensor_v2"), Class("mine.Scaled")
     name = "torch._tensor._rebuild_from_type_v2"
     return _torch_with(folder, Pickled(name, function, kind, view, {"scale": 3}), VALUE.tobytes())
