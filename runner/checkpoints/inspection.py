@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from runner.checkpoints.locate import LATEST, resolve
-from runner.checkpoints.open import open_checkpoint as open_reader
+from runner.checkpoints.locate import LATEST, checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec, is_read
 from runner.console import Listing, as_text, plural
 from runner.errors import nearest
@@ -80,7 +80,7 @@ def open_checkpoint(path: str | bytes | os.PathLike[str], which: str = LATEST) -
     Raises:
       CheckpointError: when there is no checkpoint, or it cannot be read.
     """
-    (resolved,) = resolve(os.fsdecode(path), str(which))
+    (resolved,) = checkpoint_paths(os.fsdecode(path), str(which))
     return Checkpoint(open_reader(resolved))
 
 

@@ -143,7 +143,7 @@ def _malformed_parts(hosts: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
                 "it is misspelt, or belongs elsewhere",
                 choices=ranked(kind, TASKS),
             )
-        elif not (isinstance(addresses, list) and all(isinstance(each, str) for each in addresses)):
+        elif not (isinstance(addresses, list) and all(isinstance(host, str) for host in addresses)):
             state = f"{VARIABLE}: cluster.{kind} is {addresses!r}"
             yield Problem(state, "it must be a list of addresses")
         elif kind == EVALUATOR and len(addresses) > 1:

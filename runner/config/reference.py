@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 from omegaconf import MISSING, OmegaConf
 
-from runner.config.choices import RULE, Rule
+from runner.config.choices import RULE, ValueRule
 from runner.config.keys import ENTRIES, hints, is_enum, words
 from runner.config.schema import RunConfig
 
@@ -164,7 +164,7 @@ def _members(node: ast.stmt) -> Iterator[tuple[str, str, int]]:
                     yield node.targets[0].id, str(key.value), key.lineno
 
 
-def _accepts(kind: Any, rule: Rule | None) -> str:
+def _accepts(kind: Any, rule: ValueRule | None) -> str:
     if rule is None or not rule.words:
         return words(kind)
     return rule.words if kind is Any else f"{words(kind)}, {rule.words}"

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from runner.config.epochs import Epochs
+
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(step|epoch|second|minute|hour)s?")
 _STEP = re.compile(r"at (epoch )?(\d+)")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
@@ -25,8 +27,7 @@ class Schedule:
       at_end: at the end, unless it was due at the last step already.
       epochs: at the end of every so many epochs.
       at_epochs: at the end of these epochs, from 1.
-      epoch_length: the global steps of an epoch, for the two before.
-      first_epoch: how many epochs count as done before the first step.
+      counted: where epochs end, for the two before.
 
     Raises:
       ValueError: when `steps`, `seconds` or `epochs` is not above 0.
@@ -38,8 +39,7 @@ class Schedule:
     at_end: bool = False
     epochs: int | None = None
     at_epochs: tuple[int, ...] = ()
-    epoch_length: int | None = None
-    first_epoch: int = 0
+    counted: Epochs | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "seconds", "epochs"):
@@ -54,9 +54,19 @@ class Schedule:
 
     def due_by_epochs(self, before: int, step: int) -> bool:
         """Returns whether an epoch that it names ends after the step `before` and up to `step`."""
-        if not self.counts_epochs or self.epoch_length is None:
+        if not self.counts_epochs or self.counted is None:
             return False
-        done, now = (self.first_epoch + at // self.epoch_length for at in (before, step))
+        return self._names(self.counted.done(before), self.counted.done(step))
+
+    def due_where_epoch_ends(self, step: int) -> bool:
+        """Returns whether it names the epoch of a step, at whose end the training is stopped."""
+        if self.at_end or self.counted is None:
+            return self.at_end
+        index = self.counted.done(step - 1)
+        return self._names(index, index + 1)
+
+    def _names(self, done: int, now: int) -> bool:
+        """Whether it names an epoch from the one of index `done` to the one of number `now`."""
         every = self.epochs is not None and now // self.epochs > done // self.epochs
         return every or any(done < epoch <= now for epoch in self.at_epochs)
 
@@ -137,6 +147,10 @@ class Trigger:
     def failed(self) -> None:
         """Marks the last step as not done, so that it is due at the end."""
         self._done = None
+
+    def due_where_epoch_ends(self, step: int) -> bool:
+        """Whether the last step is still due where the training is stopped, with its epoch."""
+        return self._done != step and self._schedule.due_where_epoch_ends(step)
 
     def due_at_end(self, step: int) -> bool:
         """Whether the last step is still due."""

@@ -10,7 +10,8 @@
   `optimizer_state`: the names of their variables; `batch_norm`: statistics of the replicas' whole
   batch, and of frozen scaffolds.
 - `traces`: traced functions, and their counterparts in a session's graph, with what they take from
-  layers (`captured`); `keras_graph`: the maker
+  layers (`captured`); `program_in_session`: the program in the session's graph; `keras_graph`: the
+  maker
   for `model`, which imports them; `step_errors`: their errors, by the user's lines.
 - `model_values`: the session's values in the model, for callbacks; `trained_model`: the model with
   a checkpoint's values; `keras_serving`: what it predicts and serves.

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.config.epochs import Epochs
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.graph.averages import AveragedWeights
@@ -45,7 +46,7 @@ class Training:
       learning_rate: of the step, a float32 scalar; None when `optimizer.learning_rate` sets none.
       learning_rate_scale: multiplies the learning rate; None when nothing can change it.
       averages: moving averages of the weights; None when there are none.
-      epoch_length: the global steps of an epoch; None where nothing depends on epochs.
+      epochs: where epochs end; None where nothing depends on them.
       callback_state: by which checkpoints hold the state of callbacks, a string; None without any.
       source: the training input; None where the graph is the user's.
       shared_state: name of a variable's operation -> names of the operations of the weights that
@@ -67,7 +68,7 @@ class Training:
     learning_rate_scale: tf.Variable | None = None
     epoch_values: Mapping[str, tf.Tensor] = field(default_factory=dict)
     averages: AveragedWeights | None = None
-    epoch_length: int | None = None
+    epochs: Epochs | None = None
     callback_state: tf.Variable | None = None
     source: TrainingInput | None = None
     shared_state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

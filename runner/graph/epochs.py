@@ -1,4 +1,4 @@
-"""Epochs of training: their length in steps."""
+"""Epochs of training, by the length of the data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.config.epochs import Epochs
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.contracts import Sized
+from runner.internals.tensorflow import surely_ends
 
 
 def in_epochs(
     config: RunConfig, data: Any, batches: tf.data.Dataset, *, per_step: int
-) -> tuple[tf.data.Dataset, int | None]:
-    """Returns the training data without end, and the length of an epoch in global steps.
+) -> tuple[tf.data.Dataset, Epochs | None]:
+    """Returns the training data without end, and the epochs.
 
-    The length is None, and the data as they are, where nothing depends on epochs. A step takes
-    `per_step` batches. Data of which nobody knows where they end are read once, to count them.
+    They are None, and the data as they are, where nothing depends on epochs. A step takes
+    `per_step` batches. Data that end, of unknown length, are read once, to count them.
 
     Raises:
       ConfigError: when the length is needed, and the data never end or are empty.
@@ -25,11 +27,16 @@ def in_epochs(
     train = config.train
     if not (train.epochs or train.steps_per_epoch or config.callbacks):
         return batches, None
-    if train.steps_per_epoch is not None:
-        return batches.repeat(), train.steps_per_epoch
-    count = int(batches.cardinality())
-    if count == tf.data.UNKNOWN_CARDINALITY and train.epochs:
+    count, length = int(batches.cardinality()), train.steps_per_epoch
+    meets_end = count == tf.data.UNKNOWN_CARDINALITY and per_step == 1
+    if count == tf.data.UNKNOWN_CARDINALITY and (
+        train.epochs if length is None else per_step == 1 and surely_ends(batches)
+    ):
         count = int(batches.reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1))
+    if length is not None:
+        of_pass = count if count > 0 and per_step == 1 else None
+        epochs = Epochs(length, of_pass, train.initial_epoch, meets_end and of_pass is not None)
+        return batches.repeat(), epochs
     if count <= 0:
         state = f"train.epochs is {train.epochs}" if train.epochs else "callbacks are set"
         if count == 0:
@@ -38,7 +45,7 @@ def in_epochs(
         cause = f"the length of an epoch is not known: data.train() {endless}"
         steps = _guess(data, batches)
         raise ConfigError.of(state, cause, f"set train.steps_per_epoch={steps}")
-    return batches.repeat(), -(-count // per_step)
+    return batches.repeat(), Epochs(-(-count // per_step), None, train.initial_epoch, meets_end)
 
 
 def _guess(data: Any, batches: tf.data.Dataset) -> int | str:

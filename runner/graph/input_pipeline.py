@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.config.epochs import Epochs
+from runner.console import some_of
 from runner.session.fetches import operations_run
 from runner.session.short_step import IN_CALLERS_THREAD
 
@@ -39,7 +41,8 @@ class TrainingInput:
       initializer: starts at the beginning.
       state: the position, as checkpoints hold it.
       saveable: saves and restores the position, for `tf.compat.v1.train.Saver`.
-      epoch_length: the global steps of an epoch; None where nothing depends on epochs.
+      epochs: the epochs of the training; None where nothing depends on them.
+      is_saved: whether checkpoints can hold the position.
       seconds: how long the step waited for the newest batch, a float64 scalar; set by `next`.
     """
 
@@ -51,7 +54,8 @@ class TrainingInput:
         *,
         prefetch: bool,
         replicas: int = 1,
-        epoch_length: int | None = None,
+        epochs: Epochs | None = None,
+        begin: tf.Tensor | None = None,
     ) -> None:
         """Adds the iterator to the graph.
 
@@ -60,10 +64,14 @@ class TrainingInput:
           prefetch: whether to prepare batches ahead, as many as TensorFlow finds useful.
           replicas: how many workers share the batches; a position in one worker's share means
             nothing to another number of workers.
-          epoch_length: see the attribute.
+          epochs: see the attribute.
+          begin: how many batches to pass over in every new session, where checkpoints cannot hold
+            the position; None where they can.
         """
-        self.epoch_length = epoch_length
+        self.epochs, self.is_saved = epochs, begin is None
         with tf.name_scope("input"):
+            if begin is not None:
+                dataset = dataset.skip(begin)
             if prefetch:
                 dataset = dataset.prefetch(tf.data.AUTOTUNE)
             self._dataset = dataset
@@ -187,7 +195,6 @@ def not_resumed_exactly(train_op: tf.Operation) -> list[str]:
     lines = []
     for line, kinds in _LOST.items():
         names = [f"{name} ({kind})" for kind, name in operations if kind in kinds]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         if names:
-            lines.append(line.format(", ".join(names[:_SHOWN]) + more))
+            lines.append(line.format(some_of(names, _SHOWN)))
     return lines

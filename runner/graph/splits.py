@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from runner.config.epochs import Epochs
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
@@ -74,8 +75,8 @@ def one_pass(split: str, data: Data, *, labelled: bool) -> tuple[tf.data.Dataset
 
 def training_batches(
     config: RunConfig, data: Data, *, labelled: bool, per_step: int
-) -> tuple[tf.data.Dataset, int | None]:
-    """Returns the training batches without end, and the length of an epoch, see `in_epochs`.
+) -> tuple[tf.data.Dataset, Epochs | None]:
+    """Returns the training batches without end, and the epochs, see `in_epochs`.
 
     A step takes `per_step` batches, besides those that it accumulates.
     """

@@ -23,6 +23,7 @@ from runner.graph.replica import draw_others, seed_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
 from runner.restoration.initialization import VALUE_OF_MODEL
 from runner.restoration.variables import StateClass, classify, owner_of
+from runner.session.fetches import operations_for
 
 METRICS = "metrics/"
 """The begin of the names of the variables of metrics, which replicas add up."""
@@ -47,7 +48,7 @@ class Trace:
         self, function: Callable[..., Any], *specs: Any, jit_compile: bool = False
     ) -> None:
         if jit_compile:
-            # XLA compiles calls of functions, and a trace by itself is none.
+            # XLA compiles calls of functions, which a trace by itself is not.
             function = partial(tf.function(function, autograph=False, jit_compile=True))
         traced = tf.function(function, autograph=False)
         self._function = traced.get_concrete_function(*specs)
@@ -100,9 +101,9 @@ class SessionCopy:
       zeros: the names of variables whose eager values are zeros.
       local: the names of variables that checkpoints do not hold; every session initialises them.
       local_scope: places the latter.
-      replica: which replica of the training step this is the copy of, among those of all tasks.
-      first: the copy of the first replica of this task, which this one takes its values over from
-        at the start of every session; None for the first.
+      replica: the number of the replica of the training step, counted over all tasks.
+      first: the copy of the first replica of this task, whose values this one takes over at the
+        start of every session; None for the first.
 
     Attributes:
       variables: name -> variable of the session, those that traces have captured.
@@ -159,10 +160,10 @@ class SessionCopy:
         Raises:
           ConfigError: when the trace captures something that no session can hold.
         """
-        given = tf.nest.flatten(arguments, expand_composites=True)
+        tensors = tf.nest.flatten(arguments, expand_composites=True)
         inputs = {
             placeholder.name: tensor
-            for placeholder, tensor in zip(trace.arguments, given, strict=True)
+            for placeholder, tensor in zip(trace.arguments, tensors, strict=True)
         }
         for captured, placeholder in trace.captured:
             counterpart = self._counterpart(captured, apart or {})
@@ -193,6 +194,37 @@ class SessionCopy:
             expand_composites=True,
         )
         return Imported(packed, done, scope)
+
+    def add_without_batch(self, trace: Trace, spared: Collection[tf.Variable]) -> tf.Tensor:
+        """Adds what a trace changes whatever its arguments are, and returns when it is done.
+
+        That is what a step of `fit` does that finds no batch: a seed advances, an update counts.
+
+        Args:
+          trace: a trace that has been added.
+          spared: eager variables that stay as they are.
+        """
+        handles = {id(variable.handle) for variable in spared}
+        without = {argument.op for argument in trace.arguments}
+        without |= {inner.op for captured, inner in trace.captured if id(captured) in handles}
+        needed = {
+            operation: operations_for([operation]) for operation in trace.graph.control_outputs
+        }
+        free = [operation for operation in needed if without.isdisjoint(needed[operation])]
+        used = {needs.name for operation in free for needs in needed[operation]}
+        inputs = {
+            inner.name: tf.identity(self._counterpart(captured, {}))
+            for captured, inner in trace.captured
+            if inner.op.name in used
+        }
+        definition = trace.graph.as_graph_def()
+        for node in [node for node in definition.node if node.name not in used]:
+            definition.node.remove(node)
+        clear_local_devices(definition)
+        names = [operation.name for operation in free]
+        done = tf.import_graph_def(definition, input_map=inputs, return_elements=names, name="")
+        with tf.control_dependencies(done):
+            return tf.constant(True)
 
     def copies(self, names: Iterable[str]) -> dict[str, tf.Variable]:
         """Adds further session variables for eager ones, which every session initialises."""

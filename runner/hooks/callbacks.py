@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from runner.config.epochs import Epochs
 from runner.graph.model_values import ModelValues, load
 from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
 from runner.hooks.evaluation import EvaluationWatch
@@ -78,25 +79,6 @@ class NamedCallback:
             raise raised(self.key, error) from error
 
 
-@dataclass(frozen=True)
-class EpochCount:
-    """The epochs of a run.
-
-    Attributes:
-      length: the global steps of one.
-      count: the number of the last one.
-      first: how many count as done before the first step.
-    """
-
-    length: int
-    count: int
-    first: int = 0
-
-    def at(self, step: int) -> int:
-        """Returns the index of the epoch that a step after `step` belongs to."""
-        return self.first + step // self.length
-
-
 class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
     """Calls callbacks around the steps, evaluations and epochs of a training.
 
@@ -114,9 +96,12 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
       saved: the variable by which checkpoints hold the state of the callbacks, a string.
       step: the global step after the train op has run.
       epochs: the epochs of the run.
+      last_epoch: the number of the last one.
       interrupted: whether the run ends to be resumed later, without the end of its training.
       report: takes a line about a callback.
       changed: called after callbacks have changed values of a session.
+      record: takes what the logs of an epoch hold besides its metrics when it ends, and the global
+        step; the metrics too of an epoch that a callback ends early.
     """
 
     def __init__(
@@ -128,15 +113,17 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         saved: tf.Variable,
         *,
         step: tf.Tensor,
-        epochs: EpochCount,
+        epochs: Epochs,
+        last_epoch: int,
         interrupted: Callable[[], bool],
         report: Callable[[str], None],
         changed: Callable[[Session], None],
+        record: Callable[[Mapping[str, float], Mapping[str, float], int], None],
     ) -> None:
-        self._changed = changed
+        self._changed, self._record = changed, record
         self._callbacks, self._values, self._metrics = callbacks, values, metrics
         self._of_epoch, self._saved = of_epoch, saved
-        self._step_after, self._epochs = step, epochs
+        self._step_after, self._epochs, self._last_epoch = step, epochs, last_epoch
         self._interrupted, self._report = interrupted, report
         self.epoch_ends = _EpochEnds(self)
         self._logs: dict[str, float] = {}
@@ -171,7 +158,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         if not self._is_open:
             self._is_open = True
             self.call(session, "on_epoch_begin", self._epoch)
-        self.call(session, "on_train_batch_begin", self._step % self._epochs.length)
+        self.call(session, "on_train_batch_begin", self._epochs.place(self._step))
         return SessionRunArgs((self._step_after, dict(self._metrics), dict(self._of_epoch)))
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
@@ -179,7 +166,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         step, values, of_epoch = run_values.results
         self._values.forget()
         self._evaluated = {}
-        batch = self._step % self._epochs.length
+        batch = self._epochs.place(self._step)
         logs = {name: float(value) for name, value in values.items()}
         self._logs = {name: float(value) for name, value in of_epoch.items()}
         self._step = int(step)
@@ -209,7 +196,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
 
     def end_epoch_if_due(self, run_context: SessionRunContext) -> None:
         """Ends the epoch after its last step, or at once where a callback stops the training."""
-        if self.asks() or self._step % self._epochs.length == 0:
+        if self.asks() or self._epochs.place(self._step) == 0:
             self._end_epoch(run_context.session)
         if self.model.stop_training:
             run_context.request_stop()
@@ -257,12 +244,12 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
 
     @property
     def _epoch(self) -> int:
-        return self._epochs.at(self._step)
+        return self._epochs.done(self._step)
 
     def _begin(self, session: Session, *, resumes: bool) -> None:
         """Begins the training in this process."""
         self.model.stop_training = False
-        params = {"verbose": 0, "epochs": self._epochs.count, "steps": self._epochs.length}
+        params = {"verbose": 0, "epochs": self._last_epoch, "steps": self._epochs.length}
         for named in self._callbacks:
             callback = named.callback
             if resumes and isinstance(callback, keras.callbacks.CSVLogger):
@@ -304,8 +291,16 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
     def _end_epoch(self, session: Session) -> None:
         self._logs |= self._evaluated
         self._is_open = False
-        epoch = self._epochs.at(self._step - 1)
-        self.call(session, "on_epoch_end", epoch, dict(self._logs))  # They share what they add.
+        epoch = self._epochs.done(self._step - 1)
+        logs: dict[str, Any] = dict(self._logs)  # Callbacks share what they add.
+        self.call(session, "on_epoch_end", epoch, logs)
+        metrics = self._logs if self._epochs.place(self._step) else {}
+        added = {name: value for name, value in logs.items() if name not in self._logs}
+        self._record(
+            {name: value for name, value in metrics.items() if name not in self._evaluated},
+            dict(_numbers(added)),
+            self._step,
+        )
 
 
 class _EpochEnds(tf.compat.v1.train.SessionRunHook):
@@ -321,6 +316,13 @@ class _EpochEnds(tf.compat.v1.train.SessionRunHook):
     def end(self, session: Session) -> None:
         """Ends the training."""
         self._hook.end_training(session)
+
+
+def _numbers(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in logs.items():
+        array = np.asarray(value)
+        if array.size == 1 and array.dtype.kind in "biuf":
+            yield name, float(array.reshape([]))
 
 
 def _cut_rows(file: Path, separator: str, epoch: int) -> None:

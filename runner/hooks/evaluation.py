@@ -81,11 +81,11 @@ class EvaluationHook(ScheduledHook):
       cuts: when an evaluation is cut short, by default never.
       watch: watches the evaluations.
       objective: the metric that counts, by default `loss`.
-      goal: its better direction, by default that of a loss.
+      goal: its better direction; by default less is better.
 
     Attributes:
       metrics: the names of the metrics.
-      objective, goal: as given.
+      objective, goal: the arguments.
       latest: the step and the metrics of the newest evaluation; None before the first.
     """
 
@@ -124,7 +124,7 @@ class EvaluationHook(ScheduledHook):
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Evaluates where the schedule says so, or the watch asks for it."""
         super().after_run(run_context, run_values)
-        if self._trigger.due_at_end(self._step) and self._watch.asks():
+        if self._watch.asks() and self._trigger.due_where_epoch_ends(self._step):
             self._trigger.done(self._step)
             self.act(run_context.session, self._step)
 

@@ -90,7 +90,7 @@ class _Training:
 
 
 def _stand_in_for_exports() -> None:
-    """Adds the name under which the original registers its public names, which nobody reads."""
+    """Adds the name under which the original registers its public names, which nothing reads."""
     if not hasattr(tf_export, "ESTIMATOR_API_NAME"):
         name = tf_export.ESTIMATOR_API_NAME = "estimator"
         for attributes, suffix in ((tf_export.API_ATTRS, ""), (tf_export.API_ATTRS_V1, "_v1")):

@@ -84,7 +84,7 @@ def free(variable: tf.Variable) -> None:
 def give(variable: tf.Variable, value: Any) -> None:
     """Assigns an eager variable a value, also where it has none.
 
-    `Variable.assign` compares the shape of the value with that of the former one.
+    `Variable.assign` compares the shape of the value with the shape of the former one.
     """
     tf.raw_ops.AssignVariableOp(
         resource=variable.handle,
@@ -99,8 +99,13 @@ def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     A function's graph alone has the tracebacks of its operations, and nothing public returns it.
     """
     functions = getattr(graph, "_functions", {}).values()
-    inner = [each.graph for each in functions if getattr(each, "graph", None) is not None]
-    return [*inner, *(deeper for each in inner for deeper in inner_graphs(each))]
+    inner = [
+        function.graph for function in functions if getattr(function, "graph", None) is not None
+    ]
+    return [
+        *inner,
+        *(deeper for function_graph in inner for deeper in inner_graphs(function_graph)),
+    ]
 
 
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
@@ -145,6 +150,33 @@ def dataset_in_graph(dataset: tf.data.Dataset) -> tf.data.Dataset:
     # The graph names Python functions, which live as long as the dataset that was made with them.
     _DATASETS.setdefault(tf.compat.v1.get_default_graph(), []).append(dataset)
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+# Operations that may make a dataset without end, within a function of another dataset.
+_ENDLESS = {"GeneratorDataset", "RandomDataset", "RepeatDataset"}
+
+
+def surely_ends(dataset: tf.data.Dataset) -> bool:
+    """Returns whether an eager dataset ends for sure, though its length may be unknown.
+
+    It is made of files, arrays and other data that end. Nothing public tells what it is made of.
+    """
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        return False
+    return _function_kinds(dataset).isdisjoint(_ENDLESS) and all(
+        map(surely_ends, dataset._inputs())
+    )
+
+
+def reads_generator(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a Python generator makes an eager dataset, whose position nothing saves."""
+    has_generator = "GeneratorDataset" in _function_kinds(dataset)
+    return has_generator or any(map(reads_generator, dataset._inputs()))
+
+
+def _function_kinds(dataset: tf.data.Dataset) -> set[str]:
+    graphs = [wrapper.function.graph for wrapper in dataset._functions()]
+    return {operation.type for graph in graphs for operation in graph.get_operations()}
 
 
 def _dataset_graph(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:

@@ -38,7 +38,7 @@ from runner.hooks import (
     StopAtStepHook,
     StopWhenHook,
 )
-from runner.hooks.callbacks import CallbacksHook, EpochCount, NamedCallback
+from runner.hooks.callbacks import CallbacksHook, NamedCallback
 from runner.hooks.checkpoint import another_saver, raise_error, warned
 from runner.hooks.evaluation import EvaluationWatch
 from runner.hooks.final_weights import FinalWeights, HandOver
@@ -127,7 +127,7 @@ def configured_hooks(run: OpenedRun) -> ConfiguredHooks:
         best = _best_checkpoint(run, saves)
         # Over an epoch, the values are means already, as in `fit`.
         means = TrainingMeans(
-            () if run.training.epoch_length else run.training.values,
+            () if run.training.epochs else run.training.values,
             partial(history, TrackingDirectory(run.directory.path).journal),
         )
         evaluation = _evaluation(run, best, callbacks, means=means)
@@ -257,7 +257,7 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
 def _metrics(
     run: OpenedRun, values: Mapping[str, tf.Tensor], progress: ProgressHook, *, means: TrainingMeans
 ) -> MetricsHook:
-    training, first = run.training, run.config.train.initial_epoch
+    training, epochs = run.training, run.training.epochs
 
     of_epoch = {f"{_OF_EPOCH}{name}": value for name, value in training.epoch_values.items()}
     if all(training.values[name] is value for name, value in training.epoch_values.items()):
@@ -265,10 +265,9 @@ def _metrics(
 
     def record(fetched: Mapping[str, float], step: int) -> None:
         values = {name: value for name, value in fetched.items() if name not in of_epoch}
-        if training.epoch_length and step % training.epoch_length == 0:
+        if epochs and epochs.place(step) == 0:
             values |= {name.removeprefix(_OF_EPOCH): fetched[name] for name in of_epoch}
-        length = training.epoch_length
-        epoch = {"epoch": float((step - 1) // length + 1 + first)} if length else {}
+        epoch = {"epoch": float(epochs.done(step - 1) + 1)} if epochs else {}
         logged = {f"train/{name}": value for name, value in values.items()}
         run.tracker.log_metrics({**epoch, **logged}, step)
         means.add(values)
@@ -332,11 +331,17 @@ def _named_callbacks(run: OpenedRun) -> list[StoppingCallback]:
 
 def _callbacks(run: OpenedRun, named: Sequence[NamedCallback]) -> CallbacksHook | None:
     """Returns what calls the callbacks, and builds the model that they see."""
-    built, training, length = run.built, run.training, run.training.epoch_length
+    built, training, epochs = run.built, run.training, run.training.epochs
     saved = training.callback_state
-    if saved is None or built.model is None or length is None:
+    if saved is None or built.model is None or epochs is None:
         return None
-    first = run.config.train.initial_epoch
+
+    def record(metrics: Mapping[str, float], added: Mapping[str, float], step: int) -> None:
+        values = {f"train/{name}": value for name, value in metrics.items()}
+        values |= {f"callbacks/{name}": value for name, value in added.items()}
+        if values:
+            run.tracker.log_metrics({"epoch": float(epochs.done(step - 1) + 1), **values}, step)
+
     return CallbacksHook(
         named,
         built.model,
@@ -344,10 +349,12 @@ def _callbacks(run: OpenedRun, named: Sequence[NamedCallback]) -> CallbacksHook 
         training.epoch_values or training.values,
         saved,
         step=training.step,
-        epochs=EpochCount(length, first - (-run.config.train.steps // length), first),
+        epochs=epochs,
+        last_epoch=epochs.done(run.config.train.steps - 1) + 1,
         interrupted=lambda: run.interruption.received() or run.watch.pruned,
         report=run.screen.line,
         changed=partial(run.coordinator.share_values, run),
+        record=record,
     )
 
 

@@ -17,11 +17,11 @@ import tensorflow.compat.v1 as tf
 
 import runner
 from runner.cluster.local import free_addresses
-from tests.tiny import session_cases as cases
-from tests.tiny.forked import Forks
-from tests.tiny.parity import Case, Counting, assert_parity
-from tests.tiny.session_cases import given
-from tests.tiny.session_events import Events, Hook, Model, Plays, fails, raising
+from tests.support import session_cases as cases
+from tests.support.forked import Forks
+from tests.support.parity import Case, Counting, assert_parity
+from tests.support.session_cases import given
+from tests.support.session_events import Events, Hook, Model, Plays, fails, raising
 
 # Arguments of both, and of one of them.
 ARGUMENTS: dict[str, dict[str, dict[str, Callable[[Any], Any]]]] = {
@@ -299,7 +299,7 @@ def test_both_do_the_same(name: str, tmp_path: Path) -> None:
 
 def serve(forks: Forks, address: str) -> subprocess.Popen[str]:
     """Starts a process that serves, and waits until it does."""
-    command = [sys.executable, "-m", "tests.tiny.server", address]
+    command = [sys.executable, "-m", "tests.support.server", address]
     process = forks.start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     assert process.stdout.readline() == "serves\n"

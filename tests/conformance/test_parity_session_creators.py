@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.tiny.parity import Counting, assert_parity
-from tests.tiny.session_events import Events, Model
+from tests.support.parity import Counting, assert_parity
+from tests.support.session_events import Events, Model
 
 # Arguments, from the API and a folder with a checkpoint.
 CHIEFS: dict[str, Callable[[Any, Path], dict[str, Any]]] = {

@@ -33,7 +33,7 @@ from tests.conformance.random_models import (
     random_node,
     reordered,
 )
-from tests.tiny.torch_files import save_arrays
+from tests.support.torch_files import save_arrays
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
 pytestmark = [

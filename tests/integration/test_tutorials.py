@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tests.tiny.command_line import in_process
-from tests.tiny.packages import install
+from tests.support.command_line import in_process
+from tests.support.packages import install
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 FENCED = re.compile(r'```(\w+)(?: title="(.*?)")?\n(.*?)```', re.DOTALL)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.keras_io import generative, supervised, transfer
-from tests.tiny.runs import short
+from tests.support.runs import short
 
 BATCH = 8
 

@@ -222,6 +222,11 @@ def words_in_map() -> Mapping[str, Any]:
     return {"x": pairs.map(lambda batch, word: (batch[0], lookup(word))), "shuffle": False}
 
 
+def generated() -> tf.data.Dataset:
+    signature = (tf.TensorSpec([None, 10]), tf.TensorSpec([None, 1]))
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+
+
 def adam(**settings: Any) -> keras.optimizers.Optimizer:
     return keras.optimizers.Adam(0.01, **settings)
 
@@ -235,9 +240,34 @@ def dense(**compiled: Any) -> keras.Model:
     return small(layers.Dense(4, "relu"), metrics=["mae"], **compiled)
 
 
-def by_sgd() -> keras.Model:
-    """A model for data of unknown length, at whose end a step of `fit` counts as one of Adam's."""
-    return dense(optimizer="sgd")
+def dropped() -> keras.Model:
+    return small(layers.Dense(4, "relu"), layers.Dropout(0.2), metrics=["mae"])
+
+
+class ChangesLogs(keras.callbacks.Callback):
+    """Sets the rate of every batch, and adds it to the logs of an epoch."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.model.optimizer.learning_rate = 0.01 / (batch + 1)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["rate"] = self.model.optimizer.learning_rate.numpy()
+
+
+class StopsWithin(keras.callbacks.Callback):
+    """Stops the training within the second epoch."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.stop_training = int(self.model.optimizer.iterations) == 10
+
+
+def headless() -> keras.Model:
+    """A model of which one output has no loss."""
+    inputs = keras.Input((10,))
+    outputs = {name: layers.Dense(1, name=name)(inputs) for name in ("left", "right")}
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", {"left": "mse"}, jit_compile=False)
+    return model
 
 
 def with_validation(**others: Any) -> Callable[[], Mapping[str, Any]]:
@@ -349,6 +379,15 @@ CONSTRUCTS = {
             callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 / (epoch + 1))]
         )(),
     ),
+    "rates in the logs": Construct(
+        dense, lambda: with_validation(callbacks=[ChangesLogs()], epochs=3)()
+    ),
+    "stopped within an epoch": Construct(
+        dense, lambda: with_validation(callbacks=[StopsWithin()], epochs=3)()
+    ),
+    "an output without a loss": Construct(
+        headless, lambda: {**ARRAYS, "y": {"left": Y, "right": Y}}
+    ),
     "validation_freq": Construct(dense, with_validation(epochs=4, validation_freq=2)),
     "validation_freq, a list": Construct(dense, with_validation(epochs=4, validation_freq=[1, 3])),
     "validation_steps": Construct(
@@ -368,9 +407,24 @@ CONSTRUCTS = {
     ),
     "a dataset": Construct(dense, lambda: {"x": dataset(), "validation_data": dataset().take(2)}),
     "a shuffled dataset": Construct(
-        by_sgd, lambda: {"x": dataset().unbatch().shuffle(20, seed=2).batch(8)}
+        dropped, lambda: {"x": dataset().unbatch().shuffle(20, seed=2).batch(8)}
     ),
-    "a dataset of unknown length": Construct(by_sgd, lambda: {"x": of_unknown_length()}),
+    "a dataset of unknown length": Construct(
+        dropped, lambda: {"x": of_unknown_length(), "validation_data": of_unknown_length()}
+    ),
+    "unknown length, decayed weights": Construct(
+        lambda: dense(optimizer=keras.optimizers.AdamW(0.01)), lambda: {"x": of_unknown_length()}
+    ),
+    "steps_per_epoch that does not divide": Construct(
+        dropped, lambda: {"x": dataset(), "steps_per_epoch": 4, "epochs": 4}
+    ),
+    "steps_per_epoch of unknown length": Construct(
+        dropped, lambda: {"x": of_unknown_length(), "steps_per_epoch": 4, "epochs": 4}
+    ),
+    "Dataset.from_generator": Construct(dropped, lambda: {"x": generated(), "epochs": 3}),
+    "steps_per_epoch of a generator": Construct(
+        dropped, lambda: {"x": generated().repeat(), "steps_per_epoch": 4, "epochs": 3}
+    ),
     "a PyDataset": Construct(
         dense, lambda: {"x": Numbered(), "shuffle": False, "validation_data": Numbered()}
     ),

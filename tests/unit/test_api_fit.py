@@ -24,7 +24,7 @@ from runner.inputs import FitData
 from runner.inputs.data_digest import digest
 from tests.keras_io.generative import wgan_gp
 from tests.keras_io.parts import points
-from tests.tiny.runs import disturbed
+from tests.support.runs import disturbed
 
 _RANDOM = np.random.default_rng(0)
 X = _RANDOM.normal(size=(50, 4))
@@ -152,7 +152,7 @@ def test_every_kind_of_data_gives_the_numbers_of_fit(
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", _some("PyDataset"))
+@pytest.mark.parametrize("kind", _some("arrays", "PyDataset"))
 def test_an_interrupted_fit_continues_with_the_next_batch(kind: str, tmp_path: Path) -> None:
     # The function of another call is another object, and data of another order would show.
     data = {**KINDS[kind]}
@@ -254,6 +254,16 @@ def test_callbacks_see_the_training(tmp_path: Path) -> None:
     assert "callbacks.Rates: in memory; name its class" in text
 
 
+def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: Path) -> None:
+    seen: list[int] = []
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
+    model = net()
+    listed = keras.callbacks.CallbackList([note], add_history=True, add_progbar=True, model=model)
+    result = fit(tmp_path, model=model, x=X, y=Y, epochs=2, callbacks=listed)
+    assert seen == [0, 1]
+    assert [*result.config.callbacks] == ["LambdaCallback"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -291,6 +301,19 @@ def test_nested_features_and_strings(tmp_path: Path) -> None:
     assert data.steps() == 2
     first = next(iter(data.validation()))
     assert first[0]["name"].numpy().tolist() == [b"a", b"b", b"a"]
+
+
+def test_each_pass_has_every_example_once_in_another_order() -> None:
+    data = FitData(np.arange(50), batch_size=8, seed=4)
+    assert int(data.train().cardinality()) == data.steps() == 7
+    passes = [
+        np.concatenate([*dataset.as_numpy_iterator()]).tolist()
+        for dataset in (data.train(), data.train().repeat(2).skip(7), data.train())
+    ]
+    assert passes[0] == passes[2]
+    assert passes[0] != passes[1]
+    for order in passes:
+        assert order != sorted(order) == [*range(50)]
 
 
 @pytest.mark.parametrize("pair", [(X[:4], X[1:5]), [X[:4], X[1:5]]])

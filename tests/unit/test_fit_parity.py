@@ -17,7 +17,7 @@ import runner
 from runner.errors import InterruptedRunError
 from tests.keras_io import PROGRAMS, Data
 from tests.keras_io.constructs import CONSTRUCTS
-from tests.tiny.runs import disturbed
+from tests.support.runs import disturbed
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def cases(*fast: str) -> pytest.MarkDecorator:
 
 
 def _values(model: keras.Model) -> list[NDArray[Any]]:
-    return [np.asarray(variable) for variable in model.weights]
+    state = model.optimizer.variables if model.optimizer is not None else []
+    return [np.asarray(variable) for variable in [*model.weights, *state]]
 
 
 def _fit(model: keras.Model, folder: Path, **arguments: Any) -> runner.Result:
@@ -76,8 +77,8 @@ def _fit(model: keras.Model, folder: Path, **arguments: Any) -> runner.Result:
 
 
 def _same_weights(one: keras.Model, other: keras.Model) -> None:
-    for variable, value, expected in zip(one.weights, _values(one), _values(other), strict=True):
-        np.testing.assert_array_equal(value, expected, variable.path)
+    for index, (value, expected) in enumerate(zip(_values(one), _values(other), strict=True)):
+        np.testing.assert_array_equal(value, expected, str(index))
 
 
 @cases("mask by !=", "SwapEMAWeights", "best weights restored", "a PyDataset", "own_test_step")
@@ -90,7 +91,7 @@ def test_a_model_ends_with_the_weights_and_the_history_of_fit(name: str, tmp_pat
     result = _fit(model, tmp_path, **case.arguments())
     _same_weights(model, fitted)
     recorded = result.history
-    assert set(history) <= set(recorded) | {"learning_rate"}
+    assert set(history) <= set(recorded)
     for metric in set(history) & set(recorded):
         if metric.startswith("val_"):
             # TensorFlow chooses the order of a metric's sums, again in each session.
@@ -99,7 +100,8 @@ def test_a_model_ends_with_the_weights_and_the_history_of_fit(name: str, tmp_pat
             assert recorded[metric] == history[metric], metric
 
 
-@cases("conditional_gan", "SwapEMAWeights by epoch")
+@cases("conditional_gan", "SwapEMAWeights by epoch", "steps_per_epoch of unknown length")
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # Of Keras, also in `fit`.
 def test_a_killed_run_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     whole = case.compiled()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.config.epochs import Epochs
 from runner.config.schedule import Schedule, Trigger, as_schedule, as_seconds
 
 
@@ -137,5 +138,5 @@ def test_the_end_is_due_once() -> None:
     ],
 )
 def test_epochs_end_at_their_steps(when: str, first: int, due: list[int]) -> None:
-    trigger = Trigger(replace(as_schedule(when), epoch_length=4, first_epoch=first))
+    trigger = Trigger(replace(as_schedule(when), counted=Epochs(4, first=first)))
     assert [step for step in range(1, 13) if trigger.due(step, 0.0)] == due

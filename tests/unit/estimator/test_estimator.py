@@ -18,8 +18,8 @@ import runner
 from runner import estimator
 from runner.cluster.local import free_addresses
 from runner.errors import ConfigError, PlanError
-from tests.tiny.programs import classified, counting, dense
-from tests.tiny.runs import written
+from tests.samples.programs import classified, counting, dense
+from tests.support.runs import written
 
 
 def held_out() -> tf.data.Dataset:

@@ -17,8 +17,8 @@ from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, Variabl
 from runner.errors import UserCodeError
 from runner.restoration.model_variables import keras_variables
 from tests.keras_io import PROGRAMS, Data
-from tests.tiny.configs import tiny
-from tests.tiny.runs import Runs, disturbed
+from tests.support.configs import tiny
+from tests.support.runs import Runs, disturbed
 
 SEED, EPOCHS, LENGTH = 3, 4, 5
 HERE = "tests.keras_io"

@@ -23,7 +23,7 @@ import runner
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError
 from runner.inspect import main as inspect
-from tests.tiny.forked import ROOT, Forks
+from tests.support.forked import ROOT, Forks
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -303,7 +303,7 @@ def test_inside_a_graph_it_refers_to_sessions(folder: Path) -> None:
 
 
 def test_every_replica_gets_the_values(folder: Path, forks: Forks) -> None:
-    command = [sys.executable, "-m", "tests.tiny.replicas", str(folder / "net.npz")]
+    command = [sys.executable, "-m", "tests.support.replicas", str(folder / "net.npz")]
     process = forks.start(command, cwd=ROOT, stderr=subprocess.PIPE)
     errors = process.communicate()[1]
     assert process.returncode == 0, errors

@@ -18,8 +18,8 @@ import tensorflow as tf
 import runner
 from runner.cluster.local import free_addresses
 from runner.session import waiting
-from tests.tiny.forked import ROOT, Forks
-from tests.tiny.runs import wait_for
+from tests.support.forked import ROOT, Forks
+from tests.support.runs import wait_for
 
 _Start: TypeAlias = Callable[[str], subprocess.Popen[str]]
 _FILTERS = 'device_filters=["/job:ps", here]'
@@ -50,7 +50,7 @@ def start(forks: Forks, addresses: dict[str, list[str]], program: Path) -> Itera
         task = {"cluster": addresses, "task": {"type": job, "index": 0}}
         tasks.append(
             forks.start(
-                [sys.executable, "-m", "tests.tiny.own_cluster", str(program)],
+                [sys.executable, "-m", "tests.support.own_cluster", str(program)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=program.parent,
