@@ -13,6 +13,7 @@ from runner.config.objective import require_objective
 from runner.config.training_schema import OBJECTIVE
 from runner.graph.averages import AveragedWeights
 from runner.graph.built_graph import BuiltGraph, Training
+from runner.graph.captured import made_before_restoring
 from runner.graph.contracts import Sized
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -98,6 +99,12 @@ class ProgramInSession:
             **{name: f"{OF_MODEL} {digest}" for name, digest in program.brought_along().items()},
         }
         program.forget_first_values()
+        restored = {
+            id(self._weights[name])
+            for name, scaffold in steps.scaffolds.items()
+            if scaffold.checkpoint is not None and name in self._weights
+        }
+        steps.notes += made_before_restoring(layers_of(program.model), used, restored)
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
