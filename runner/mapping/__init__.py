@@ -6,11 +6,14 @@ pairs or decisions -> rules
 
 Names:
 
+- `weights`: which tensors may be weights, and what the others are.
+- `numbered`: words for the tensors that Keras's files number; `counted`: names that Keras counts.
 - `names`: the words and numbers of a name, with the synonyms of the field.
 - `layouts`: how a tensor fits a variable by its shape, and which layout a whole file has.
 - `modules`: variables and tensors in modules; `fitting`: which modules fit each other, and how.
 - `assignment`: the assignment of modules that words and order together support most.
 - `evidence`: what speaks for a pair, and what for its exchange; `orders`: the order of definition.
+- `leftovers`: what variables without a tensor could be of the tensors that are left.
 - `certainty`: which pairs names propose, because every exchange costs evidence.
 - `correspondence`: `correspond`, the pairs and ambiguous sets of two lists of names.
 
