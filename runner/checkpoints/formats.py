@@ -179,11 +179,13 @@ def is_orbax(directory: str) -> bool:
 def split_mapping(path: str) -> tuple[str, str]:
     """Splits `FILE#MAPPING` into the file and the mapping in it; the latter is empty without one.
 
-    A path that exists as it is has no mapping.
+    A path that exists as it is has no mapping, and the name of a folder may hold a `#`.
     """
-    if "#" not in path or files.exists(path):
+    if "#" not in path or files.exists(path) or files.exists(f"{path}.index"):
         return path, ""
     file, _, mapping = path.rpartition("#")
+    if "/" in mapping and not files.is_file(file):
+        return path, ""
     return file, mapping
 
 

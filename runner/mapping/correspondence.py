@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from runner.mapping.assignment import Pairing, assign
-from runner.mapping.certainty import ONLY, Judgement, judge
-from runner.mapping.fitting import Fitting, ModuleFitter, Taken, is_only
+from runner.mapping.certainty import ONLY, Judgement, weigh_exchanges
 from runner.mapping.layouts import Shape
 from runner.mapping.leftovers import leftovers
+from runner.mapping.module_fitting import Fitting, ModuleFitter, Taken, is_only
 from runner.mapping.modules import WEIGHT, Module, group, thirds
 from runner.mapping.names import hinted, tokens
+from runner.mapping.pairing import Pairing, assign
 from runner.mapping.weights import is_slot
 
 BESIDE, LEFT = "the bias nearest to its kernel", "nothing else is left"
@@ -150,11 +150,11 @@ def correspond(
     mine = group(shaped, layers=layers, spelled=known)
     theirs = thirds(group({name: tensors[name] for name in names}, spelled=spelled), mine)
     fitter = ModuleFitter(mine, theirs, file_format)
-    assignment, judgements = judge(assign(mine, theirs, fitter, ordered=ordered))
+    pairing, judgements = weigh_exchanges(assign(mine, theirs, fitter, ordered=ordered))
     pairs: dict[str, Pair] = {}
-    for row, column in assignment.pairs.items():
-        for variable in assignment.fitting(row, column).by_variable:
-            pairs[variable] = _pair(assignment, judgements[row], row, variable)
+    for row, column in pairing.pairs.items():
+        for variable in pairing.fitting(row, column).by_variable:
+            pairs[variable] = _pair(pairing, judgements[row], row, variable)
     pairs |= _positions(variables, tensors, pairs)
     for variable, axes in (flattened or {}).items():
         if variable in pairs and pairs[variable].taken.step == "linear":
@@ -164,9 +164,9 @@ def correspond(
             pairs[variable] = replace(pairs[variable], taken=taken, reasons=reasons)
     constants = {
         variable: "ones()" if role == WEIGHT else "zeros()"
-        for row, column in assignment.pairs.items()
+        for row, column in pairing.pairs.items()
         if row in judgements and not judgements[row].candidates
-        for role, variable in _lacking(mine[row], assignment.fitting(row, column))
+        for role, variable in _lacking(mine[row], pairing.fitting(row, column))
     }
     pairs = _eliminated(pairs)
     lacking = {name for name in variables if name not in pairs}
@@ -256,19 +256,19 @@ def _natural(name: str) -> tuple[tuple[bool, str, int], ...]:
     )
 
 
-def _pair(assignment: Pairing, judgement: Judgement, row: int, variable: str) -> Pair:
-    taken = assignment.fitting(row, assignment.pairs[row]).by_variable[variable]
-    columns = judgement.candidates or (assignment.pairs[row],)
+def _pair(pairing: Pairing, judgement: Judgement, row: int, variable: str) -> Pair:
+    taken = pairing.fitting(row, pairing.pairs[row]).by_variable[variable]
+    columns = judgement.candidates or (pairing.pairs[row],)
     candidates: dict[tuple[object, ...], Taken] = {}
     for column in columns:
-        option = assignment.fitting(row, column).by_variable.get(variable)
+        option = pairing.fitting(row, column).by_variable.get(variable)
         if option is not None:
             for name in option.others or option.tensors:
                 names = (name,) if option.others else option.tensors
                 candidates[names, option.cut] = replace(option, tensors=names, others=())
     sure = len(candidates) < 2 and not judgement.candidates
     options = () if sure else tuple(candidates.values())
-    module, tensors = assignment.variables[row], assignment.tensors[assignment.pairs[row]]
+    module, tensors = pairing.variables[row], pairing.tensors[pairing.pairs[row]]
     only = sure and judgement.reasons == (ONLY,) and is_only(module, tensors, variable)
     return Pair(
         variable, taken, judgement.reasons, options, judgement.contradiction, is_decided=only

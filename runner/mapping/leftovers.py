@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from runner.mapping.fitting import Taken
 from runner.mapping.layouts import fits
+from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Leaf, Module
 from runner.mapping.names import tokens
 

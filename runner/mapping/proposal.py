@@ -15,17 +15,17 @@ from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.quantization import REMEDY
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
-from runner.console import plural
+from runner.console import plural, some_of
 from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond, decided
 from runner.mapping.counted import by_position, known_by
 from runner.mapping.layouts import Shape
 from runner.mapping.names import tokens
 from runner.mapping.numbered import words_for_numbers
-from runner.mapping.rules import Written, write
 from runner.mapping.text import document
 from runner.mapping.values import decide, unchanged
 from runner.mapping.weights import sort_out
+from runner.mapping.written_rules import Written, write
 from runner.restoration import eager
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.model_variables import (
@@ -89,18 +89,20 @@ class Proposal:
         constant = [name for one in some for name in one.constants]
         if constant and self.proof is None:
             cause = "zeros() or ones() stands for what the file lacks"
-            yield Problem(f"no tensor is {_some(constant)}", cause, record)
+            yield Problem(f"no tensor is {some_of(constant, 3)}", cause, record)
         if left := [name for name in some[-1].left if name not in some[-1].unread]:
-            yield Problem(f"no tensor fits {_some(left)}", "", "they keep their initial values")
+            yield Problem(
+                f"no tensor fits {some_of(left, 3)}", "", "they keep their initial values"
+            )
         codes = {name: kind for one in some for name, kind in one.codes.items()}
         if codes:
-            state = f"{_some([*codes])} may hold weights"
+            state = f"{some_of([*codes], 3)} may hold weights"
             cause = "; ".join(sorted({*codes.values()}))
             remedy = REMEDY if "quantized" in cause else "save plain floats in their place"
             yield Problem(state, cause, remedy)
         unused = [name for one in some for name in one.unused]
         if unused and self.proof is None:
-            yield Problem(f"no variable takes {_some(unused)}", "", record)
+            yield Problem(f"no variable takes {some_of(unused, 3)}", "", record)
         if self.proof is not None and not self.proof.agrees:
             yield self.proof.problem()
 
@@ -110,7 +112,7 @@ class Proposal:
 
 def propose(
     model: Any,
-    checkpoint: str | Path | Sequence[str | Path],
+    checkpoint: str | bytes | os.PathLike[str] | Sequence[str | bytes | os.PathLike[str]],
     *,
     hints: Mapping[str, str] | None = None,
     reference: str | Path | Reference | None = None,
@@ -142,7 +144,9 @@ def propose(
     maps = {name: known["flattened"] for name, known in facts.items() if known["flattened"]}
     # PyTorch flattens the channels first, Keras last.
     flattened = {name: (axes[-1], *axes[:-1]) for name, axes in maps.items()}
-    paths = [checkpoint] if isinstance(checkpoint, str | Path) else [*checkpoint]
+    if isinstance(checkpoint, str | bytes | os.PathLike):
+        checkpoint = [checkpoint]
+    paths = [os.fsdecode(path) for path in checkpoint]
     if reference is not None:
         if len(paths) > 1:
             state, cause = f"there are {len(paths)} checkpoints", "a reference is of one source"
@@ -155,7 +159,7 @@ def propose(
     files: dict[str, str] = {}
     correspondences: dict[str, Correspondence] = {}
     free = dict(variables)
-    for path in [os.fspath(path) for path in paths]:
+    for path in paths:
         ((resolved,), name) = checkpoint_paths(path, "latest"), _free_name(path, files)
         files[name], reader = path, open_reader(resolved)
         spec = reader.spec()
@@ -235,10 +239,6 @@ def _proven(
 
 def _dtype(variable: Any) -> str:
     return str(getattr(variable.dtype, "name", variable.dtype))
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _free_name(path: str, taken: Mapping[str, object]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from runner.console import plural
+from runner.console import plural, some_of
 from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.restoration.rules import Rules
 
@@ -77,16 +77,12 @@ def _computed(computed: Sequence[Computed]) -> str:
     parts = []
     if records:
         largest = max(one.relative for one in computed if one.record)
-        parts.append(f"within {largest:.0e} of {_first_of(records)}")
+        parts.append(f"within {largest:.0e} of {some_of(records, 1)}")
     if readers:
-        parts.append(f"needed by {_first_of(readers)}")
+        parts.append(f"needed by {some_of(readers, 1)}")
     closest = min(one.next for one in computed)
     rival = f"the next candidate {closest:.1g} away" if math.isfinite(closest) else "no other fits"
     return f"computed: {', '.join([*parts, rival])}"
-
-
-def _first_of(names: Sequence[str]) -> str:
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _open_questions(correspondence: Correspondence) -> Iterator[str]:
@@ -150,5 +146,4 @@ def _listed(names: Sequence[str]) -> str:
         members[0] + (f" and {len(members) - 1} like it" if len(members) > 1 else "")
         for members in groups.values()
     ]
-    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
-    return ", ".join(shown[:_MOST_SHOWN]) + more
+    return some_of(shown, _MOST_SHOWN)

@@ -7,7 +7,6 @@ a run imports those rooms.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +17,6 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.config.choices import Mode
 from runner.config.epochs import Epochs
 from runner.config.fingerprint import fingerprint
 from runner.config.masking import Mask
@@ -26,7 +24,7 @@ from runner.config.schedule import NEVER, as_schedule
 from runner.config.schema import RunConfig
 from runner.config.training_schema import EVALUATE_EVERY, OBJECTIVE
 from runner.console import Screen
-from runner.errors import ConfigError, InterruptedRunError
+from runner.errors import InterruptedRunError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.devices import devices_of
@@ -43,7 +41,7 @@ from runner.runs.resumption import (
     no_such_run,
     open_run,
 )
-from runner.runs.run_directory import RunDirectory, RunRecord, runs
+from runner.runs.run_directory import RunDirectory, RunRecord, runs, usable_container
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 from runner.system.status import Status
@@ -51,11 +49,8 @@ from runner.tracking import Tracker, open_store
 from runner.tracking.current_run import CurrentRun
 from runner.tracking.stored_runs import RUN_DIR_TAG
 from runner.training.proving import proven
-from runner.training.sources import FINGERPRINT_TAG, Sources, plan_run
+from runner.training.run_sources import FINGERPRINT_TAG, Sources, plan_run
 from runner.training.watch import SWEEP_TAG, TrialWatch
-
-# TensorFlow reads them in a path as in a shell.
-_PATTERNS = frozenset("*?[\\")
 
 _Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
 
@@ -147,7 +142,7 @@ class Experiment:
     def __init__(self, config: RunConfig, context: RunContext) -> None:
         self.config, self.context, self.screen = config, context, context.screen
         self.mask = Mask(config.tracking.mask, asdict(config))
-        self.container = _container(config, self.mask)
+        self.container = usable_container(config, self.mask)
         self.recorder = CurrentRun(self.mask)
         self.store = open_store(config.tracking, asdict(config), self.mask)
         self.sources = Sources(config, self.store)
@@ -252,31 +247,6 @@ class Experiment:
             "train it first: the same command with mode=train; or take a run as it is: "
             f"mode={self.config.mode.value} run_dir=RUN without an experiment",
         )
-
-
-def _container(config: RunConfig, mask: Mask) -> Path:
-    """Returns `run_dir` as a path in which TensorFlow finds checkpoints.
-
-    Raises:
-      ConfigError: there is none, or it holds a secret.
-    """
-    run_dir, state = Path(config.run_dir), f"run_dir is {mask.text(config.run_dir)!r}"
-    remedy = "give it another name, for example run_dir=runs/my_experiment"
-    if mask.is_in(config.run_dir):
-        cause = "it holds a secret, and the name of a folder cannot be masked"
-        raise ConfigError.of(state, cause, remedy)
-    if run_dir.is_relative_to(Path.cwd()) and _PATTERNS & set(config.run_dir):
-        # The project's folder may have any name: from here, the path does not contain it.
-        run_dir = run_dir.relative_to(Path.cwd())
-    if _PATTERNS & set(str(run_dir)):
-        cause = (
-            "TensorFlow takes *, ?, [ and \\ in a path for a pattern, and finds no checkpoint there"
-        )
-        if config.mode is not Mode.train and not _PATTERNS & set(run_dir.name):
-            folder = shlex.quote(str(run_dir.parent))
-            remedy = f"begin where the path has none: cd {folder}, and run_dir={run_dir.name}"
-        raise ConfigError.of(state, cause, remedy)
-    return run_dir
 
 
 @contextmanager

@@ -161,9 +161,11 @@ class Forks:
 
     Args:
       folder: the same for all test processes of a run of the tests.
+      root: the folder whose package `runner` is imported; by default the repository.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, root: Path = ROOT) -> None:
+        self.root = root
         self._users, self._address = folder / "users", str(folder / "forks")
         self._lock = FileLock(folder / "forks.lock")
         self._lifeline: int | None = None
@@ -186,8 +188,8 @@ class Forks:
         lifeline = os.open(self._users, os.O_WRONLY)
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.support.forks", self._address],
-            cwd=ROOT,
-            env=environment(),
+            cwd=self.root,
+            env=environment() | {"PYTHONPATH": f"{self.root}{os.pathsep}{ROOT}"},
             stdin=reader,
             stdout=subprocess.PIPE,
             text=True,

@@ -55,7 +55,7 @@ MODULES = (
     "runner.cluster.chief",
     "runner.inspect",
     "runner.lifecycle",
-    "runner.sweeps.figures",
+    "runner.sweeps.study_figures",
     "runner.sweeps.grid_sweeper",
     "runner.sweeps.optuna_sweeper",
     "runner.sweeps.search",
@@ -185,6 +185,7 @@ def become(address: str, request: dict[str, Any]) -> None:
     if request["session"]:
         os.setsid()
     os.chdir(request["folder"])
+    sys.path[0] = request["folder"]  # As `python -m` does.
     os.environ.clear()
     os.environ.update(request["environment"])
     if LIFELINE in os.environ:

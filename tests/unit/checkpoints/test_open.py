@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from runner.checkpoints.array_files import NpzReader
 from runner.checkpoints.formats import Format, recognise
+from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import AverageReader, open_pinned, open_reader
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_npz
@@ -173,3 +175,25 @@ def test_missing_permissions_are_named() -> None:
         message = "cannot be read\n.*Permission denied\n.*give this user the right"
         with without_privileges(), pytest.raises(CheckpointError, match=message):
             recognise(str(path))
+
+
+# What the folder of a checkpoint, and its file, may be called; `p` is a folder too.
+NAMES = ["p#1", "a #b", "[1]*?", "it's", "a%41", "a=b", "größe🙂", "-lead", "tail.", " x ", "a\nb"]
+NAMES += ["x" * 190, "\\n", "~t", "${x}", "a,b", "{a}"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_and_its_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    folder = tmp_path / name
+    folder.mkdir()
+    np.savez(folder / f"{name}.npz", kernel=np.ones(3))
+    prefix = folder / "runs" / f"{name}.ckpt-7"
+    prefix.parent.mkdir()
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix), tensor_names=["kernel"], shape_and_slices=[""], tensors=[tf.ones(3)]
+    )
+    for place in (folder / f"{name}.npz", prefix, prefix.parent):
+        (path,) = checkpoint_paths(str(place))
+        ((_, value),) = open_reader(path).read(["kernel"])
+        assert value.tolist() == [1.0] * 3

@@ -1,4 +1,4 @@
-"""The assignment of tensors' modules to variables' modules that words and order support most."""
+"""The pairing of tensors' modules to variables' modules that words and order support most."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from runner.mapping.fitting import Fitting, Matrix, ModuleFitter
+from runner.mapping.module_fitting import Fitting, Matrix, ModuleFitter
 from runner.mapping.modules import Module
 
 # Each module that is assigned outweighs all other evidence.
