@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.harness import Result, report
-from runner.mapping.rules import write
+from runner.mapping.written_rules import write
 from tests.samples.name_lists import LISTS, load, score
 
 CHANGES = ("plain", "shuffled", "nonsense")

@@ -39,10 +39,10 @@ class Outcome:
     """The result of an experiment's mode.
 
     Attributes:
-      objective: of training the best, of an evaluation that of the evaluated split.
+      objective: the best one of a training, or the one that an evaluation computed.
       directory: the run directory of training.
       plan: where variables came from; None where a run continued from its own checkpoint.
-      metrics: of an evaluation.
+      metrics: what an evaluation computed.
     """
 
     objective: float | None = None

@@ -64,7 +64,7 @@ def fit(
 ) -> Result:
     """Trains a Keras model in a run: planned, warm-started, resumed exactly, recorded.
 
-    The arguments are those of `keras.Model.fit`, in its order. The same call resumes a run that was
+    It takes the arguments of `keras.Model.fit`, in its order. The same call resumes a run that was
     interrupted. The run directory gets `experiment.yaml`, the experiment that the command line
     would take; its head names what another process cannot import.
 
@@ -81,8 +81,7 @@ def fit(
       verbose: 0 prints nothing; any other value prints as always.
       callbacks: Keras callbacks.
       validation_split: the part of the arrays that is for validation, without `validation_data`.
-      validation_data: `(x, y)`, or batches, evaluated after each epoch. Without any, training data
-        whose number is known are evaluated at the end.
+      validation_data: `(x, y)`, or batches, evaluated after each epoch.
       shuffle: whether every epoch has another order.
       class_weight: class -> weight of its examples in training.
       sample_weight: weights of the examples.
@@ -92,7 +91,7 @@ def fit(
       validation_steps: how many batches of the validation data to evaluate, by default all.
       validation_batch_size: by default `batch_size`.
       validation_freq: evaluates after every so many epochs, or after the epochs in a list.
-      name: of the experiment; by default that of the model or function.
+      name: of the experiment; by default the name of the model or function.
       scaffolds: name -> the keys of `scaffolds.NAME` in a configuration.
       seed: of the weights that a function makes, the order and whatever else is random.
       overrides: further settings, as for `runner.run`, such as `{"tracking.uri": None}`.
@@ -126,12 +125,14 @@ def experiment_of(
     class_weight: Mapping[int, float] | None = None,
     name: str = "",
     seed: int = 0,
+    needs_objective: bool = False,
     **arguments: Any,
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Provides the experiment of the arguments of `fit`, and the scope to compose it in.
 
     That is its name for `+experiment=`, the file that it would be, and what each `${python:NAME}`
-    in it stands for.
+    in it stands for. Where an objective is needed and there are no validation data, training data
+    whose number is known are evaluated at the end.
 
     Raises:
       ConfigError: when they are no experiment.
@@ -147,7 +148,7 @@ def experiment_of(
     data, length = given_data(data, steps_per_epoch, class_weight=class_weight is not None)
     node = experiment.node(model_node, data, name=name or default_name, seed=seed)
     if {"validation_data", "validation_split"}.isdisjoint(data):
-        evaluate_every = NEVER if length is None else "end"
+        evaluate_every = "end" if needs_objective and length is not None else NEVER
     elif isinstance(validation_freq, int):
         evaluate_every = f"{validation_freq} epochs"
     else:
@@ -185,7 +186,7 @@ def _model_node(experiment: FitExperiment, model: Any) -> tuple[dict[str, Any], 
                 "call its compile first",
             )
         name = model_name(model)
-        return experiment.given("model", model, f"{name}@{model_digest(model)}"), name
+        return experiment.handed_over("model", model, f"{name}@{model_digest(model)}"), name
     if not callable(model) or isinstance(model, keras.Layer | types.ModuleType):
         kind = type(model).__name__
         cause = "a run trains a compiled keras.Model, or one that a function returns"
@@ -200,7 +201,7 @@ def _listed(callbacks: Any) -> list[Any]:
 
     if isinstance(callbacks, keras.callbacks.CallbackList):
         added = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
-        return [each for each in callbacks.callbacks if not isinstance(each, added)]
+        return [callback for callback in callbacks.callbacks if not isinstance(callback, added)]
     return [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks]
 
 

@@ -62,8 +62,8 @@ class Result:
     def history(self) -> dict[str, list[float]]:
         """The metrics of each epoch, as `History.history` of `fit`: `loss`, `val_loss` and so on.
 
-        What callbacks add to the logs of an epoch is among them. Those of an epoch that is not over
-        are the newest; empty where there are no epochs.
+        What callbacks add to the logs of an epoch is among them. An epoch that is not over has its
+        newest metrics; a run without epochs has none.
         """
         epochs: dict[float, dict[str, float]] = {}
         for values in history(TrackingDirectory(self._run.path).journal).values():

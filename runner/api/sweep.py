@@ -116,7 +116,8 @@ def sweep(
       overrides: of all trials, as for `runner.run`.
       trials: how many trials a search by Optuna makes; None for every combination.
       config_dir: a folder with experiments, as after `--config-dir`.
-      **fit_arguments: with a function, the other arguments of `runner.fit`.
+      **fit_arguments: with a function, the other arguments of `runner.fit`. Without validation
+        data, training data whose number is known are evaluated at the end.
 
     Returns:
       The trials.
@@ -132,7 +133,8 @@ def sweep(
             name = experiment
         else:
             _require_function(experiment)
-            name, _, objects = stack.enter_context(experiment_of(experiment, **fit_arguments))
+            experiment_scope = experiment_of(experiment, needs_objective=True, **fit_arguments)
+            name, _, objects = stack.enter_context(experiment_scope)
 
         def job(config: DictConfig) -> float | None:
             running = job_of(HydraConfig.get())

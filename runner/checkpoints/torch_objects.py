@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -41,6 +42,8 @@ _DTYPES = {
 }
 # Where programs keep the model's values beside other things, first wins.
 _STATE_DICTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
+_EXTRA = "_extra_state"
+_ARRAY = re.compile(r"numpy\._?core\.multiarray\.(_reconstruct|scalar)")
 _MAX_RANK, _MAX_DEPTH, _MAX_TENSORS = 32, 64, 500_000
 # Of one name, and of all names together.
 _MAX_NAME, _MAX_NAMES = 4096, 128 << 20
@@ -241,7 +244,7 @@ def _tensors(node: Node) -> Iterator[tuple[str, StorageView]]:
         visited += 1
         if len(pending) > _MAX_DEPTH or visited > 2 * MAX_OPCODES:
             raise PickleError("its mappings are nested too deeply")
-        tensor = _tensor(node)
+        tensor = _tensor(node) or _unread(name, node)
         if tensor is not None:
             yield name, tensor
         else:
@@ -253,11 +256,20 @@ def _tensors(node: Node) -> Iterator[tuple[str, StorageView]]:
 def _parts(prefix: str, items: Mapping[Node, Node]) -> Iterator[tuple[str, Node]]:
     """Yields the names and values of a mapping or list that may hold tensors, one at a time."""
     for key, value in items.items():
-        if _is_name(key) and isinstance(value, (dict, list, tuple, PickledCall)):
+        is_state = str(key).endswith(_EXTRA) and value is not None
+        if _is_name(key) and (is_state or isinstance(value, (dict, list, tuple, PickledCall))):
             name = f"{prefix}.{key}" if prefix else str(key)
             if len(name) > _MAX_NAME:
                 raise PickleError(f"a name is longer than {_MAX_NAME:,} characters")
             yield name, value
+
+
+def _unread(name: str, node: Node) -> StorageView | None:
+    """Returns what stands for an array of NumPy, or a module's extra state; None for others."""
+    if isinstance(node, PickledCall) and _ARRAY.fullmatch(node.name):
+        return StorageView("", "array of NumPy", ())
+    is_state = name.endswith(_EXTRA) and not isinstance(node, PickledCall)
+    return StorageView("", "extra state of PyTorch", ()) if is_state else None
 
 
 def _tensor(node: Node) -> StorageView | None:
@@ -271,6 +283,10 @@ def _tensor(node: Node) -> StorageView | None:
         if name in ("_rebuild_parameter", "_rebuild_parameter_with_state", "Parameter"):
             node = arguments[0] if arguments else None
         elif name == "_rebuild_from_type_v2" and len(arguments) > 2:
+            kind, has_state = arguments[1], len(arguments) > 3 and bool(arguments[3])
+            # The attributes of another library's class may say what the values stand for.
+            if has_state and isinstance(kind, Global) and not kind.name.startswith("torch."):
+                return StorageView("", f"{kind.name.rpartition('.')[2]} of PyTorch", ())
             node = (
                 PickledCall(arguments[0], arguments[2]) if isinstance(arguments[2], tuple) else None
             )

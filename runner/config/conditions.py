@@ -183,10 +183,10 @@ def _is_from_tf_config(cluster: ClusterConfig) -> bool:
 def _shown(key: str, setup: Setup) -> str:
     name, equals, value = key.partition("=")
     if not equals:
-        found = setup.value("devices.count" if name == "devices" else name)
-        if isinstance(found, Mapping) or (isinstance(found, list) and name != "devices"):
+        setting = setup.value("devices.count" if name == "devices" else name)
+        if isinstance(setting, Mapping) or (isinstance(setting, list) and name != "devices"):
             return f"{name} is set"
-        value = in_yaml(found)
+        value = in_yaml(setting)
     return f"{name} is {value}"
 
 

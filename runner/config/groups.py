@@ -109,9 +109,11 @@ def hydra_problem(text: str) -> Problem | None:
     """Returns the problem of a message of Hydra's about options and values; None for any other."""
     if several := _SEVERAL.match(text):
         return _several_values(several[2], is_list=several[1].startswith("Ambiguous"))
-    if kept := _KEPT.match(text):
+    if undeleted := _KEPT.match(text):
         cause = "the experiment writes it as keys, and chooses no option of the group"
-        return Problem(f"~{kept[1]} deletes nothing", cause, f"delete its keys: ~{kept[1]}.KEY")
+        return Problem(
+            f"~{undeleted[1]} deletes nothing", cause, f"delete its keys: ~{undeleted[1]}.KEY"
+        )
     if text.startswith(_NO_OPTION):
         return _no_option()
     if unused := _UNUSED.match(text):

@@ -89,7 +89,7 @@ class DevicesConfig:
     # What a batch of the data is.
     batch: choices.DeviceBatch = choices.DeviceBatch["global"]
     # True gives batch-norm layers the statistics of the whole batch, over all devices and tasks. By
-    # default each device uses its own, and those of the first one are saved.
+    # default each device uses its own, and the first one's are saved.
     sync_batch_norm: bool = False
 
 

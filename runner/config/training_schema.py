@@ -104,9 +104,9 @@ class TrainConfig:
     clip: ClipConfig = field(default_factory=ClipConfig)
     # Decay of moving averages of the trained weights, for example 0.999; null keeps none.
     ema_decay: float | None = field(default=None, metadata=choices.DECAY)
-    # Whether moving averages are evaluated and exported as the weights. Null does so with those of
-    # `train.ema_decay`. Those of an optimizer with `use_ema` it treats as `fit` does: the weights
-    # are evaluated, and at the end of training the averages replace them.
+    # Whether moving averages are evaluated and exported as the weights. Null does so with the ones
+    # that `train.ema_decay` keeps. The averages of an optimizer with `use_ema` it treats as `fit`
+    # does: the weights are evaluated, and at the end of training the averages replace them.
     evaluate_ema: bool | None = None
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
 

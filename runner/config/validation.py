@@ -18,7 +18,7 @@ from runner.config.choices import Goal, Mode
 from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.conditions import Setup, conflict_problems
 from runner.config.conflicts import IN_A_CONFIGURATION
-from runner.config.devices import read_devices
+from runner.config.device_setting import read_devices
 from runner.config.groups import group_of, misplaced
 from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import epoch_count_problems, rule_problems, unknown_key, unresolved

@@ -48,5 +48,6 @@ def class_weights(labels: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
         labels = tf.round(labels)
     labels = tf.cast(labels, tf.int32)
     by_class = [weights.get(index, 1.0) for index in range(max(weights) + 1)]
-    # The last entry is for all classes beyond.
-    return tf.gather(tf.constant([*by_class, 1.0]), tf.minimum(labels, len(by_class)))
+    # The last entry is for all other classes.
+    others = (labels < 0) | (labels >= len(by_class))
+    return tf.gather(tf.constant([*by_class, 1.0]), tf.where(others, len(by_class), labels))

@@ -1,4 +1,4 @@
-"""What a run adds to a Keras optimizer, before Keras traces a step that uses it.
+"""Adds what a run needs to a Keras optimizer, before Keras traces a step that uses it.
 
 The methods `apply` and `update_step`, which every step of Keras or of one's own ends in, are
 wrapped on the instance: gradients are accumulated, summed over replicas and clipped, and each

@@ -137,10 +137,10 @@ class FitData:
         if isinstance(data, keras.utils.PyDataset):
             return _of_sequence(data, seed)
         if isinstance(data, _Generators):
-            given = data.function
-            if one_pass and isinstance(given, GivenGenerator):
-                signature = spec_of(given.first)
-                return tf.data.Dataset.from_generator(given.following, output_signature=signature)
+            generator = data.function
+            if one_pass and isinstance(generator, GivenGenerator):
+                spec = spec_of(generator.first)
+                return tf.data.Dataset.from_generator(generator.following, output_signature=spec)
             generators = GeneratorData(data.function, data.function, data.function)
             return generators.validation() if one_pass else generators.train()
         size = (self.validation_batch_size if one_pass else None) or self.batch_size
@@ -247,7 +247,7 @@ def _of_arrays(arrays: Any, batch_size: int, seed: int | None) -> tf.data.Datase
     def look_up(indices: NDArray[np.int64]) -> Sequence[Any]:
         return [array[indices] for array in flat]
 
-    order = _in_order(count, seed).batch(batch_size)
+    order = _batches_in_order(count, batch_size, seed)
     return _fetched(order, look_up, tf.nest.pack_sequence_as(arrays, specs))
 
 
@@ -257,8 +257,14 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
         raise ConfigError.of("data: the PyDataset has length 0", "there is no batch")
     seen = [_as_batch(batches[index]) for index in range(min(count or 2, 2))]
 
+    begins = [batches.on_epoch_end]  # As in `fit`, once before the first epoch.
+
     def fetch(place: NDArray[np.int64]) -> Sequence[Any]:
         index, position = place
+        if begins:
+            begins.pop()()
+        if position == 0:
+            batches.on_epoch_begin()
         arrays = [np.asarray(part) for part in tf.nest.flatten(_as_batch(batches[int(index)]))]
         if count is not None and position == count - 1:
             batches.on_epoch_end()
@@ -272,11 +278,34 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
     places = _in_order(count, seed).scan(
         tf.constant(0, tf.int64), lambda place, index: (place + 1, tf.stack([index, place]))
     )
-    return _fetched(places, fetch, specs)
+    options = tf.data.Options()
+    # An epoch begins and ends around its batches.
+    options.experimental_optimization.map_parallelization = False
+    return _fetched(places, fetch, specs).with_options(options)
 
 
 def _as_batch(batch: Any) -> Any:
     return tuple(batch) if isinstance(batch, list) else batch
+
+
+def _batches_in_order(count: int, batch_size: int, seed: int | None) -> tf.data.Dataset:
+    """Returns the numbers below `count` in batches, in an order by the seed.
+
+    `tf.data.Dataset.shuffle` handles each number by itself, and checkpoints hold its buffer: with
+    786,432 numbers, two epochs took 41 s of processor time in place of 6 s, and 900 MB more.
+    """
+    begins = tf.data.Dataset.range(0, count, batch_size)
+    if seed is None:
+        return begins.map(lambda begin: tf.range(begin, tf.minimum(begin + batch_size, count)))
+
+    def shuffled(draw: tf.Tensor) -> tf.data.Dataset:
+        numbers = tf.range(count, dtype=tf.int64)
+        order = tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, draw]))
+        return begins.map(lambda begin: order[begin : begin + batch_size])
+
+    draws = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
+    length = tf.data.experimental.assert_cardinality(-(-count // batch_size))
+    return draws.take(1).flat_map(shuffled).apply(length)
 
 
 def _in_order(count: int | None, seed: int | None) -> tf.data.Dataset:
@@ -318,23 +347,29 @@ def given_data(
     Raises:
       ConfigError: when `fit` refuses them too, or they are no data.
     """
-    given = dict(data)
-    given["x"] = _given(given["x"], "steps_per_epoch", steps_per_epoch)
-    if "validation_data" in given:
-        steps = given.get("validation_steps")
-        given["validation_data"] = _given(given["validation_data"], "validation_steps", steps)
-    refuse_beside_batches(given["x"], y=given.get("y"), sample_weight=given.get("sample_weight"))
-    if class_weight and (isinstance(given["x"], GivenGenerator) or "sample_weight" in given):
-        beside = "sample_weight" if "sample_weight" in given else "a generator"
+    arguments = dict(data)
+    arguments["x"] = _counted(arguments["x"], "steps_per_epoch", steps_per_epoch)
+    if "validation_data" in arguments:
+        steps = arguments.get("validation_steps")
+        arguments["validation_data"] = _counted(
+            arguments["validation_data"], "validation_steps", steps
+        )
+    refuse_beside_batches(
+        arguments["x"], y=arguments.get("y"), sample_weight=arguments.get("sample_weight")
+    )
+    if class_weight and (
+        isinstance(arguments["x"], GivenGenerator) or "sample_weight" in arguments
+    ):
+        beside = "sample_weight" if "sample_weight" in arguments else "a generator"
         raise ConfigError.of(
             f"class_weight is set beside {beside}",
             "as in fit, examples have weights by their class or of their own",
             "let sample weights be all the weights",
         )
-    return given, FitData(**given).steps()
+    return arguments, FitData(**arguments).steps()
 
 
-def _given(data: Any, argument: str, steps: int | None) -> Any:
+def _counted(data: Any, argument: str, steps: int | None) -> Any:
     if isinstance(data, Iterator):
         data = GivenGenerator(data)
         if steps is None:

@@ -114,7 +114,7 @@ class GivenGenerator:
             raise ConfigError.of("data: a generator gives no batch")
         self._rest = generator
         # The index of the next batch of `_rest`, and of `following`.
-        self._position, self._following = len(self.first), 0
+        self._position = self._following = len(self.first)
         self._all: list[Any] | None = None
 
     def __call__(self, start: int = 0) -> Iterator[Any]:
@@ -126,7 +126,8 @@ class GivenGenerator:
                 return
 
     def following(self) -> Iterator[Any]:
-        """Yields the batches that it has not yielded yet."""
+        """Yields `first`, and then the batches that it has not yielded yet, as in `fit`."""
+        yield from self.first
         while True:
             try:
                 batch = self._batch(self._following)

@@ -30,6 +30,10 @@ COORDINATION = "tensorflow.python.distribute.estimator_training"
 _INDEPENDENT = "independent_worker"
 
 
+# The package's module of Estimators on TPUs, which needs what TensorFlow no longer has.
+TPUS = f"{PACKAGE}.python.estimator.tpu.tpu_estimator"
+
+
 @functools.cache
 def original_estimator() -> ModuleType:
     """Returns the public API of `tf.estimator`.
@@ -51,6 +55,7 @@ def original_estimator() -> ModuleType:
     _stand_in_for_exports()
     if COORDINATION not in sys.modules:
         sys.modules[COORDINATION] = distribute.estimator_training = _coordination()
+    sys.modules.setdefault(TPUS, _WithoutTpus(TPUS))
     return importlib.import_module(f"{PACKAGE}._api.v2.estimator")
 
 
@@ -85,7 +90,7 @@ class _Training:
 
 
 def _stand_in_for_exports() -> None:
-    """Adds the name under which the original registers its public names, which nobody reads."""
+    """Adds the name under which the original registers its public names, which nothing reads."""
     if not hasattr(tf_export, "ESTIMATOR_API_NAME"):
         name = tf_export.ESTIMATOR_API_NAME = "estimator"
         for attributes, suffix in ((tf_export.API_ATTRS, ""), (tf_export.API_ATTRS_V1, "_v1")):
@@ -135,6 +140,23 @@ def _is_coordinated(config: Any) -> bool:
     # `config` may be a user's class.
     mode = getattr(config, "_distribute_coordinator_mode", None)
     return mode == _INDEPENDENT and bool(config.cluster_spec)
+
+
+class _WithoutTpus(ModuleType):
+    """Has a class for every name, so that modules that import some can be imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": _refuse_tpus})
+
+
+def _refuse_tpus(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise ConfigError.of(
+        f"{type(self).__name__} is to be made",
+        "TensorFlow has removed the part of Estimators that trained on TPUs in 2.16",
+        "use Estimator and EstimatorSpec",
+    )
 
 
 def _refuse_several_machines(*args: Any, **kwargs: Any) -> NoReturn:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
-from runner.mapping.fitting import Taken
 from runner.mapping.layouts import Shape
+from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import Module, group
 from runner.restoration.expressions import names_in, parse
 from runner.restoration.named_conversions import expanded
@@ -28,7 +28,7 @@ _CACHED = 64 << 20
 
 @dataclass(frozen=True)
 class Variable:
-    """What the candidates of a variable depend on.
+    """A variable, as its candidates depend on it.
 
     Attributes:
       name: its name.
@@ -74,7 +74,7 @@ class RecordedCheckpoint:
         self.tensors = tensors
         self.records = {name: a for name, a in records.items() if a.dtype.kind == "f"}
         self._cache: dict[str, NDArray[Any]] = {}
-        modules = group({name: shape for name, shape in tensors.items() if shape})
+        modules = group(tensors)
         places = {name: at for at, name in enumerate(self.records)}
         bases = {module.name: _base(module.name) for module in modules}
         around = {part for base in bases.values() for part in _around(base)}
@@ -139,7 +139,7 @@ def _base(name: str) -> str:
 
 
 def _around(base: str) -> list[str]:
-    """Returns a module's name and those of the modules around it."""
+    """Returns the names of a module and of the modules around it."""
     return [base, *(base[: match.start()] for match in re.finditer(r"[./]", base))]
 
 

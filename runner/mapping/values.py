@@ -13,8 +13,8 @@ from runner.errors import ConfigError
 from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.mapping.dataflow import trace
 from runner.mapping.decisions import Decision, Decisions
-from runner.mapping.fitting import Taken
 from runner.mapping.layouts import Shape
+from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable
 from runner.mapping.trials import Trials
 from runner.mapping.walk import Walk

@@ -43,11 +43,10 @@ from runner.restoration.plan import Assignment, RestorationPlan, make_plan
 from runner.restoration.reading import NonFinite
 from runner.restoration.sources import Source, open_sources, read_warm_start
 from runner.restoration.variables import (
-    WARM_STARTED,
     StateClass,
     VariableSpec,
-    assign_owners,
     classify,
+    owners_of_weights,
 )
 from runner.restoration.weights_layout import Slots, named_sources, weights_layout
 from runner.tracking import open_store
@@ -294,18 +293,16 @@ def _frozen(
     Raises:
       ConfigError: when one of them is a `tf.Variable`, whose `trainable` cannot be changed.
     """
-    states = {name: classify(name, model=True) for name in variables}
-    states = {name: state for name, state in states.items() if state in WARM_STARTED}
-    claims = assign_owners(states, scaffolds, rules.collision, addresses=qualified).claims
+    owners = owners_of_weights(variables, scaffolds, rules.collision, qualified)
     frozen = frozenset(
         name
-        for name, owner in claims.items()
+        for name, owner in owners.items()
         if not scaffolds[owner].trainable and variables[name].trainable
     )
     for name in sorted(frozen):
         if isinstance(variables[name], tf.Variable):
             raise ConfigError.of(
-                f"scaffolds.{claims[name]}.trainable is false, and {name} is a tf.Variable",
+                f"scaffolds.{owners[name]}.trainable is false, and {name} is a tf.Variable",
                 "only Keras's variables can be made untrainable",
                 "delete the key, and leave the variables out where gradients are applied",
             )

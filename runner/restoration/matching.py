@@ -15,7 +15,6 @@ from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
 from runner.restoration.codes import Codes
 from runner.restoration.expressions import names_in
-from runner.restoration.fitting import TensorFitter
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import (
     Miss,
@@ -27,6 +26,7 @@ from runner.restoration.problems import (
 from runner.restoration.rules import Translator
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.target import ConvertedVariable
+from runner.restoration.tensor_fitting import TensorFitter
 from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 

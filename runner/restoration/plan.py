@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Collision, Expect, StateChoice
 from runner.config.schema import ScaffoldConfig
+from runner.console import some_of
 from runner.errors import PlanError, Problem, nearest
 from runner.restoration.conversions import PadOrSlice, Reshape, Transpose
 from runner.restoration.matching import TensorChoice, TensorChoices, choose_tensors
 from runner.restoration.patterns import compile_pattern
-from runner.restoration.problems import bad_expression, bad_rules, some
+from runner.restoration.problems import bad_expression, bad_rules
 from runner.restoration.proof import Proof
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import (
@@ -229,8 +230,9 @@ def _notes(
     for name, config in scaffolds.items():
         if shared and StateChoice.optimizer_slots in config.state and located.specs[name]:
             notes.append(
-                f"{some(shared)}: the optimizer keeps this for more variables than one scaffold "
-                f"selects, so it is initialised; scaffolds.{name}.variables can include it by name"
+                f"{some_of(shared, 3)}: the optimizer keeps this for more variables than one "
+                "scaffold selects, so it is initialised; "
+                f"scaffolds.{name}.variables can include it by name"
             )
             break
     return notes
@@ -298,9 +300,9 @@ def _unmet(
         initialised = [assignment.variable.name for assignment in known if not assignment.pieces]
         unmet = ""
         if expected is Expect.scratch:
-            unmet = f"{some(restored)} would be restored" if restored else ""
+            unmet = f"{some_of(restored, 3)} would be restored" if restored else ""
         elif initialised and (expected is Expect.all or len(initialised) == len(concerned)):
-            unmet = f"{some(initialised)} would be initialised"
+            unmet = f"{some_of(initialised, 3)} would be initialised"
         if unmet:
             problems.append(
                 Problem(

@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -132,8 +131,8 @@ def read_warm_start(
     Raises:
       ConfigError: with everything that is not valid.
     """
-    if isinstance(scaffolds, str | Path):
-        content = _read(scaffolds)
+    if isinstance(scaffolds, str | bytes | os.PathLike):
+        content = _read(os.fsdecode(scaffolds))
         if isinstance(content, Mapping) and "scaffolds" in content:
             restoration = content.get("restoration") if restoration is None else restoration
             content = content["scaffolds"]
@@ -148,8 +147,7 @@ def read_warm_start(
     return configs, rules
 
 
-def _read(path: str | Path) -> Any:
-    where = os.fspath(path)
+def _read(where: str) -> Any:
     try:
         content = OmegaConf.load(io.StringIO(files.read_text(where, _MAX_YAML)))
         return OmegaConf.to_container(content, resolve=True)

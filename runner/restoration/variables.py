@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Collision, StateChoice
 from runner.config.schema import ScaffoldConfig
+from runner.console import some_of
 from runner.errors import Problem, nearest
 from runner.restoration.patterns import Selected, select
-from runner.restoration.problems import bad_expression, some
+from runner.restoration.problems import bad_expression
 
 EMA_SUFFIX = "/ExponentialMovingAverage"
 OF_MODEL = "value of the model"
@@ -229,6 +230,18 @@ def assign_owners(
     return Ownership(claims_of_one, owners, tuple(problems))
 
 
+def owners_of_weights(
+    names: Iterable[str],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    collision: Collision,
+    addresses: Mapping[str, str],
+) -> Mapping[str, str]:
+    """Returns weight, or batch-norm statistic -> the scaffold that owns it, as a plan will."""
+    states = {name: classify(name, model=True) for name in names}
+    weights = {name: state for name, state in states.items() if state in WARM_STARTED}
+    return assign_owners(weights, scaffolds, collision, addresses=addresses).claims
+
+
 def _claimed(
     config: ScaffoldConfig,
     matched: Selected,
@@ -297,8 +310,9 @@ def _collisions(claims: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
         by_claimants.setdefault(claimants, []).append(name)
     for claimants, names in by_claimants.items():
         if len(claimants) > 1:
+            who = " and ".join(claimants)
             yield Problem(
-                f"scaffolds {' and '.join(claimants)} claim the same variables: {some(names)}",
+                f"scaffolds {who} claim the same variables: {some_of(names, 3)}",
                 "a variable's value comes from one place",
                 "exclude it from one, or set restoration.collision",
                 ("restoration.collision=first", "restoration.collision=last"),

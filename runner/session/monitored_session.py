@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -288,30 +288,46 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         pretrained_checkpoint_dirs=pretrained_checkpoint_dirs,
         pretrained_scaffolds=pretrained_scaffolds,
     )
-    all_hooks = list(chief_only_hooks or ())
-    summary_dir = summary_dir or checkpoint_dir
-    if summary_dir and log_step_count_steps and log_step_count_steps > 0:
-        all_hooks.append(
-            tf.compat.v1.train.StepCounterHook(log_step_count_steps, output_dir=summary_dir)
-        )
-    steps, secs = _interval(save_summaries_steps, save_summaries_secs, (100, None))
+    stock = _stock_hooks(
+        scaffold,
+        checkpoint_dir,
+        summary_dir or checkpoint_dir,
+        log_every=log_step_count_steps,
+        summaries=_interval(save_summaries_steps, save_summaries_secs, (100, None)),
+        checkpoints=_interval(save_checkpoint_steps, save_checkpoint_secs, (None, 600)),
+        save_graph_def=save_graph_def,
+    )
+    all_hooks = [*(chief_only_hooks or ()), *stock, *(hooks or ())]
+    return MonitoredSession(creator, all_hooks, stop_grace_period_secs)
+
+
+_Interval: TypeAlias = tuple[int | None, int | None]
+
+
+def _stock_hooks(
+    scaffold: _Scaffold,
+    checkpoint_dir: str | None,
+    summary_dir: str | None,
+    *,
+    log_every: int | None,
+    summaries: _Interval,
+    checkpoints: _Interval,
+    save_graph_def: bool,
+) -> Iterator[_Hook]:
+    """Yields the hooks of TensorFlow's chief, in its order; an interval is (steps, seconds)."""
+    if summary_dir and log_every and log_every > 0:
+        yield tf.compat.v1.train.StepCounterHook(log_every, output_dir=summary_dir)
+    steps, secs = summaries
     if summary_dir and max(steps or 0, secs or 0) > 0:
-        all_hooks.append(
-            tf.compat.v1.train.SummarySaverHook(steps, secs, summary_dir, scaffold=scaffold)
-        )
-    steps, secs = _interval(save_checkpoint_steps, save_checkpoint_secs, (None, 600))
+        yield tf.compat.v1.train.SummarySaverHook(steps, secs, summary_dir, scaffold=scaffold)
+    steps, secs = checkpoints
     if checkpoint_dir and max(steps or 0, secs or 0) > 0:
-        all_hooks.append(
-            tf.compat.v1.train.CheckpointSaverHook(
-                checkpoint_dir, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def
-            )
+        yield tf.compat.v1.train.CheckpointSaverHook(
+            checkpoint_dir, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def
         )
-    return MonitoredSession(creator, [*all_hooks, *(hooks or ())], stop_grace_period_secs)
 
 
-def _interval(
-    steps: int | None, secs: int | None, default: tuple[int | None, int | None]
-) -> tuple[int | None, int | None]:
+def _interval(steps: int | None, secs: int | None, default: _Interval) -> _Interval:
     """Returns (steps, seconds) as TensorFlow reads them: the default without either argument."""
     if steps is _USE_DEFAULT and secs is _USE_DEFAULT:
         return default

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -53,11 +53,7 @@ class PretrainedScaffolds:
     """
 
     def __init__(self, checkpoint_dirs: Directories | None, scaffolds: Scaffolds | None) -> None:
-        if isinstance(checkpoint_dirs, str | bytes | os.PathLike):
-            checkpoint_dirs = [checkpoint_dirs]
-        if isinstance(scaffolds, tf.compat.v1.train.Scaffold):
-            scaffolds = [scaffolds]
-        directories, scaffolds = list(checkpoint_dirs or ()), list(scaffolds or ())
+        directories, scaffolds = _listed(checkpoint_dirs), _listed(scaffolds)
         for scaffold in scaffolds:
             if not isinstance(scaffold, tf.compat.v1.train.Scaffold):
                 raise ConfigError.of(
@@ -173,6 +169,14 @@ class PretrainedScaffolds:
         if problems:
             raise error_class(*problems)
         return readers
+
+
+def _listed(value: Any) -> list[Any]:
+    """Returns the list that an argument is; a path, and what is no list, is a list of one."""
+    if value is None:
+        return []
+    is_one = isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable)
+    return [value] if is_one else list(value)
 
 
 def plan_savers(

@@ -27,7 +27,7 @@ def waits_reported(master: str, config: tf.compat.v1.ConfigProto | None) -> Iter
     """Logs, for as long as the block waits, which tasks of the cluster do not answer.
 
     Args:
-      master: the target of the session; a session of this process alone waits for nobody.
+      master: the target of the session; a session of this process alone waits for no other.
       config: the session's configuration, whose device filters may leave tasks out.
     """
     if not master:

@@ -127,7 +127,7 @@ class TrackingDirectory:
             return None
         require_format(content, file)
         del content["format"]
-        relative = content.pop("way_to_parent")
+        relative = content.pop("parent_from_here")
         parent = resolve_moved(content["parent"], relative, self.run_directory)
         return RunIdentity(**{**content, "parent": parent, "stores": tuple(content["stores"])})
 
@@ -135,7 +135,7 @@ class TrackingDirectory:
         """Replaces the identity; only the user may read it, because URIs hold passwords."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         relative = relative_path(identity.parent, self.run_directory)
-        content = {"format": FORMAT, **asdict(identity), "way_to_parent": relative}
+        content = {"format": FORMAT, **asdict(identity), "parent_from_here": relative}
         write_json(self.path / "identity.json", content)
 
     def position(self, uri: str) -> Position:

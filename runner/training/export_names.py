@@ -15,7 +15,7 @@ from runner.restoration.variables import EMA_SUFFIX
 from runner.system.atomic_files import unfinished
 from runner.system.signals import Interruption
 from runner.training.evaluation import Weights
-from runner.training.sources import Sources
+from runner.training.run_sources import Sources
 
 FILE = "model.safetensors"
 

@@ -25,7 +25,7 @@ from runner.restoration.proving import prove
 from runner.restoration.reference import Reference, read_reference
 from runner.system.user_code import calling
 from runner.training.first_values import start_of
-from runner.training.sources import Sources
+from runner.training.run_sources import Sources
 
 
 def proven(
@@ -64,8 +64,10 @@ def proven(
     readers = {name: sources.open(name) for name in restoring}
     with _first_values(model, plan, readers):
         for name, reference in references.items():
-            given = calling("model", f"it was given {reference.path}")
-            with CheckpointError.within(_key(name), problems), given:
+            with (
+                CheckpointError.within(_key(name), problems),
+                calling("model", f"it was given {reference.path}"),
+            ):
                 proofs.append(prove(model, reference, plan=plan, scaffold=name))
     problems += [proof.problem() for proof in proofs if not proof.agrees]
     return replace(plan, problems=tuple(problems), proofs=tuple(proofs))
@@ -96,7 +98,7 @@ def first_model(
 ) -> Iterator[keras.Model]:
     """Builds the model of a run outside its graph, with the first values that its plan restores.
 
-    Afterwards random numbers go on as if there had been no such model.
+    Afterwards random numbers continue as if there had been no such model.
     """
     with restored_names():
         model = initial_model(config)

@@ -147,7 +147,8 @@ def test_a_cluster_whose_tasks_are_killed_is_one_run_with_the_metrics_of_all(
     assert recorded[-1] >= 110
     streamed, accuracy = (dict(history(f"validation/{name}")) for name in ("streamed", "accuracy"))
     assert streamed == pytest.approx(accuracy)
-    assert history("validation/loss")[-1][0] == command.steps("tiny/001")[-1]
+    # Another worker's last step may come between the evaluation and the checkpoint.
+    assert 120 <= history("validation/loss")[-1][0] <= command.steps("tiny/001")[-1]
     # What the worker has sent, and the chief not recorded, is lost with the server.
     assert history("worker0/train/loss")[-1][0] >= 100
     if fresh:

@@ -192,8 +192,8 @@ def test_a_signal_ends_trials_in_other_processes_and_the_same_command_continues_
     process = command.start(*arguments)
     for seed in (1, 2):
         wait_for(command.folder / f"marker-{seed}", process)
-    runs = [command.folder / "runs" / "tiny" / name for name in ("001", "002")]
-    trials = [psutil.Process(json.loads((run / "owner.json").read_text())["pid"]) for run in runs]
+    owners = [command.folder / "runs/tiny" / name / "owner.json" for name in ("001", "002")]
+    trials = [psutil.Process(json.loads(owner.read_text())["pid"]) for owner in owners]
     if launcher == "slurm_local":
         trials[0].send_signal(signal.SIGUSR2)
         seed = command.record("tiny/001").settings["seed"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.mapping.correspondence import Correspondence, correspond
-from runner.mapping.fitting import Taken
+from runner.mapping.module_fitting import Taken
 
 LISTS = Path(__file__).resolve().parents[1] / "data/maps"
 

@@ -55,7 +55,7 @@ MODULES = (
     "runner.cluster.chief",
     "runner.inspect",
     "runner.lifecycle",
-    "runner.sweeps.figures",
+    "runner.sweeps.study_figures",
     "runner.sweeps.grid_sweeper",
     "runner.sweeps.optuna_sweeper",
     "runner.sweeps.search",

@@ -152,7 +152,7 @@ def test_every_kind_of_data_gives_the_numbers_of_fit(
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", _some("PyDataset"))
+@pytest.mark.parametrize("kind", _some("arrays", "PyDataset"))
 def test_an_interrupted_fit_continues_with_the_next_batch(kind: str, tmp_path: Path) -> None:
     # The function of another call is another object, and data of another order would show.
     data = {**KINDS[kind]}
@@ -301,6 +301,19 @@ def test_nested_features_and_strings(tmp_path: Path) -> None:
     assert data.steps() == 2
     first = next(iter(data.validation()))
     assert first[0]["name"].numpy().tolist() == [b"a", b"b", b"a"]
+
+
+def test_each_pass_has_every_example_once_in_another_order() -> None:
+    data = FitData(np.arange(50), batch_size=8, seed=4)
+    assert int(data.train().cardinality()) == data.steps() == 7
+    passes = [
+        np.concatenate([*dataset.as_numpy_iterator()]).tolist()
+        for dataset in (data.train(), data.train().repeat(2).skip(7), data.train())
+    ]
+    assert passes[0] == passes[2]
+    assert passes[0] != passes[1]
+    for order in passes:
+        assert order != sorted(order) == [*range(50)]
 
 
 @pytest.mark.parametrize("pair", [(X[:4], X[1:5]), [X[:4], X[1:5]]])

@@ -135,7 +135,11 @@ def test_within_names_a_key_in_every_problem_and_keeps_the_kind_of_error() -> No
     )
     collected: list[Problem] = []
     with CheckpointError.within("c", collected):
-        raise CheckpointError.of("third")
+        _fail()
     assert collected == [Problem("c: third")]
     with pytest.raises(ConfigError, match=r"^fourth$"), CheckpointError.within("c", collected):
         raise ConfigError.of("fourth")
+
+
+def _fail() -> None:
+    raise CheckpointError.of("third")

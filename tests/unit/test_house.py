@@ -99,6 +99,22 @@ def test_the_top_and_every_file_stay_short() -> None:
     assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
+def test_every_folder_of_tests_is_in_their_readme() -> None:
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"__pycache__"}
+    text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w/]+)", text, re.MULTILINE)
+    assert {row.split("/")[0] for row in rows} == folders
+    named = [
+        path
+        for cell in re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
+        for path in re.findall(r"`([^`]*)`", cell)
+    ]
+    assert named
+    for name in named:
+        if "ROOM" not in name:
+            assert [*(ROOT / "tests").rglob(name.rstrip("/"))], name
+
+
 def test_no_two_classes_share_a_name() -> None:
     homes: dict[str, set[str]] = {}
     for module, path in MODULES.items():

@@ -22,7 +22,7 @@ from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.plan import make_plan
 from runner.restoration.variables import StateClass
 from runner.tracking import RunStore
-from runner.training.sources import Sources
+from runner.training.run_sources import Sources
 from tests.conformance.goldens import tensors
 from tests.support.configs import tiny
 from tests.support.plans import slot, variable

@@ -178,8 +178,8 @@ def test_missing_permissions_are_named() -> None:
 
 
 # What the folder of a checkpoint, and its file, may be called; `p` is a folder too.
-NAMES = ("p#1", "a #b", "[1]*?", "it's", "a%41", "a=b", "größe🙂", "-lead", "tail.", " x ", "a\nb")
-NAMES += ("x" * 190, "\\n", "~t", "${x}", "a,b", "{a}")
+NAMES = ["p#1", "a #b", "[1]*?", "it's", "a%41", "a=b", "größe🙂", "-lead", "tail.", " x ", "a\nb"]
+NAMES += ["x" * 190, "\\n", "~t", "${x}", "a,b", "{a}"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,6 @@ import tensorflow as tf
 from runner.cluster.channel import FirstServer, shared_settings
 from runner.cluster.evaluator import send
 from runner.cluster.local import free_addresses
-from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterChiefSessionCreator,
     ClusterTask,
@@ -22,6 +21,7 @@ from runner.cluster.sessions import (
     naming_missing_tasks,
     session_config,
 )
+from runner.cluster.task_replica import ClusterReplica
 from runner.cluster.worker import missing_of_model
 from runner.config.cluster_spec import Addresses, Cluster, Task
 from runner.config.schema import TrainConfig

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import Channel, ready_flags
-from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import session_config
+from runner.cluster.task_replica import ClusterReplica
 from runner.cluster.worker import ChiefHook, train_worker
 from runner.config.choices import NonFinite
 from runner.config.schema import NonFiniteConfig, TrainConfig

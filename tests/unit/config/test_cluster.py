@@ -60,7 +60,7 @@ def test_a_task_started_by_a_local_cluster_is_one() -> None:
 
 
 def test_an_evaluator_needs_no_address() -> None:
-    found = resolve_cluster(tiny(), tf_config("evaluator", 7)).cluster
+    found = resolve_cluster(tiny(), tf_config("evaluator", 0)).cluster
     assert (task_of(found).type, found.evaluator) == ("evaluator", True)
     assert not resolve_cluster(tiny(), tf_config()).cluster.evaluator
     listed = tf_config(cluster={**ADDRESSES, "evaluator": ["e:1"]})

@@ -17,7 +17,7 @@ from runner.errors import ConfigError
 from runner.restoration.variables import StateClass
 from runner.restoration.weights_layout import Slots
 from runner.tracking import RunStore
-from runner.training.sources import Sources, plan_run
+from runner.training.run_sources import Sources, plan_run
 from tests.samples.graphs import build, opened
 from tests.samples.odd import two_branches
 from tests.support.configs import PLAIN, tiny

@@ -47,6 +47,14 @@ def test_every_name_of_the_public_api_is_there() -> None:
         assert getattr(module, name) is getattr(getattr(estimator, part), name)
 
 
+def test_its_modules_can_be_imported_and_tpus_are_refused() -> None:
+    original_estimator()
+    library = importlib.import_module("tensorflow_estimator.python.estimator.estimator_lib")
+    assert library.Estimator is original_class().Estimator
+    with pytest.raises(ConfigError, match=r"TPUEstimator is to be made\n.*TPUs"):
+        library.TPUEstimator(no_features)
+
+
 SIGNATURES: list[tuple[Callable[[Any], Any], list[str]]] = [
     (lambda module: module.Estimator._call_input_fn, ["self", "input_fn", "mode", "input_context"]),
     (

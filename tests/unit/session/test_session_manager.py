@@ -411,6 +411,7 @@ def test_a_saver_may_have_the_keys_of_an_object_based_checkpoint(tmp_path: Path)
     [
         (["a", "b"], [tf.train.Scaffold()], "1 scaffolds and 2 checkpoint directories"),
         ("features", [], "0 scaffolds and 1 checkpoint directories"),
+        (["features"], 3, r"3 is not a tf\.compat\.v1\.train\.Scaffold"),
         (["features"], ["saver"], r"'saver' is not a tf\.compat\.v1\.train\.Scaffold\n.*\n.*wrap"),
     ],
 )

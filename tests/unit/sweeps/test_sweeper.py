@@ -98,7 +98,7 @@ def test_a_sweep_without_optuna_that_masks_secrets_and_is_evaluated(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.delitem(sys.modules, "runner.sweeps.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "runner.sweeps.study_figures", raising=False)
     given = (
         "seed=10001,10002",
         *SMALL,

@@ -99,9 +99,9 @@ class TensorFitter:
         new = variable.tensor.dtype
         others = dict.fromkeys(tensor.dtype for tensor in tensors if tensor.dtype != new)
         if not others:
-            is_filled = new != _FILLED and any(isinstance(made, Fill) for made in _made(piece))
+            is_filled = new != _FILLED and any(isinstance(step, Fill) for step in _steps_of(piece))
             return (Cast(new),) * is_filled, ()
-        is_scaled = any(isinstance(made, Scale) for made in _made(piece))
+        is_scaled = any(isinstance(step, Scale) for step in _steps_of(piece))
         allowed = {
             old for old in others if self._may_cast(old, new) or (is_scaled and is_code(old))
         }
@@ -149,20 +149,20 @@ _FILLED = "float32"
 _COMPUTING = (AddForgetBias, Interpolate, Reduce, Scale, Sum, WeightNorm)
 
 
-def _made(piece: SourceTensor) -> Iterator[Conversion | Combination]:
+def _steps_of(piece: SourceTensor) -> Iterator[Conversion | Combination]:
     """Yields all combinations and conversions of a piece and its operands."""
-    yield from (part for operand in piece.operands for part in _made(operand))
+    yield from (part for operand in piece.operands for part in _steps_of(operand))
     if piece.combination is not None:
         yield piece.combination
     yield from piece.conversions
 
 
 def _computes(piece: SourceTensor) -> bool:
-    return any(isinstance(part, _COMPUTING) for part in _made(piece))
+    return any(isinstance(part, _COMPUTING) for part in _steps_of(piece))
 
 
 def _is_wider(new: str, tensors: Sequence[TensorSpec]) -> bool:
-    """Returns whether a type is a float with more bits than those of all tensors, also floats."""
+    """Returns whether a type and the types of all tensors are floats, and it has the most bits."""
     types = [parse_dtype(name) for name in (new, *(t.dtype for t in tensors)) if is_number(name)]
     if len(types) <= len(tensors) or not all(map(is_float, types)):
         return False

@@ -12,8 +12,8 @@ import pytest
 from filelock import FileLock
 
 from runner.errors import ConfigError
-from runner.sweeps import devices, launchers
-from runner.sweeps.devices import TrialDevices, take_devices, trial_devices, visible_devices
+from runner.sweeps import device_sets, launchers
+from runner.sweeps.device_sets import TrialDevices, take_devices, trial_devices, visible_devices
 
 FOUR = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
 JOBLIB = {"_target_": launchers.JOBLIB, "n_jobs": 8}
@@ -30,7 +30,7 @@ echo 'GPU 1: NVIDIA A100 (UUID: GPU-7c1a8e4b)'
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for commands, and one for the driver's files, both empty."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(devices, "_DRIVER", tmp_path / "gpus")
+    monkeypatch.setattr(device_sets, "_DRIVER", tmp_path / "gpus")
     (tmp_path / "bin").mkdir()
     return tmp_path
 
@@ -109,7 +109,7 @@ def test_a_process_takes_a_free_set_and_waits_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    monkeypatch.setattr(devices, "_taken", {})
+    monkeypatch.setattr(device_sets, "_taken", {})
     others = ExitStack()
     for name in ("1", "2"):  # One device of each set.
         others.enter_context(FileLock(tmp_path / f"{socket.gethostname()}-{name}.lock"))
@@ -127,5 +127,5 @@ def test_a_process_takes_a_free_set_and_waits_for_one(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     assert take_devices(tmp_path, ["0,1", "2,3"]) == "0,1"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
-    monkeypatch.setattr(devices, "_taken", {})
+    monkeypatch.setattr(device_sets, "_taken", {})
     assert take_devices(tmp_path, ["0,1", "2,3"]) == "2,3"

@@ -20,7 +20,7 @@ from runner.errors import Problem, RunInUseError, UserCodeError
 from runner.runs.run_directory import RunDirectory
 from runner.system.status import Status
 from runner.tracking import RunStore, TrackedRun, open_store
-from runner.training.sources import Sources
+from runner.training.run_sources import Sources
 from tests.support.composing import composing
 from tests.support.configs import tiny
 from tests.support.runs import Runs

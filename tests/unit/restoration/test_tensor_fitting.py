@@ -173,9 +173,12 @@ def test_vocabulary_problems(tmp_path: Path) -> None:
     assert cause.startswith(f"the vocabulary {files.old} cannot be read: ")
     assert "No such file or directory" in cause
     files.axis, files.old = 0, vocabularies(tmp_path).old
-    for content in (b"a\t7\nb\t5\n", b"A\nB\n", b""):  # Counts beside tokens; other tokens; none.
+    for content in (b"a 7\nb 5\n", b"A\nB\n", b""):  # Counts beside tokens; other tokens; none.
         (tmp_path / "new.txt").write_bytes(content)
         assert f"no token of {files.new} is in {files.old}" in only(fit(config, (4,), (3,))).cause
+    # A token with the same count in both would be moved, and no other.
+    (tmp_path / "new.txt").write_bytes(b"a\t7\nb\t5\n")
+    assert "has a tab in every line, such as 'a\\t7'" in only(fit(config, (4,), (3,))).cause
     (tmp_path / "new.txt").write_bytes(b"\xff\xfe")
     files.old = files.new
     assert "cannot be read: 'utf-8' codec" in only(fit(config, (4,), (3,))).cause

@@ -122,15 +122,6 @@ class ModuleFitter:
             else:
                 del free[role]
                 taken[leaf.name] = Taken((tensor.name,), tensor.cut, step)
-        if len(unnamed) == len(free) and all(leaf.word.isdigit() for leaf in free.values()):
-            # Files of Keras number the variables of a layer in order.
-            numbered = sorted(free, key=int)
-            for (_, leaf), number in zip(unnamed, numbered, strict=True):
-                step = self.step(leaf, free[number])
-                if step is None:
-                    return None
-                taken[leaf.name] = Taken((free[number].name,), step=step)
-            return Fitting(taken)
         for role, leaf in unnamed:
             options = {
                 tensor.name: Taken((tensor.name,), tensor.cut, step)
@@ -196,7 +187,7 @@ def _kinds(modules: Sequence[Module]) -> list[list[int]]:
     kinds: dict[object, list[int]] = defaultdict(list)
     for index, module in enumerate(modules):
         leaves = module.leaves.items()
-        kind = [(role, x.shape, x.word.isdigit(), is_embedding(x)) for role, x in leaves]
+        kind = [(role, x.shape, is_embedding(x)) for role, x in leaves]
         kinds[tuple(kind)].append(index)
     return [*kinds.values()]
 

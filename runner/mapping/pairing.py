@@ -1,4 +1,4 @@
-"""The assignment of tensors' modules to variables' modules that words and order support most."""
+"""The pairing of tensors' modules to variables' modules that words and order support most."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from runner.mapping.fitting import Fitting, Matrix, ModuleFitter
+from runner.mapping.module_fitting import Fitting, Matrix, ModuleFitter
 from runner.mapping.modules import Module
 
 # Each module that is assigned outweighs all other evidence.
@@ -82,8 +82,9 @@ class _Words:
         self._shared = sorted(frozenset().union(*mine) & frozenset().union(*theirs))
         self._mine = self._table(mine)
         self._theirs = self._table(theirs)
-        frequency = (self._mine.mean(0) + self._theirs.mean(0)) / 2
-        self._rarity = -np.log(frequency)
+        self._rarity = np.zeros(len(self._shared))
+        if self._shared:
+            self._rarity = -np.log((self._mine.mean(0) + self._theirs.mean(0)) / 2)
 
     def _table(self, names: Sequence[frozenset[str]]) -> Matrix:
         rows = [[word in words for word in self._shared] for words in names]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from runner.cluster.replica import ClusterReplica
+from runner.cluster.task_replica import ClusterReplica
 from runner.config.choices import Placement
 from runner.config.cluster_spec import Cluster, Task
 from runner.graph.build import build_graph

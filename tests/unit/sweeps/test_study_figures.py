@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from runner.config.schema import SweepConfig
 from runner.sweeps.bands import Band, bands
-from runner.sweeps.figures import (
+from runner.sweeps.study_figures import (
     MOST,
     band_plots,
     plot_bands,
