@@ -134,8 +134,10 @@ _FEATURES: Mapping[str, Callable[[Setup], bool]] = {
     "collective updates": lambda setup: setup.cluster is not None and is_collective(setup.cluster),
     "one worker": lambda setup: setup.cluster is not None and setup.cluster.workers < 2,
     "several workers": lambda setup: setup.cluster is not None and setup.cluster.workers > 1,
-    "evaluated averages": lambda setup: _evaluates_averages(setup.value("train")),
-    "TF_CONFIG": lambda setup: _is_from_tf_config(_at(setup.config, "cluster")),
+    "evaluated averages": lambda setup: _at(setup.config, "train").evaluates_averages,
+    "TF_CONFIG": lambda setup: (
+        has_addresses(_at(setup.config, "cluster")) and not setup.value("cluster.local")
+    ),
     "no cluster": lambda setup: not is_cluster(_at(setup.config, "cluster")),
     "a sweep": lambda setup: setup.sweeps,
 }
@@ -169,15 +171,6 @@ def _default(key: str) -> Any:
 
 def _count(devices: Any) -> Any:
     return len(devices) if isinstance(devices, list) else devices
-
-
-def _evaluates_averages(train: Mapping[str, Any]) -> bool:
-    evaluated = train["evaluate_ema"]
-    return train["ema_decay"] is not None if evaluated is None else bool(evaluated)
-
-
-def _is_from_tf_config(cluster: ClusterConfig) -> bool:
-    return has_addresses(cluster) and not cluster.local
 
 
 def _shown(key: str, setup: Setup) -> str:

@@ -95,7 +95,7 @@ class KerasSteps:
         """
         model, config = self._model, self._config
         self._require_trained()
-        with self._program.freeing_zeros() if frees else nullcontext():
+        with self._program.freeing_zeros() if frees and self._built_by_keras() else nullcontext():
             self._set_up_optimizers()
         named = self._named("train_step")
 
@@ -212,6 +212,11 @@ class KerasSteps:
         model = self._model
         if not self._program.takes_steps and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+
+    def _built_by_keras(self) -> bool:
+        """Whether no `build` of a user's optimizer can read or assign the slots that it creates."""
+        parts = [getattr(used, "inner_optimizer", used) for _, used in optimizers_of(self._model)]
+        return all(type(part).build.__module__.partition(".")[0] == "keras" for part in parts)
 
     @contextmanager
     def _summing(self) -> Iterator[None]:

@@ -133,7 +133,7 @@ class RunOptimizer:
             )
         kind = inner.optimizer if isinstance(inner, TensorFlow1Optimizer) else inner
         if freezes and isinstance(kind, _DIVIDE_BY_RATES):
-            raise conflicts.FROZEN_BY_FTRL.error()
+            raise conflicts.FROZEN_BY_FTRL.error("freeze_until_step is set beside Ftrl")
 
     def _apply_summed(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
         self.applied = True

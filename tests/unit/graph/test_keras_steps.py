@@ -25,7 +25,8 @@ from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.restoration.variables import StateClass
-from tests.samples.steps import compiled_parts, gan, vae
+from tests.samples.graphs import opened
+from tests.samples.steps import compiled_parts, gan, lookahead, vae
 from tests.support.configs import tiny
 from tests.support.runs import Runs, short
 
@@ -170,3 +171,11 @@ def test_the_optimizer_of_a_compiled_part_is_named_after_the_part() -> None:
     names = set(build_graph(config(compiled_parts), "validation", train=True).variables)
     assert {"discriminator_optimizer/iterations", "generator_optimizer/iterations"} <= names
     assert not [name for name in names if name.startswith(("adam", "rms", "loss"))]
+
+
+def test_an_optimizer_may_assign_the_slots_that_it_creates() -> None:
+    data = {"_target_": "tests.samples.steps.Numbers"}
+    with opened(config(lookahead, data=data)) as run:
+        for name in ("dense/kernel", "dense_1/kernel"):
+            slot, weight = (run.built.variables[key] for key in (f"{name}/Lookahead/slow", name))
+            assert np.array_equal(*run.session.run([slot, weight]))
