@@ -105,7 +105,7 @@ def fit(
     arguments = locals()
     overrides, verbose = arguments.pop("overrides"), arguments.pop("verbose")
     screen = Screen(Console(file=io.StringIO())) if verbose == 0 else None
-    with experiment_of(**arguments) as (stored, text, objects), _unchanged_rates(model):
+    with experiment_of(**arguments) as (stored, text, objects), _left_usable(model):
         typed = as_typed(overrides)
         command = without_hydra(compose_command([f"+experiment={stored}", *typed]))
         result, _ = run_config(command, typed, _FileOfExperiment(text), screen)
@@ -205,13 +205,13 @@ def _listed(callbacks: Any) -> list[Any]:
     return [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks]
 
 
-def _unchanged_rates(model: Any) -> AbstractContextManager[None]:
-    """Puts the learning rates of a model back if its run does not end."""
+def _left_usable(model: Any) -> AbstractContextManager[None]:
+    """Leaves a model that is handed over usable, also if its run does not end."""
     import keras
 
-    from runner.graph.given_model import same_learning_rates
+    from runner.graph.given_model import left_usable
 
-    return same_learning_rates(model) if isinstance(model, keras.Model) else nullcontext()
+    return left_usable(model) if isinstance(model, keras.Model) else nullcontext()
 
 
 class _FileOfExperiment(TrialWatch):

@@ -39,7 +39,7 @@ _NEAREST = re.compile(
     r"Could not override '([^']+)'\.\s+Did you mean to override (\S+)\?.*=(.*)", re.S
 )
 _SEVERAL = re.compile(r"(Ambiguous value for argument|Sweep parameters) '(.+?)'(?:$|\n| requires)")
-_KEPT = re.compile(r"Could not delete '([^']+)'\. No match in the defaults list")
+_UNDELETED = re.compile(r"Could not delete '([^']+)'\. No match in the defaults list")
 _NO_OPTION = "Config group override must be a string or a list."
 # An option whose name is not known.
 _SOME = "OPTION"
@@ -109,7 +109,7 @@ def hydra_problem(text: str) -> Problem | None:
     """Returns the problem of a message of Hydra's about options and values; None for any other."""
     if several := _SEVERAL.match(text):
         return _several_values(several[2], is_list=several[1].startswith("Ambiguous"))
-    if undeleted := _KEPT.match(text):
+    if undeleted := _UNDELETED.match(text):
         cause = "the experiment writes it as keys, and chooses no option of the group"
         return Problem(
             f"~{undeleted[1]} deletes nothing", cause, f"delete its keys: ~{undeleted[1]}.KEY"

@@ -11,9 +11,11 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from runner.graph.optimizer_state import learning_rates_of, optimizers_of
 from runner.internals.keras import compiled_with, layers_of
+from runner.internals.tensorflow import give, is_freed
 from runner.system.user_code import ERRORS
 
 
@@ -41,8 +43,11 @@ def model_name(model: keras.Model) -> str:
 
 
 @contextmanager
-def same_learning_rates(model: keras.Model) -> Iterator[None]:
-    """Puts learning rates back where the block fails, so that the same call resumes its run."""
+def left_usable(model: keras.Model) -> Iterator[None]:
+    """Gives slots that the block has freed their zeros again.
+
+    Where it fails, it puts learning rates back too, so that the same call resumes its run.
+    """
     rates = [rate for _, optimizer in optimizers_of(model) for rate in learning_rates_of(optimizer)]
     values = [rate.numpy() for rate in rates]
     try:
@@ -51,6 +56,11 @@ def same_learning_rates(model: keras.Model) -> Iterator[None]:
         for rate, value in zip(rates, values, strict=True):
             rate.assign(value)
         raise
+    finally:
+        for _, optimizer in optimizers_of(model):
+            for slot in (variable.value for variable in optimizer.variables):
+                if is_freed(slot):
+                    give(slot, tf.zeros(slot.shape, slot.dtype))
 
 
 def _config(part: Any) -> Any:

@@ -37,7 +37,7 @@ class FinalWeights(tf.compat.v1.train.SessionRunHook, SavedBeside):
         in_model: bool,
     ) -> None:
         self._averages, self._values, self._callbacks = averages, values, callbacks
-        self._interrupted, self._in_model = interrupted, in_model
+        self._interrupted, self.in_model = interrupted, in_model
         self._are_averages = False
 
     @property
@@ -60,7 +60,7 @@ class FinalWeights(tf.compat.v1.train.SessionRunHook, SavedBeside):
 
     def hand_over(self, session: Session) -> None:
         """Gives the model the values of the session, if it is to have them."""
-        if self._in_model and self._values is not None and not self._interrupted():
+        if self.in_model and self._values is not None:
             with eager_mode():
                 self._values.hand_over(session)
 

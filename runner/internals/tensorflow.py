@@ -81,6 +81,11 @@ def free(variable: tf.Variable) -> None:
         give(variable, tf.zeros([0], variable.dtype))
 
 
+def is_freed(variable: tf.Variable) -> bool:
+    """Returns whether an eager variable of known shape has no value."""
+    return variable.shape.num_elements() != 0 and int(tf.size(variable.read_value())) == 0
+
+
 def give(variable: tf.Variable, value: Any) -> None:
     """Assigns an eager variable a value, also where it has none.
 

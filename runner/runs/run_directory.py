@@ -205,7 +205,7 @@ def usable_container(config: RunConfig, mask: Mask) -> Path:
     """Returns `run_dir` as a path in which TensorFlow finds checkpoints.
 
     Raises:
-      ConfigError: there is none, or it holds a secret.
+      ConfigError: when TensorFlow would find none there, or it holds a secret.
     """
     run_dir, state = Path(config.run_dir), f"run_dir is {mask.text(config.run_dir)!r}"
     remedy = "give it another name, for example run_dir=runs/my_experiment"

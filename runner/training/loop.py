@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -76,8 +77,10 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
             run.interruption.deferred(),
             run.coordinator.session_scope(run),
         ):
-            with MonitoredSession(creator, hooks) as session:
-                _free_model(run, configured)
+            with (
+                MonitoredSession(creator, hooks) as session,
+                _model_freed(session, run, configured),
+            ):
                 _train(session, run, configured)
             reached = configured.best.best()
             resumes_later = run.interruption.received() or run.watch.pruned
@@ -87,11 +90,25 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
     return _number(reached)
 
 
-def _free_model(run: OpenedRun, configured: ConfiguredHooks) -> None:
-    """Frees the values outside the session, unless callbacks or a new session may need them."""
+@contextmanager
+def _model_freed(
+    session: MonitoredSession, run: OpenedRun, configured: ConfiguredHooks
+) -> Iterator[None]:
+    """Frees the values outside the session, unless callbacks or a new session may need them.
+
+    A model that was handed over takes the session's where the block fails, as at the end.
+    """
     renews = run.training.rollbacks is not None or is_cluster(run.config.cluster)
     if run.built.model is not None and configured.callbacks is None and not renews:
         run.built.model.free()
+    try:
+        yield
+    except BaseException:
+        final = configured.final
+        if final.in_model:
+            with suppress(tf.errors.OpError, RuntimeError):  # The session may be what has failed.
+                session.run_step_fn(lambda step_context: final.hand_over(step_context.session))
+        raise
 
 
 def _report_early_end(run: OpenedRun, stopper: str | None) -> None:

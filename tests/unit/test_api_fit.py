@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 import runner
-from runner.errors import ConfigError, InterruptedRunError, PlanError
+from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, PlanError
 from runner.graph.given_model import model_digest, model_name
 from runner.inputs import FitData
 from runner.inputs.data_digest import digest
@@ -168,6 +168,25 @@ def test_an_interrupted_fit_continues_with_the_next_batch(kind: str, tmp_path: P
     assert resumed.plan is None
     for one, other in zip(resumed.model().weights, whole.model().weights, strict=True):
         assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("rate", "scaffolds", "error"),
+    [
+        (1e30, {}, NonFiniteLossError),
+        (0.1, {"none": {"variables": {"include": ["nothing/*"]}}}, PlanError),
+    ],
+)
+def test_a_model_is_as_usable_after_an_error_as_after_fit(
+    rate: float, scaffolds: dict[str, Any], error: type[Exception], tmp_path: Path
+) -> None:
+    hidden = keras.layers.Dense(600, name="hidden")
+    model = keras.Sequential([keras.Input(X.shape[1:]), hidden, keras.layers.Dense(1, name="out")])
+    model.compile(keras.optimizers.SGD(rate, momentum=0.5), "mse")
+    with pytest.raises(error):
+        fit(tmp_path, model=model, x=X, y=Y, scaffolds=scaffolds)
+    assert [value.shape for value in model.get_weights()] == [one.shape for one in model.weights]
+    model.fit(X, Y, verbose=0)
 
 
 def test_a_file_holds_the_experiment_that_the_command_line_takes(tmp_path: Path) -> None:
