@@ -20,7 +20,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Setup:
-    """A configuration, of which conditions ask.
+    """A configuration that conditions are evaluated for.
 
     Attributes:
       config: the typed configuration, or its plain values with typed `scaffolds` and `devices`.

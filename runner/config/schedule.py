@@ -59,14 +59,14 @@ class Schedule:
         return self._names(self.counted.done(before), self.counted.done(step))
 
     def due_where_epoch_ends(self, step: int) -> bool:
-        """Returns whether it names the epoch of a step, at whose end the training is stopped."""
+        """Returns whether it is due at a step with which training stops within an epoch."""
         if self.at_end or self.counted is None:
             return self.at_end
         index = self.counted.done(step - 1)
         return self._names(index, index + 1)
 
     def _names(self, done: int, now: int) -> bool:
-        """Whether it names an epoch from the one of index `done` to the one of number `now`."""
+        """Whether it names an epoch that ends as the number of finished ones rises to `now`."""
         every = self.epochs is not None and now // self.epochs > done // self.epochs
         return every or any(done < epoch <= now for epoch in self.at_epochs)
 
@@ -149,7 +149,7 @@ class Trigger:
         self._done = None
 
     def due_where_epoch_ends(self, step: int) -> bool:
-        """Whether the last step is still due where the training is stopped, with its epoch."""
+        """Whether the last step is still due, where training stops within an epoch."""
         return self._done != step and self._schedule.due_where_epoch_ends(step)
 
     def due_at_end(self, step: int) -> bool:

@@ -17,7 +17,6 @@ from runner.system.user_code import raised_by_operation
 _HERE = Path(__file__).parent
 _NODE = re.compile(r"(?:\[\[|\{\{node )+([^\s\]}]+)")
 _MEASURE = re.compile(r"(loss|metrics|weighted_metrics)\.")
-_NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_.]")
 
 
 class Calls:

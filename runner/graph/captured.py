@@ -38,9 +38,9 @@ def _held_by(layer: Any) -> Iterator[tuple[str, Any]]:
 def made_before_restoring(
     layers: Iterable[Any], captured: Collection[int], restored: Set[int]
 ) -> Iterator[str]:
-    """Yields a line for each tensor of a layer that may depend on variables that it restores.
+    """Yields a line for each tensor of a layer that may depend on its restored variables.
 
-    Keras's own layers derive such tensors again, in `finalize_state`.
+    Layers of Keras derive such tensors again, in `finalize_state`.
 
     Args:
       layers: the layers.

@@ -115,9 +115,10 @@ class ProgramInSession:
             self._copy.variable(name)
 
     def batches_read(self) -> tf.Tensor | None:
-        """Returns how many batches the steps so far have read; None where this is not to be used.
+        """Returns how many batches the steps so far have read, and notes what that means.
 
-        Several tasks deal the batches out again.
+        It is None where a resumed run begins with the first batch: without `train.save_input`, and
+        in several tasks, which deal the batches out again.
         """
         train, replica = self._config.train, self._replicas.replica
         if not train.save_input or replica.count > 1 or replica.tasks > 1:

@@ -141,13 +141,13 @@ class CheckpointSaver(tf.compat.v1.train.Saver):
 
 
 class PartialSaver(tf.compat.v1.train.Saver):
-    """Restores what it saves, and lets everything else in its session start over.
+    """Restores a part of some checkpoints, and initializes the other variables.
 
     Args:
-      saved: name in the checkpoints -> what it restores.
-      others: initializes everything else.
-      whole: restores the checkpoints that `lacks` does not name.
-      lacks: whether the checkpoint at a prefix lacks everything else, or has it in vain.
+      saved: name in the checkpoints -> the variable, for the part.
+      others: initializes the other variables.
+      whole: restores all other checkpoints.
+      lacks: whether only the part of the checkpoint at a prefix is restored.
     """
 
     def __init__(

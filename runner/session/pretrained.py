@@ -172,7 +172,7 @@ class PretrainedScaffolds:
 
 
 def _listed(value: Any) -> list[Any]:
-    """Returns the list that an argument is; a path, and what is no list, is a list of one."""
+    """Returns an argument as a list, of one item where it is a path or not iterable."""
     if value is None:
         return []
     is_one = isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable)
