@@ -7,14 +7,14 @@ pairs or decisions -> rules
 Names:
 
 - `weights`: which tensors of a checkpoint may be weights, and what the others are.
+- `numbered`: names that files of Keras number, in words; `counted`: names that Keras counts.
 - `names`: the words and numbers of a name, with the synonyms of the field.
 - `layouts`: how a tensor fits a variable by its shape, and which layout a whole file has.
 - `modules`: variables and tensors in modules; `module_fitting`: which modules fit, and how.
 - `pairing`: the pairing of modules that words and order together support most.
 - `evidence`: what speaks for a pair, and what for its exchange; `orders`: the order of definition.
+- `leftovers`: what variables without a tensor could be of the tensors that are left.
 - `certainty`: which pairs names propose, because every exchange costs evidence.
-- `numbered`: names that files of Keras number, in words; `leftovers`: tensors
-  for what is left over.
 - `correspondence`: `correspond`, the pairs and ambiguous sets of two lists of names.
 
 Values:

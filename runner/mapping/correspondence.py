@@ -126,6 +126,7 @@ def correspond(
     file_format: str = "",
     flattened: Mapping[str, Shape] | None = None,
     words: Mapping[str, str] | None = None,
+    known: Mapping[str, str] | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> Correspondence:
     """Finds which tensors of a checkpoint are which variables of a model.
@@ -138,13 +139,15 @@ def correspond(
       file_format: the name of the file's format, which may tell the layout of kernels.
       flattened: kernel -> (channels, height, width) of the map whose flattened values it reads.
       words: tensor -> its name in words, where the file has a number.
+      known: variable -> its name, where that of the model is no evidence.
       hints: words of the file -> words of the model.
     """
     spelled = {name: hinted((words or {}).get(name, name), hints or {}) for name in tensors}
     names = [name for name, shape in tensors.items() if shape and not is_slot(name, tensors)]
     if not ordered:
         names.sort(key=lambda name: _natural(spelled[name]))
-    mine = group({name: shape for name, shape in variables.items() if shape}, layers=layers)
+    shaped = {name: shape for name, shape in variables.items() if shape}
+    mine = group(shaped, layers=layers, spelled=known)
     theirs = thirds(group({name: tensors[name] for name in names}, spelled=spelled), mine)
     fitter = ModuleFitter(mine, theirs, file_format)
     pairing, judgements = weigh_exchanges(assign(mine, theirs, fitter, ordered=ordered))
@@ -167,8 +170,10 @@ def correspond(
     }
     pairs = _eliminated(pairs)
     lacking = {name for name in variables if name not in pairs}
-    known = {name: _names(pair) for name, pair in pairs.items()}
-    beside, options = leftovers(mine, theirs, taken=known, pending=lacking, constants={*constants})
+    taken_by = {name: _names(pair) for name, pair in pairs.items()}
+    beside, options = leftovers(
+        mine, theirs, taken=taken_by, pending=lacking, constants={*constants}
+    )
     pairs |= {name: Pair(name, one, (BESIDE,)) for name, one in beside.items()}
     pairs |= {name: Pair(name, some[0], (), some) for name, some in options.items()}
     constants = {name: step for name, step in constants.items() if name not in pairs}

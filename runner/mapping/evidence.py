@@ -51,6 +51,8 @@ class Exchanges:
         if second[0] is None:
             return 0
         difference = _difference(first[0], second[0])
+        if difference == (None, None):
+            return 0  # Names that tell nothing apart.
         is_numbered = not any(isinstance(token, str) for token in difference)
         if is_numbered and difference == _difference(first[1], second[1]):
             return 1

@@ -18,6 +18,8 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.console import plural, some_of
 from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond, decided
+from runner.mapping.counted import by_position, known_by
+from runner.mapping.layouts import Shape
 from runner.mapping.names import tokens
 from runner.mapping.numbered import words_for_numbers
 from runner.mapping.text import document
@@ -36,7 +38,7 @@ from runner.restoration.proof import Proof
 from runner.restoration.proving import prove
 from runner.restoration.reference import Reference, read_reference
 from runner.restoration.variables import WARM_STARTED, classify
-from runner.restoration.weights_layout import WeightsLayout, weights_layout
+from runner.restoration.weights_layout import WeightsLayout, places, weights_layout
 
 # The formats that keep the order in which a model defines its layers.
 _ORDERED = ("PyTorch file",)
@@ -163,6 +165,7 @@ def propose(
         spec = reader.spec()
         sorted_out = sort_out(spec, is_complex=is_complex)
         tensors = sorted_out.weights
+        known, words = _known(spec, layout, variables, tensors)
         correspondence = correspond(
             free,
             tensors,
@@ -170,7 +173,8 @@ def propose(
             ordered=spec.format in _ORDERED,
             file_format=spec.format,
             flattened=flattened,
-            words=words_for_numbers(tensors, layout, variables),
+            words=words,
+            known=known,
             hints=hints,
         )
         correspondence = with_types(correspondence, spec)
@@ -199,6 +203,25 @@ def propose(
     if reference is not None:
         proof = _proven(model, plan, reference, readers={name: reader})
     return Proposal(proposed, correspondences, plan, proof)
+
+
+def _known(
+    spec: CheckpointSpec,
+    layout: WeightsLayout,
+    variables: Mapping[str, Shape],
+    tensors: Mapping[str, Shape],
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns how variables and tensors are known, where Keras's counted names are no evidence."""
+    words = words_for_numbers(tensors, layout, variables)
+    if not (spec.layers or spec.order):
+        return by_position(variables, layout.automatic), words
+    words = {name: words.get(name, name) for name in tensors}
+    names = {name: alias for alias, name in spec.aliases.items()}
+    held = {
+        name: names.get(tensor, tensor) if tensor else tensor
+        for name, tensor in places(spec, layout).items()
+    }
+    return known_by(variables, words, automatic=layout.automatic, places=held)
 
 
 def _proven(

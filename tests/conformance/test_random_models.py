@@ -58,6 +58,10 @@ OPTIMIZERS: tuple[Callable[[], Any], ...] = (
     lambda: keras.optimizers.RMSprop(keras.optimizers.schedules.CosineDecay(0.1, 9), centered=True),
     lambda: keras.optimizers.Adam(0.1, use_ema=True),
     lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.AdamW(0.1)),
+    lambda: keras.optimizers.Adafactor(0.1),
+    lambda: keras.optimizers.Ftrl(0.1),
+    lambda: keras.optimizers.Adam(0.1, amsgrad=True),
+    lambda: keras.optimizers.Lion(0.1, use_ema=True, gradient_accumulation_steps=2),
 )
 
 
