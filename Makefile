@@ -73,7 +73,7 @@ $(VERSIONS:%=tested-%): tested-%: .venv-%/installed
 	$(UV) venv --quiet --clear --no-python-downloads --python $(<D)/bin/python .venv-core
 	$(UV) pip install --quiet --python .venv-core/bin/python -c $(CONSTRAINTS_$*) --group core
 	$(UV) pip install --quiet --python .venv-core/bin/python --no-deps .
-	.venv-core/bin/python tests/tiny/core_only.py
+	.venv-core/bin/python tests/support/core_only.py
 
 soak: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m pytest -m soak $(ARGS)
@@ -89,6 +89,7 @@ bench: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-docs
 	$(VENV_PYTHON) -m runner.config.reference > docs/reference/configuration.md
+	$(VENV_PYTHON) -m runner.config.conflicts > docs/reference/combinations.md
 	$(VENV_PYTHON) docs/api.py > docs/reference/api.md
 	$(VENV_PYTHON) -m zensical build --strict --config-file mkdocs.yml $(ARGS)
 

@@ -1,6 +1,6 @@
 """Eight short trials by KerasTuner with MLflow's autologging, as a plain script writes them.
 
-They train what `tests/tiny/conf/experiment/tiny.yaml` does: 20 steps, evaluated at every tenth.
+They train what `tests/samples/conf/experiment/tiny.yaml` does: 20 steps, evaluated at every tenth.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import keras
 import keras_tuner
 import mlflow
 
-from tests.tiny.experiment import Blobs, Net
+from tests.samples.experiment import Blobs, Net
 
 
 def build(hyperparameters: keras_tuner.HyperParameters) -> keras.Model:

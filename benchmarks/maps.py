@@ -23,8 +23,8 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.harness import Result, report
-from runner.mapping.rules import write
-from tests.tiny.name_lists import LISTS, load, score
+from runner.mapping.written_rules import write
+from tests.samples.name_lists import LISTS, load, score
 
 CHANGES = ("plain", "shuffled", "nonsense")
 OUTCOMES = ("right", "wrong", "flagged", "inside", "left", "missed")

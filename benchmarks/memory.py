@@ -26,7 +26,13 @@ from omegaconf import DictConfig
 from benchmarks.harness import Result, compare, options, report, shown
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNNER = ("-m", "runner", "--config-dir", str(ROOT / "tests" / "tiny" / "conf"), "+experiment=tiny")
+RUNNER = (
+    "-m",
+    "runner",
+    "--config-dir",
+    str(ROOT / "tests" / "samples" / "conf"),
+    "+experiment=tiny",
+)
 MODULE = "benchmarks.memory"
 LIMIT = 1.1
 GROWTH_LIMIT = 1.05

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import runner
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Initialize
 from runner.config.schema import ScaffoldConfig, VariablesConfig
@@ -92,7 +92,7 @@ class Case:
             part: ScaffoldConfig(variables=VariablesConfig(include=[f"{part}/*"]))
             for part in self.shapes
         }
-        sources = {part: open_checkpoint(self.path(part)).spec() for part in self.shapes}
+        sources = {part: open_reader(self.path(part)).spec() for part in self.shapes}
         return make_plan(specs, scaffolds, LocatedSources(sources))
 
 
@@ -163,7 +163,7 @@ def restorer(case: Case, initialize: Initialize) -> Way:
         restorer = Restorer(
             case.plan(variables),
             {variable.op.name: variable for variable in _all(variables)},
-            lambda part: open_checkpoint(case.path(part)),
+            lambda part: open_reader(case.path(part)),
             initialize=initialize,
         )
         graph.finalize()

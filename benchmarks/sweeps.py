@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.harness import Result, compare, options, report, shown
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNNER = ("-m", "runner", "--config-dir", str(ROOT / "tests" / "tiny" / "conf"))
+RUNNER = ("-m", "runner", "--config-dir", str(ROOT / "tests" / "samples" / "conf"))
 # What this process finds besides, such as peers that are installed in a folder, first of all ROOT.
 PATHS = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
 TRIALS = 8

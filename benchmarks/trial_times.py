@@ -14,7 +14,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from benchmarks.bare import bare_graph
-from tests.tiny.experiment import Blobs, Net
+from tests.samples.experiment import Blobs, Net
 
 
 class StartTimes(Callback):
@@ -36,7 +36,7 @@ def write_time(file: Path) -> None:
 
 
 def bare_trial(seed: int, folder: str) -> None:
-    """Does what a trial of `tests/tiny/conf/experiment/tiny.yaml` does, and nothing else."""
+    """Does what a trial of `tests/samples/conf/experiment/tiny.yaml` does, and nothing else."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(seed)
     with tf.Graph().as_default():

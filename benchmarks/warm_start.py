@@ -27,7 +27,7 @@ import tensorflow as tf
 import runner
 from benchmarks.harness import Result, memory, options, report, shown
 from runner.internals.keras import saved_groups
-from tests.tiny import torch_files
+from tests.support import torch_files
 
 # The largest tensor of ResNet-50 has 9 MB.
 MEMORY_LIMIT = 2 * 9 + 64

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.cluster.local import LocalCluster, task_command
 from runner.config.choices import Mode
-from runner.config.cluster import resolve, resolve_trial
+from runner.config.cluster import resolve_cluster, resolve_trial
 from runner.config.cluster_spec import is_task, launches
 from runner.config.composition import (
     RAISED,
@@ -71,7 +71,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     if from_run_dir:
         config = recorded_config(config, overrides)
     sweeps = HydraConfig.get().mode == RunMode.MULTIRUN
-    resolved = resolve_trial if sweeps else resolve
+    resolved = resolve_trial if sweeps else resolve_cluster
     run_config = resolved(validate(config, experiment_names()), os.environ)
     hide(Mask(run_config.tracking.mask, asdict(run_config)))
     if launches(run_config):

@@ -72,7 +72,7 @@ class Listing:
       columns: the headings.
       rows: a cell for each column; a `Text` may have a style.
       numbers: the columns of numbers.
-      width: the width that a table may have; None for that of the console.
+      width: the most columns that a table may fill; None for the console's width.
     """
 
     columns: Sequence[str]

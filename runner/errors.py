@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import signal
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,10 @@ class Problem:
     cause: str = ""
     remedy: str = ""
     choices: Sequence[str] = ()
+
+    def within(self, key: str) -> Problem:
+        """Returns the problem with the key, or another place, before its state."""
+        return replace(self, state=f"{key}: {self.state}") if key else self
 
     def __str__(self) -> str:
         lines = [self.state]
@@ -58,6 +64,25 @@ class RunnerError(Exception):
     def of(cls, state: str, cause: str = "", remedy: str = "", choices: Sequence[str] = ()) -> Self:
         """Returns the error of one problem, with the attributes of `Problem`."""
         return cls(Problem(state, cause, remedy, choices))
+
+    @classmethod
+    @contextmanager
+    def within(cls, key: str = "", collected: list[Problem] | None = None) -> Iterator[None]:
+        """Names a key in the problems of the errors of this class that the block raises.
+
+        Args:
+          key: the key, or another place; empty names none.
+          collected: takes the problems, and nothing is raised; None raises them.
+        """
+        try:
+            yield
+        except cls as error:
+            problems = [problem.within(key) for problem in error.problems]
+            if collected is None:
+                named = copy.copy(error)
+                named.problems = tuple(problems)
+                raise named from error
+            collected += problems
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
@@ -191,10 +216,8 @@ def require_all(*checks: Callable[[], object]) -> None:
     """
     problems: list[Problem] = []
     for check in checks:
-        try:
+        with ConfigError.within(collected=problems):
             check()
-        except ConfigError as error:
-            problems += error.problems
     if problems:
         raise ConfigError(*problems)
 

@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from runner.checkpoints.inspection import Checkpoint, Statistics, diff, statistics
-from runner.checkpoints.locate import LATEST, is_mlflow_uri, resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import LATEST, checkpoint_paths, is_mlflow_uri
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number, is_read
 from runner.config.schema import TrackingConfig
 from runner.console import Listing, Screen, as_text, plural, shaped, sized
@@ -52,10 +52,12 @@ def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -
         with without_import_notes():  # Some formats import TensorFlow.
             tracked = parsed.tracking is not None and any(map(is_mlflow_uri, parsed.paths))
             artifacts = open_store(TrackingConfig(uri=parsed.tracking), {}) if tracked else None
-            resolved = [resolve(path, parsed.which, artifacts=artifacts) for path in parsed.paths]
+            resolved = [
+                checkpoint_paths(path, parsed.which, artifacts=artifacts) for path in parsed.paths
+            ]
             if parsed.provenance:
                 return _provenance(resolved[0][0], screen)
-            checkpoints = [Checkpoint(open_checkpoint(path)) for (path,) in resolved]
+            checkpoints = [Checkpoint(open_reader(path)) for (path,) in resolved]
         if len(checkpoints) == 1:
             _list(checkpoints[0], parsed, screen)
             return SAME

@@ -19,7 +19,7 @@ from runner.restoration.html_report import html
 from runner.restoration.json_report import json_text
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary, table, text
-from runner.runs.resumption import Opening, skipped_run_notice
+from runner.runs.resumption import StartKind, skipped_run_notice
 from runner.runs.run_directory import mark_killed_runs
 from runner.runs.saved_checkpoints import recover
 from runner.system.atomic_files import disk_errors
@@ -39,10 +39,10 @@ class Outcome:
     """The result of an experiment's mode.
 
     Attributes:
-      objective: of training the best, of an evaluation that of the evaluated split.
+      objective: the best one of a training, or the one that an evaluation computed.
       directory: the run directory of training.
       plan: where variables came from; None where a run continued from its own checkpoint.
-      metrics: of an evaluation.
+      metrics: what an evaluation computed.
     """
 
     objective: float | None = None
@@ -180,12 +180,12 @@ def _plan_fresh_start(experiment: Experiment) -> RestorationPlan:
 def _introduce(run: OpenedRun) -> None:
     """Prints where the run is and what it starts from."""
     screen, record = run.screen, run.experiment.record
-    how = "runs" if run.opening is Opening.new else "resumes"
-    extended = run.former if run.opening is Opening.extended else None
+    how = "runs" if run.start is StartKind.new else "resumes"
+    extended = run.former if run.start is StartKind.extended else None
     steps = f", extended to step {run.config.train.steps}" if extended else ""
     screen.line(f"{run.config.name}: {how} in {run.directory.path}{steps}")
     notes = list(run.built.notes)
-    if run.opening is Opening.new and not record.trial:
+    if run.start is StartKind.new and not record.trial:
         notes = skipped_run_notice(run.experiment.resume_criteria) + notes
     if run.plan is None:
         notes.append("restores this run's checkpoint, and reads no pretrained one")

@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 
 from runner.system.imports import without_collections
-from tests.tiny.forked import Forks
+from tests.support.forked import Forks
 
 # MLflow would report its use over the network.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

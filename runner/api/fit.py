@@ -64,7 +64,7 @@ def fit(
 ) -> Result:
     """Trains a Keras model in a run: planned, warm-started, resumed exactly, recorded.
 
-    The arguments are those of `keras.Model.fit`, in its order. The same call resumes a run that was
+    It takes the arguments of `keras.Model.fit`, in its order. The same call resumes a run that was
     interrupted. The run directory gets `experiment.yaml`, the experiment that the command line
     would take; its head names what another process cannot import.
 
@@ -91,7 +91,7 @@ def fit(
       validation_steps: how many batches of the validation data to evaluate, by default all.
       validation_batch_size: by default `batch_size`.
       validation_freq: evaluates after every so many epochs, or after the epochs in a list.
-      name: of the experiment; by default that of the model or function.
+      name: of the experiment; by default the name of the model or function.
       scaffolds: name -> the keys of `scaffolds.NAME` in a configuration.
       seed: of the weights that a function makes, the order and whatever else is random.
       overrides: further settings, as for `runner.run`, such as `{"tracking.uri": None}`.
@@ -186,7 +186,7 @@ def _model_node(experiment: FitExperiment, model: Any) -> tuple[dict[str, Any], 
                 "call its compile first",
             )
         name = model_name(model)
-        return experiment.given("model", model, f"{name}@{model_digest(model)}"), name
+        return experiment.handed_over("model", model, f"{name}@{model_digest(model)}"), name
     if not callable(model) or isinstance(model, keras.Layer | types.ModuleType):
         kind = type(model).__name__
         cause = "a run trains a compiled keras.Model, or one that a function returns"
@@ -201,7 +201,7 @@ def _listed(callbacks: Any) -> list[Any]:
 
     if isinstance(callbacks, keras.callbacks.CallbackList):
         added = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
-        return [each for each in callbacks.callbacks if not isinstance(each, added)]
+        return [callback for callback in callbacks.callbacks if not isinstance(callback, added)]
     return [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks]
 
 

@@ -62,8 +62,8 @@ class Result:
     def history(self) -> dict[str, list[float]]:
         """The metrics of each epoch, as `History.history` of `fit`: `loss`, `val_loss` and so on.
 
-        What callbacks add to the logs of an epoch is among them. Those of an epoch that is not over
-        are the newest; empty where there are no epochs.
+        What callbacks add to the logs of an epoch is among them. An epoch that is not over has its
+        newest metrics; a run without epochs has none.
         """
         epochs: dict[float, dict[str, float]] = {}
         for values in history(TrackingDirectory(self._run.path).journal).values():
@@ -104,12 +104,12 @@ class Result:
         Raises:
           RunnerError: when there is no such checkpoint, or the run has no Keras model.
         """
-        from runner.checkpoints.locate import resolve
+        from runner.checkpoints.locate import checkpoint_paths
         from runner.graph.trained_model import trained_model
 
         which = which or ("best" if self.best else "latest")
         with unchanged_process(), python_objects(self.objects):
-            (prefix,) = resolve(str(self._run.path), which)
+            (prefix,) = checkpoint_paths(str(self._run.path), which)
             return trained_model(self.config, prefix)
 
     @property

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from runner.api.door import door, unchanged_process
 from runner.api.result import Result
 from runner.cluster.local import LocalCluster, task_command
-from runner.config.cluster import resolve as resolve_cluster
+from runner.config.cluster import resolve_cluster
 from runner.config.cluster_spec import is_task, launches
 from runner.config.composition import (
     command_scope,

@@ -3,9 +3,10 @@
 The interface:
   reader: `CheckpointReader`, its base for formats of one file, and the specs from metadata.
   formats: recognises a format by content.
-  open: opens the checkpoint, or the mean of several. A door: `open_checkpoint`.
+  open: opens the checkpoint, or the mean of several. A door: `open_reader`.
   hugging_face: finds `hf://` addresses in the cache of the Hugging Face Hub.
-  locate: resolves a path and a choice (latest, best, a step, an average). A door: `resolve`.
+  locate: finds the paths of a choice (latest, best, a step, an average). A door:
+    `checkpoint_paths`.
   contents: the checkpoints, steps and runs in a directory.
   archives: zip archives, within bounds.
   files: local and remote files, their digests, the cache of copies.
@@ -13,6 +14,7 @@ The interface:
 
 The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
+  links: opens bundles whose paths TensorFlow takes for patterns.
   tables: checks the tables in V1 checkpoints and in the indices of bundles for damage.
   keras_files: `.keras`, `.h5` and other HDF5 files; `keras_names`: the names of the variables;
     `hdf5`: the datasets in such files.

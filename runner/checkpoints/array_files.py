@@ -132,6 +132,7 @@ _DTYPES = {
 }
 
 
+_ENTRY = frozenset(("dtype", "shape", "data_offsets"))
 # The libraries whose layouts of layers are known; others, such as mlx, order kernels otherwise.
 _FORMATS = ("pt", "np", "tf", "flax")
 
@@ -166,7 +167,9 @@ class SafetensorsReader(FileReader):
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
             _require_known_format(header.pop("__metadata__", {}))
-            for entry in header.values():
+            for name, entry in header.items():
+                if unknown := entry.keys() - _ENTRY:
+                    raise ValueError(f"{name} has an unknown setting {min(unknown)!r}")
                 entry["start"] = 8 + length + entry["data_offsets"][0]
             yield {name: (file, entry) for name, entry in header.items()}
 

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from runner.checkpoints import archives, files
+from runner.checkpoints.links import without_wildcards
 from runner.checkpoints.reader import (
     Bundle,
     CheckpointReader,
@@ -42,8 +43,7 @@ GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
 # Of an element of a list, or of Keras 2's `layer_with_weights-1`.
 _LIST_INDEX = re.compile(r"(?<=[/-])\d+(?=/|$)")
 _NESTED = re.compile(r"(_operations//)+")
-_WILDCARD = re.compile(r"[*?\[]")
-_SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})")
+_SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})", re.DOTALL)
 
 _ATTRIBUTES = "/.ATTRIBUTES/"
 _VALUE = f"{_ATTRIBUTES}VARIABLE_VALUE"
@@ -110,7 +110,7 @@ class BundleReader(CheckpointReader):
         checksums = {
             name: self._checksums[key] for name, key in self.keys.items() if key in self._checksums
         }
-        return Bundle(self.prefix, self.keys, checksums)
+        return Bundle(self._opened, self.keys, checksums)
 
     @functools.cached_property
     def stored(self) -> Mapping[str, TensorSpec]:
@@ -136,16 +136,15 @@ class BundleReader(CheckpointReader):
     @functools.cached_property
     def _reader(self) -> Any:
         # `tf.train.load_checkpoint` would prefer a directory of the same name.
-        return tf.compat.v1.train.NewCheckpointReader(self.prefix)
+        return tf.compat.v1.train.NewCheckpointReader(self._opened)
+
+    @property
+    def _opened(self) -> str:
+        """The prefix by which TensorFlow opens the files."""
+        return without_wildcards(self.prefix)
 
     def _require_intact(self) -> None:
         """Makes the checks that TensorFlow omits; raises OSError or ValueError."""
-        if _WILDCARD.search(self.prefix):
-            raise CheckpointError.of(
-                f"{self.prefix} cannot be opened by TensorFlow",
-                "it takes *, ? and [ in a path as wildcards, and finds nothing",
-                "rename the directory or the checkpoint",
-            )
         for key, value in entries(f"{self.prefix}.index"):
             if key:  # The first entry describes the shards.
                 entry = BundleEntryProto.FromString(value)
@@ -190,6 +189,10 @@ class V1Reader(BundleReader):
     """
 
     format, what = "TensorFlow V1 checkpoint", "a TensorFlow V1 checkpoint"
+
+    @property
+    def _opened(self) -> str:
+        return self.prefix  # It may be a pattern.
 
     def _require_intact(self) -> None:
         for shard in self._shards():

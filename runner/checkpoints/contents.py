@@ -28,16 +28,16 @@ _MLMODEL_PARTS = ("saved_model_dir", "data", "model_data", "model_binary")
 _MAX_DESCRIPTION = 1 << 20
 
 _SHARDED_INDICES = (".safetensors.index.json", ".bin.index.json", ".weights.json")
-_SHARD = re.compile(r".*(-\d{5}-of-\d{5}\.(safetensors|bin)|_\d{5}\.weights\.h5)")
+_SHARD = re.compile(r".*(-\d{5}-of-\d{5}\.(safetensors|bin)|_\d{5}\.weights\.h5)", re.DOTALL)
 _SUFFIXES = (
     *(".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy"),
     *(".pt", ".pth", "pytorch_model.bin", ".msgpack"),
 )
 # V1 checkpoints have no suffix; without a `checkpoint` file, their usual names identify them.
-_V1_NAME = re.compile(r".*\.ckpt(-\d+)?")
-_V1_SHARD = re.compile(r"(?!.*\.data-)(.*)-00000-of-\d{5}")
+_V1_NAME = re.compile(r".*\.ckpt(-\d+)?", re.DOTALL)
+_V1_SHARD = re.compile(r"(?!.*\.data-)(.*)-00000-of-\d{5}", re.DOTALL)
 # A step, and after it the pattern of the shards if this is a V1 checkpoint.
-_STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?")
+_STEP = re.compile(r".*?-(\d+)(-\?{5}-of-\d{5})?", re.DOTALL)
 
 
 class NoCheckpointError(CheckpointError):

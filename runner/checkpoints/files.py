@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock
-
 from runner.checkpoints.object_stores import WEB, ObjectStore
 from runner.errors import CheckpointError
+from runner.system.locks import locked
 
 CACHE = "RUNNER_CACHE"
 _CHUNK = 4 << 20
@@ -282,7 +281,7 @@ def cached(key: str, fill: Callable[[Path], None]) -> Path:
     """
     folder = cache_directory() / hashlib.sha256(key.encode()).hexdigest()[:32]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    with locked(f"{folder}.lock", f"a copy of {key.splitlines()[0]}"):
         if not folder.is_dir():
             partial = folder.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)

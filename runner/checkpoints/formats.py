@@ -78,8 +78,8 @@ _MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9)[ -~]", 
 NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 VECTORS_HEADER = re.compile(rb"(\d+) (\d+) *\r?\n")
 _VECTORS_ROW = re.compile(rb"[^\n]+?(?: " + NUMBER + rb"){4,}[ \r\n]")
-_PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)")
-_SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?")
+_PART = re.compile(r"(?P<prefix>.*)\.(data-\d{5}-of-\d{5}|meta)", re.DOTALL)
+_SAVED_MODEL_FILE = re.compile(r"(?P<folder>.*/)?saved_model\.pb(txt)?", re.DOTALL)
 _REMEDY = "name a checkpoint of one of these formats"
 # The library peft writes it beside an adapter's factors, `adapter_model.safetensors` or `.bin`.
 ADAPTER_CONFIG = "adapter_config.json"
@@ -179,11 +179,13 @@ def is_orbax(directory: str) -> bool:
 def split_mapping(path: str) -> tuple[str, str]:
     """Splits `FILE#MAPPING` into the file and the mapping in it; the latter is empty without one.
 
-    A path that exists as it is has no mapping.
+    A path that exists as it is has no mapping, and the name of a folder may hold a `#`.
     """
-    if "#" not in path or files.exists(path):
+    if "#" not in path or files.exists(path) or files.exists(f"{path}.index"):
         return path, ""
     file, _, mapping = path.rpartition("#")
+    if "/" in mapping and not files.is_file(file):
+        return path, ""
     return file, mapping
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ _MAX_DEPTH, _MAX_ENTRIES = 64, 50_000
 _HDF5 = "an HDF5 file"
 # Attributes of NetCDF by which values are multiplied, shifted or masked when they are read.
 _PACKED = frozenset(("scale_factor", "add_offset", "_FillValue", "missing_value"))
+_MATLAB = "MATLAB_class"
 # Where a dataset's values begin in the file, their shape and type.
 Place: TypeAlias = tuple[int, tuple[int, ...], np.dtype[Any]]
 
@@ -62,6 +64,11 @@ def value_of(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
         raise unreadable(path, _HDF5, f"{dataset.name} keeps its values in another file")
     if dataset.size and not dataset.id.get_storage_size():
         raise unreadable(path, _HDF5, f"the values of {dataset.name} were never written")
+    if dataset.chunks and dataset.id.get_num_chunks() < _chunks(dataset):
+        raise unreadable(path, _HDF5, f"some values of {dataset.name} were never written")
+    if _MATLAB in dataset.attrs:
+        cause = f"MATLAB wrote {dataset.name}, whose axes are in the opposite order"
+        raise unreadable(path, _HDF5, cause)
     if packed := _PACKED & {*dataset.attrs}:
         raise unreadable(path, _HDF5, f"{dataset.name} is packed: it has {', '.join(packed)}")
     if dataset.size and dataset.dtype.kind in "biufc":
@@ -72,6 +79,13 @@ def value_of(path: str, dataset: h5py.Dataset) -> NDArray[np.generic]:
     # Keras writes bfloat16 as two opaque bytes with an attribute.
     is_opaque = value.dtype.kind == "V" and value.dtype != _BFLOAT16
     return value.view(_BFLOAT16) if is_opaque and dtype_of(dataset) == _BFLOAT16.name else value
+
+
+def _chunks(dataset: h5py.Dataset) -> int:
+    """Returns how many chunks hold all values of a dataset."""
+    return math.prod(
+        -(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
+    )
 
 
 def dtype_of(dataset: h5py.Dataset) -> str:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from runner.checkpoints.locate import LATEST, resolve
-from runner.checkpoints.open import open_checkpoint as open_reader
+from runner.checkpoints.locate import LATEST, checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec, is_read
 from runner.console import Listing, as_text, plural
 from runner.errors import nearest
@@ -69,7 +69,7 @@ class Checkpoint(Mapping[str, NDArray[Any]]):
         return f"<{self.spec.format} {self.spec.path}, {len(self)} tensors>"
 
 
-def open_checkpoint(path: str | os.PathLike[str], which: str = LATEST) -> Checkpoint:
+def open_checkpoint(path: str | bytes | os.PathLike[str], which: str = LATEST) -> Checkpoint:
     """Opens a checkpoint of any format; see `Checkpoint`.
 
     Args:
@@ -80,7 +80,7 @@ def open_checkpoint(path: str | os.PathLike[str], which: str = LATEST) -> Checkp
     Raises:
       CheckpointError: when there is no checkpoint, or it cannot be read.
     """
-    (resolved,) = resolve(os.fspath(path), str(which))
+    (resolved,) = checkpoint_paths(os.fsdecode(path), str(which))
     return Checkpoint(open_reader(resolved))
 
 
@@ -116,7 +116,8 @@ class Differences:
 
 
 def diff(
-    one: str | os.PathLike[str] | Checkpoint, other: str | os.PathLike[str] | Checkpoint
+    one: str | bytes | os.PathLike[str] | Checkpoint,
+    other: str | bytes | os.PathLike[str] | Checkpoint,
 ) -> Differences:
     """Compares two checkpoints, of any two formats, value by value.
 

@@ -39,7 +39,7 @@ MEMBER, _CONFIG = "model.weights.h5", "config.json"
 # That Keras may have appended to a name.
 _NUMBERS = re.compile(r"_\d+(?=/|$)")
 _CHUNK = 4 << 20
-_WEIGHTS, _OPTIMIZER = "model_weights", "optimizer_weights"
+_WEIGHTS, _OPTIMIZER, _LAYERS = "model_weights", "optimizer_weights", "layer_names"
 _KERAS3_ITERATIONS, _ITERATIONS = "optimizer/vars/0", ("iter", "iteration", "iterations")
 
 
@@ -217,13 +217,19 @@ class KerasH5Reader(KerasWeightsReader):
         """Returns tensor name -> dataset; a listed weight that is not there is a ValueError."""
         paths = paths_in(file)
         prefix = f"{_WEIGHTS}/" if _WEIGHTS in paths else ""
-        entries = [
-            (layer, weight, _listed(file, paths, f"{path}/{weight}"))
-            for path, is_dataset in paths.items()
-            if not is_dataset and path.startswith(prefix)
-            if "/" not in (layer := path.removeprefix(prefix))
-            for weight in strings(file[path].attrs, "weight_names")
-        ]
+        groups = (path.removeprefix(prefix) for path in paths if path.startswith(prefix))
+        layers = dict.fromkeys(group for group in groups if "/" not in group)
+        # The name of a layer may hold slashes.
+        layers |= dict.fromkeys(strings((file[_WEIGHTS] if prefix else file).attrs, _LAYERS))
+        entries = []
+        for layer in layers:
+            if (path := f"{prefix}{layer}") not in paths:
+                raise ValueError(f"it lists the layer {layer}, which is not there")
+            if not paths[path]:
+                weights = strings(file[path].attrs, "weight_names")
+                entries += [
+                    (layer, name, _listed(file, paths, f"{path}/{name}")) for name in weights
+                ]
         count = Counter(weight for _, weight, _ in entries)
         datasets = {
             (weight if count[weight] == 1 else f"{layer}/{weight}").removesuffix(":0"): dataset
@@ -233,7 +239,9 @@ class KerasH5Reader(KerasWeightsReader):
             for weight in strings(file[_OPTIMIZER].attrs, "weight_names"):
                 dataset = _listed(file, paths, f"{_OPTIMIZER}/{weight}")
                 datasets[f"{_OPTIMIZER}/{weight.removesuffix(':0')}"] = dataset
-        return datasets
+        listed = {dataset.name.lstrip("/") for dataset in datasets.values()}
+        others = (path for path, is_dataset in paths.items() if is_dataset and path not in listed)
+        return {**datasets, **{path.removesuffix(":0"): file[path] for path in others}}
 
     def aliases(
         self, file: h5py.File, tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]
@@ -254,7 +262,7 @@ class KerasH5Reader(KerasWeightsReader):
         weights = file[_WEIGHTS] if _WEIGHTS in paths_in(file) else file
         ranks = {name: at for at, name in enumerate(layer_names(file.attrs.get("model_config")))}
         positions: dict[str, tuple[str, tuple[int, ...]]] = {}
-        for at, layer in enumerate(strings(weights.attrs, "layer_names")):
+        for at, layer in enumerate(strings(weights.attrs, _LAYERS)):
             group = weights.get(layer)
             listed = strings(group.attrs, "weight_names") if isinstance(group, h5py.Group) else []
             held = [

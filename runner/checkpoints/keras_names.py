@@ -130,6 +130,13 @@ def _variables(
     return _of_shapes(shapes)
 
 
+def leaves_of(group: str, shapes: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
+    """Returns the names of the variables that a group numbers, by its class; or none."""
+    known = _VARIABLES.get(_class(group, {}), ())
+    fitting = [names for names in known if len(names) == len(shapes)]
+    return fitting[0] if len(fitting) == 1 else ()
+
+
 def trained_first(group: str, layers: Mapping[str, str], shapes: Sequence[tuple[int, ...]]) -> int:
     """Returns how many of a layer's variables train unless it is frozen: they come first.
 

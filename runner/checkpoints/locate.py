@@ -30,13 +30,13 @@ _ORBAX = "orbax:"  # Optional: the format is recognised.
 _ONE_SLASH = re.compile(r"(\w{2,}):/([^/].*)")
 
 
-def resolve(
+def checkpoint_paths(
     checkpoint: str,
     which: str = LATEST,
     average: str | Sequence[str | int] | None = None,
     artifacts: Artifacts | None = None,
 ) -> list[str]:
-    """Returns the paths for `open_checkpoint`; several paths are to be averaged.
+    """Returns the paths for `open_reader`; several paths are to be averaged.
 
     Args:
       checkpoint: a run directory, a directory of checkpoints, a SavedModel, a model that MLflow
@@ -231,13 +231,11 @@ def _listed(path: str, average: Sequence[str | int], artifacts: Artifacts | None
     problems: list[Problem] = []
     for entry in average:
         choice = str(entry)
-        try:
+        with CheckpointError.within(collected=problems):
             if choice.isdecimal() or choice in (LATEST, BEST_OF_RUN):
                 paths.append(_chosen(path, choice))
             else:
                 paths.append(_latest(_on_disk(choice, artifacts)))
-        except CheckpointError as error:
-            problems += error.problems
     if problems:
         raise CheckpointError(*problems)
     return paths

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from runner.checkpoints import files
 from runner.checkpoints.reader import FileReader, Span, TensorSpec, parse_dtype
 
-_ARRAY_TYPES = (1, 3)  # Arrays, and scalars of NumPy.
+_ARRAY_TYPES, _COMPLEX = (1, 3), 2  # Arrays and scalars of NumPy; a number of Python.
 _CHUNKED = "__msgpack_chunked_array__"
 _MAX_DEPTH, _MAX_VALUES = 64, 2_000_000
 # The first byte of a value -> the `struct` format of the number, or of the length, that follows.
@@ -48,7 +48,7 @@ class Extension:
 Array: TypeAlias = tuple[tuple[int, ...], str, tuple[Span, ...]]
 
 
-class _Parser:
+class _MsgpackParser:
     """Parses one value; strings and numbers are decoded, bytes are only located."""
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -98,7 +98,10 @@ class _Parser:
         parsed: dict[str, Any] = {}
         for _ in range(length):
             key = self.value(depth + 1)
-            parsed[key if isinstance(key, str) else repr(key)] = self.value(depth + 1)
+            name = key if isinstance(key, str) else repr(key)
+            if name in parsed:
+                raise ValueError(f"a map has two keys {name!r}")
+            parsed[name] = self.value(depth + 1)
         return parsed
 
     def _extension(self, size: int, depth: int) -> Extension:
@@ -139,7 +142,7 @@ class MsgpackReader(FileReader):
     @functools.cached_property
     def _arrays(self) -> dict[str, Array]:
         with files.mapped(self.path) as data:
-            parser = _Parser(data)
+            parser = _MsgpackParser(data)
             root = parser.value()
             if parser.position != len(data) or not isinstance(root, dict):
                 raise ValueError("it does not hold one map")
@@ -156,17 +159,27 @@ def _arrays(prefix: str, node: Any) -> Iterator[tuple[str, Array]]:
         yield prefix, _array([node])
     elif isinstance(node, dict) and node.get(_CHUNKED) is True:
         shape, chunks = node["shape"], node["chunks"]
-        flat = _array([chunks[str(number)] for number in range(len(chunks))])
+        names = [str(number) for number in range(len(chunks))]
+        if chunks.keys() != {*names}:
+            raise ValueError(f"{prefix} lacks some of its chunks")
+        flat = _array([chunks[name] for name in names])
         yield prefix, _checked(tuple(shape[str(at)] for at in range(len(shape))), *flat[1:])
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            yield from _arrays(f"{prefix}/{key}" if prefix else key, value)
+    elif isinstance(node, dict | list):
+        items = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, value in items:
+            yield from _arrays(f"{prefix}/{key}" if prefix else str(key), value)
+    elif isinstance(node, Span):
+        yield prefix, ((), "bytes of MessagePack", ())
+    elif isinstance(node, Extension) and node.kind != _COMPLEX:
+        yield prefix, ((), f"extension {node.kind} of MessagePack", ())
 
 
 def _array(chunks: list[Extension]) -> Array:
     """Returns an array of one chunk, or the flat one of several."""
     contents = [chunk.content for chunk in chunks]
     shape = contents[0][0] if len(contents) == 1 else [sum(size for ((size,), _, _) in contents)]
+    if len({dtype for _, dtype, _ in contents}) > 1:
+        raise ValueError("the chunks of an array have several types")
     return _checked(tuple(shape), contents[0][1], tuple(data for _, _, data in contents))
 
 

@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS = 60
 
 
 @dataclass(frozen=True)
-class Status:
+class FileStatus:
     """A file's metadata.
 
     Attributes:
@@ -66,12 +66,12 @@ class ObjectStore:
             entries = self._files.ls(path, detail=False)
             return [os.path.basename(entry.rstrip("/")) for entry in entries]
 
-    def stat(self, path: str) -> Status:
+    def stat(self, path: str) -> FileStatus:
         """Returns a file's size and version."""
         with _errors(path):
             info = self._files.info(path)
         parts = (f"{key}={info[key]}" for key in sorted(info) if _is_version(key))
-        return Status(info.get("size"), " ".join(parts))
+        return FileStatus(info.get("size"), " ".join(parts))
 
     def copy(self, path: str, target: str) -> None:
         """Copies a file to this machine."""

@@ -16,12 +16,12 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedR
 from runner.errors import CheckpointError
 
 
-def open_checkpoint(path: str, digest: str | None = None) -> CheckpointReader:
+def open_reader(path: str, digest: str | None = None) -> CheckpointReader:
     """Returns the reader of the checkpoint at `path`, whose format is recognised from content.
 
     Args:
-      path: a bundle's prefix, a file, or a SavedModel's directory, as `locate.resolve` returns it,
-        on any file system that `tf.io.gfile` or fsspec opens.
+      path: a bundle's prefix, a file, or a SavedModel's directory, as `locate.checkpoint_paths`
+        returns it, on any file system that `tf.io.gfile` or fsspec opens.
       digest: the digest that the content must have, or None.
 
     Raises:
@@ -48,12 +48,12 @@ def open_pinned(pinned: Sequence[tuple[str, str]]) -> CheckpointReader:
     """Returns the reader of one pinned checkpoint, or of the average of several.
 
     Args:
-      pinned: (path, digest) of the checkpoints that `locate.resolve` returned.
+      pinned: (path, digest) of the checkpoints that `locate.checkpoint_paths` returned.
 
     Raises:
       CheckpointError: when one of them cannot be opened, or has another digest.
     """
-    readers = [open_checkpoint(path, digest) for path, digest in pinned]
+    readers = [open_reader(path, digest) for path, digest in pinned]
     return readers[0] if len(readers) == 1 else AverageReader(readers)
 
 

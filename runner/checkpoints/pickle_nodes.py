@@ -1,9 +1,9 @@
 """Reads pickles as data: an interpreter of their opcodes that builds inert nodes.
 
 Nothing is imported, called or executed. A class or function is a `Global`, which only has a name;
-calling one makes a `Call`, which only lists its arguments. What a node stands for is for the reader
-of a file format to decide, see `torch_files`. The opcodes are decoded by the standard library's
-`pickletools`, which executes nothing either.
+calling one makes a `PickledCall`, which only lists its arguments. What a node stands for is for the
+reader of a file format to decide, see `torch_files`. `pickletools` decodes the opcodes and
+executes nothing either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Global:
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class PickledCall:
     """A call of a class or function that was recorded and not made.
 
     Attributes:
@@ -202,7 +202,7 @@ class _Machine:
 
     def _extend(self, elements: list[Node]) -> None:
         target = self._stack[-1]
-        if isinstance(target, Call):
+        if isinstance(target, PickledCall):
             target.elements.extend(elements)
         elif isinstance(target, list):
             target.extend(elements)
@@ -222,7 +222,7 @@ class _Machine:
 
     def _set_items(self, elements: list[Node]) -> None:
         target = self._stack[-1]
-        items = target.items if isinstance(target, Call) else target
+        items = target.items if isinstance(target, PickledCall) else target
         if not isinstance(items, dict):
             raise PickleError(f"its pickle sets an item of a {type(target).__name__}")
         for key, value in zip(elements[::2], elements[1::2], strict=True):
@@ -256,12 +256,12 @@ class _Machine:
     def _call(self, function: Node, arguments: Node) -> None:
         if not isinstance(arguments, tuple):
             raise PickleError("its pickle calls something with arguments that are no tuple")
-        self._stack.append(Call(function, arguments))
+        self._stack.append(PickledCall(function, arguments))
 
     def _build(self) -> None:
         (state,) = self._take(1)
         target = self._stack[-1]
-        if not isinstance(target, Call):
+        if not isinstance(target, PickledCall):
             raise PickleError(f"its pickle sets the state of a {type(target).__name__}")
         target.state = state
 

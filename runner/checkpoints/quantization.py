@@ -16,18 +16,24 @@ REMEDY = (
     "write plain weights with that tool, e.g. `model.dequantize()` and then `save_pretrained` in "
     "transformers, or save the model before it is quantized, and name that file"
 )
-_FLOAT8 = "float8 with a scale"
+_SCALED = "codes with scales"
 _BITSANDBYTES8, _BITSANDBYTES4 = "bitsandbytes int8", "bitsandbytes 4-bit"
 # Names beside a weight `{name}`, whose module's names begin with `{module}`, -> the layout. What
 # takes the weight's place is enough; what stands beside it says something of codes alone.
 _IN_PLACE: Mapping[str, str] = {
     "{module}g_idx": "GPTQ",
+    "{module}wscales": "SVDQuant",
     "{module}qweight": "GPTQ or AWQ",
+    "{module}q_weight": "ExLlamaV2",
+    "{module}trellis": "ExLlamaV3",
     "{module}SCB": _BITSANDBYTES8,
     "{name}.absmax": _BITSANDBYTES4,
+    "{name}.quant_state.bitsandbytes__nf4": _BITSANDBYTES4,
+    "{name}.quant_state.bitsandbytes__fp4": _BITSANDBYTES4,
     "{name}_packed": "compressed-tensors",
     "{name}._data": "quanto",
     "{name}_qdata": "torchao",
+    "{module}_{leaf}_qdata": "torchao",
     "{name}_blocks": "MXFP4",
     "{module}W_q": "HQQ",
     "{module}codebooks": "AQLM",
@@ -38,18 +44,15 @@ _IN_PLACE: Mapping[str, str] = {
 _BESIDE: Mapping[str, str] = {
     "{name}.SCB": _BITSANDBYTES8,
     "{name}.quant_map": _BITSANDBYTES4,
-    **dict.fromkeys(
-        ("{name}_scale", "{name}_scale_inv", "{module}scale_weight", "{module}weight_scale"),
-        _FLOAT8,
-    ),
     "{name}_scale_2": "NVFP4",
     **dict.fromkeys(
         (
+            *("{name}_scale", "{name}_scale_inv", "{module}scale_weight", "{module}weight_scale"),
             *("{name}_scales", "{module}scales", "{module}scale", "{name}.scale", "{name}._scale"),
             *("{name}_zero_point", "{module}zero_point", "{module}zeros", "{module}qzeros"),
             *("{module}kernel_scale", "{module}embeddings_scale", "{name}_absmax"),
         ),
-        "codes with scales",
+        _SCALED,
     ),
 }
 _SEPARATOR = re.compile(r"[./]")
@@ -85,10 +88,11 @@ def quantization(name: str, tensors: Mapping[str, TensorSpec]) -> str | None:
     module, leaf = _split(name)
     patterns = {**_IN_PLACE, **(_BESIDE if stored else {})}
     if stored is None and leaf not in _WEIGHTS:  # Codes of a module are not those of its bias.
-        patterns = {pattern: kind for pattern, kind in patterns.items() if "{name}" in pattern}
+        patterns = {p: kind for p, kind in patterns.items() if "{name}" in p or "{leaf}" in p}
     for pattern, layout in patterns.items():
-        if pattern.format(name=name, module=module) in tensors:
-            return layout
+        if pattern.format(name=name, module=module, leaf=leaf) in tensors:
+            is_float8 = stored is not None and "float" in stored.dtype and layout is _SCALED
+            return "float8 with a scale" if is_float8 else layout
     return None
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from runner.checkpoints.pickle_nodes import (
     MAX_OPCODES,
-    Call,
     Global,
     Node,
     PersistentId,
+    PickledCall,
     PickleError,
 )
 from runner.checkpoints.reader import is_number
@@ -41,6 +42,8 @@ _DTYPES = {
 }
 # Where programs keep the model's values beside other things, first wins.
 _STATE_DICTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
+_EXTRA = "_extra_state"
+_ARRAY = re.compile(r"numpy\._?core\.multiarray\.(_reconstruct|scalar)")
 _MAX_RANK, _MAX_DEPTH, _MAX_TENSORS = 32, 64, 500_000
 # Of one name, and of all names together.
 _MAX_NAME, _MAX_NAMES = 4096, 128 << 20
@@ -194,14 +197,14 @@ def _items(node: Node) -> Mapping[Node, Node]:
         return node
     if isinstance(node, (list, tuple)):
         return dict(enumerate(node))
-    if not isinstance(node, Call):
+    if not isinstance(node, PickledCall):
         return {}
     if isinstance(node.state, dict) and "_parameters" in node.state and "_modules" in node.state:
         parts: dict[Node, Node] = {}
         skipped = node.state.get("_non_persistent_buffers_set", ())
         for kind in ("_parameters", "_buffers", "_modules"):
             parts.update(_items(node.state.get(kind)))
-        names = skipped.elements if isinstance(skipped, Call) else skipped or ()
+        names = skipped.elements if isinstance(skipped, PickledCall) else skipped or ()
         if len(names) > _MAX_SEARCHED:
             raise PickleError(f"a module has more than {_MAX_SEARCHED} buffers that are not saved")
         for name in names:
@@ -241,7 +244,7 @@ def _tensors(node: Node) -> Iterator[tuple[str, StorageView]]:
         visited += 1
         if len(pending) > _MAX_DEPTH or visited > 2 * MAX_OPCODES:
             raise PickleError("its mappings are nested too deeply")
-        tensor = _tensor(node)
+        tensor = _tensor(node) or _unread(name, node)
         if tensor is not None:
             yield name, tensor
         else:
@@ -253,17 +256,26 @@ def _tensors(node: Node) -> Iterator[tuple[str, StorageView]]:
 def _parts(prefix: str, items: Mapping[Node, Node]) -> Iterator[tuple[str, Node]]:
     """Yields the names and values of a mapping or list that may hold tensors, one at a time."""
     for key, value in items.items():
-        if _is_name(key) and isinstance(value, (dict, list, tuple, Call)):
+        is_state = str(key).endswith(_EXTRA) and value is not None
+        if _is_name(key) and (is_state or isinstance(value, (dict, list, tuple, PickledCall))):
             name = f"{prefix}.{key}" if prefix else str(key)
             if len(name) > _MAX_NAME:
                 raise PickleError(f"a name is longer than {_MAX_NAME:,} characters")
             yield name, value
 
 
+def _unread(name: str, node: Node) -> StorageView | None:
+    """Returns what stands for an array of NumPy, or a module's extra state; None for others."""
+    if isinstance(node, PickledCall) and _ARRAY.fullmatch(node.name):
+        return StorageView("", "array of NumPy", ())
+    is_state = name.endswith(_EXTRA) and not isinstance(node, PickledCall)
+    return StorageView("", "extra state of PyTorch", ()) if is_state else None
+
+
 def _tensor(node: Node) -> StorageView | None:
     """Returns the tensor that a node stands for; None for anything else."""
     for _ in range(_MAX_DEPTH):
-        if not isinstance(node, Call):
+        if not isinstance(node, PickledCall):
             return None
         name, arguments = node.name.rpartition(".")[2], node.arguments
         if not node.name.startswith("torch."):
@@ -271,7 +283,13 @@ def _tensor(node: Node) -> StorageView | None:
         if name in ("_rebuild_parameter", "_rebuild_parameter_with_state", "Parameter"):
             node = arguments[0] if arguments else None
         elif name == "_rebuild_from_type_v2" and len(arguments) > 2:
-            node = Call(arguments[0], arguments[2]) if isinstance(arguments[2], tuple) else None
+            kind, has_state = arguments[1], len(arguments) > 3 and bool(arguments[3])
+            # The attributes of another library's class may say what the values stand for.
+            if has_state and isinstance(kind, Global) and not kind.name.startswith("torch."):
+                return StorageView("", f"{kind.name.rpartition('.')[2]} of PyTorch", ())
+            node = (
+                PickledCall(arguments[0], arguments[2]) if isinstance(arguments[2], tuple) else None
+            )
         elif name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"):
             return _view(name, arguments)
         elif name.startswith("_rebuild"):
@@ -313,7 +331,7 @@ def _view(function: str, arguments: tuple[Node, ...]) -> StorageView:
 
 def _integers(node: Node) -> tuple[int, ...]:
     """Returns a `torch.Size` or a tuple of integers that are sizes, offsets or strides."""
-    values = node.arguments[0] if isinstance(node, Call) and node.arguments else node
+    values = node.arguments[0] if isinstance(node, PickledCall) and node.arguments else node
     if not isinstance(values, (tuple, list)) or not all(
         type(value) is int and 0 <= value < 1 << 63 for value in values
     ):

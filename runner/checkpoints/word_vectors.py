@@ -29,7 +29,7 @@ _BLOCK = 4 << 20
 
 
 @dataclass(frozen=True)
-class Layout:
+class VectorLayout:
     """How a file stores its vectors.
 
     Attributes:
@@ -50,15 +50,15 @@ class WordVectorsReader(FileReader):
     format, what = "word vectors", "a file of word vectors"
 
     @contextlib.contextmanager
-    def tensors(self) -> Iterator[Mapping[str, Layout]]:
+    def tensors(self) -> Iterator[Mapping[str, VectorLayout]]:
         """Opens the file and yields `vectors` -> how it is stored."""
         yield {VECTORS: self._layout}
 
-    def tensor_spec(self, name: str, entry: Layout) -> TensorSpec:
+    def tensor_spec(self, name: str, entry: VectorLayout) -> TensorSpec:
         """See `FileReader.tensor_spec`."""
         return TensorSpec(name, (entry.rows, entry.columns), "float32")
 
-    def value(self, name: str, entry: Layout) -> NDArray[np.generic]:
+    def value(self, name: str, entry: VectorLayout) -> NDArray[np.generic]:
         """See `FileReader.value`."""
         values = np.empty((entry.rows, entry.columns), np.float32)
         with files.mapped(self.path) as data:
@@ -70,7 +70,7 @@ class WordVectorsReader(FileReader):
         return values
 
     @functools.cached_property
-    def _layout(self) -> Layout:
+    def _layout(self) -> VectorLayout:
         with files.mapped(self.path) as data:
             return _layout(data)
 
@@ -91,7 +91,7 @@ def tokens(path: str) -> tuple[str, ...]:
     return tuple(token.decode(errors="replace") for token in tokens)
 
 
-def _layout(data: mmap.mmap) -> Layout:
+def _layout(data: mmap.mmap) -> VectorLayout:
     head = data[:_HEAD]
     header = VECTORS_HEADER.match(head)
     row = _count_numbers(head, header.end() if header else 0)
@@ -100,13 +100,13 @@ def _layout(data: mmap.mmap) -> Layout:
             raise ValueError("its first line is not a token and its vector")
         blocks = range(0, len(data), _BLOCK)
         lines = sum(data[at : at + _BLOCK].count(b"\n") for at in blocks) + (data[-1:] != b"\n")
-        return Layout(lines, columns=row, start=0, is_binary=False)
+        return VectorLayout(lines, columns=row, start=0, is_binary=False)
     rows, columns = int(header[1]), int(header[2])
     is_binary = row < columns
     # A number takes four bytes, or as text at least two.
     if rows * columns * (4 if is_binary else 2) > len(data):
         raise ValueError(f"it is too short for {rows:,} vectors of {columns:,} numbers")
-    return Layout(rows, columns, header.end(), is_binary)
+    return VectorLayout(rows, columns, header.end(), is_binary)
 
 
 def _count_numbers(head: bytes, start: int) -> int:
@@ -117,7 +117,7 @@ def _count_numbers(head: bytes, start: int) -> int:
     return next((count for count, other in enumerate(is_other) if other), len(fields))
 
 
-def _binary_rows(data: mmap.mmap, layout: Layout) -> Iterator[tuple[bytes, int]]:
+def _binary_rows(data: mmap.mmap, layout: VectorLayout) -> Iterator[tuple[bytes, int]]:
     """Yields each token and where its vector begins."""
     position, size = layout.start, 4 * layout.columns
     for row in range(layout.rows):
@@ -129,7 +129,7 @@ def _binary_rows(data: mmap.mmap, layout: Layout) -> Iterator[tuple[bytes, int]]
     _require_end(data, position, layout)
 
 
-def _lines(data: mmap.mmap, layout: Layout) -> Iterator[bytes]:
+def _lines(data: mmap.mmap, layout: VectorLayout) -> Iterator[bytes]:
     position, longest = layout.start, _HEAD + 64 * layout.columns
     for row in range(layout.rows):
         end = data.find(b"\n", position, position + longest)
@@ -143,19 +143,19 @@ def _lines(data: mmap.mmap, layout: Layout) -> Iterator[bytes]:
     _require_end(data, position, layout)
 
 
-def _require_end(data: mmap.mmap, position: int, layout: Layout) -> None:
+def _require_end(data: mmap.mmap, position: int, layout: VectorLayout) -> None:
     """Checks that nothing but line ends follows the last vector."""
     if data[position : position + _HEAD].strip():
         raise ValueError(f"it holds more than the {layout.rows:,} vectors of its first line")
 
 
-def _token(line: bytes, layout: Layout) -> bytes:
+def _token(line: bytes, layout: VectorLayout) -> bytes:
     if line.count(b" ") == layout.columns:
         return line.partition(b" ")[0]
     return line.rsplit(b" ", layout.columns)[0]  # A token that holds spaces.
 
 
-def _parse(data: mmap.mmap, layout: Layout, values: NDArray[np.float32]) -> None:
+def _parse(data: mmap.mmap, layout: VectorLayout, values: NDArray[np.float32]) -> None:
     """Parses the text of all vectors into `values`, a block of lines at a time."""
     pending: list[bytes] = []
     size = first = 0

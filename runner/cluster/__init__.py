@@ -12,7 +12,7 @@ They have in common:
 - `channel`: finds out which tasks answer; announcements and metrics that pass through the
   parameter servers.
 - `sessions`: a task's server, and creators of sessions that wait for the tasks they need.
-- `replica`: a task's graph, the servers of its variables, and the batches it reads.
+- `task_replica`: a task's graph, the servers of its variables, and the batches it reads.
 
 In mode `collective` there are no parameter servers: every task holds the model.
 

@@ -23,7 +23,6 @@ from runner.cluster.peers import (
     StepTogetherHook,
     run_collective_worker,
 )
-from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterChiefSessionCreator,
     ClusterTask,
@@ -32,6 +31,7 @@ from runner.cluster.sessions import (
     session_config,
     start_server,
 )
+from runner.cluster.task_replica import ClusterReplica
 from runner.cluster.worker import run_worker
 from runner.config.cluster_spec import is_cluster, is_collective, parameter_servers, task_of
 from runner.config.masking import Mask

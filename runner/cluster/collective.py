@@ -23,7 +23,7 @@ from runner.graph.step_sums import in_packs
 from runner.graph.traces import METRICS
 from runner.restoration.variables import StateClass, classify
 
-# The group of one CPU of each task, beside that of all replicas.
+# The group of one CPU of each task, beside the group of all replicas.
 _GROUP = 2
 _SIGNAL, _VALUES = 1_000_000, 1_000_001
 # What collectives transport; other types travel in one that holds all of their values.
@@ -31,7 +31,7 @@ _SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 class Signal(Enum):
-    """What all tasks do next, as the chief announces it."""
+    """The next thing that all tasks do, as the chief announces it."""
 
     STEP = 0
     FINISHED = 1

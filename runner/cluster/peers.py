@@ -174,9 +174,9 @@ class CollectiveWorkerSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
       replica: this process's copy of it.
 
     Attributes:
-      watch: of the chief.
+      watch: watches the chief.
       take_over: takes over the chief's values.
-      signals: those of the chief.
+      signals: the signals that the chief sends.
       server: where the chief announces.
       name: the name of this process, by which the chief knows it from one before it.
     """

@@ -10,12 +10,12 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from runner.cluster.channel import Channel, State, ready_flags
-from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterTask,
     ClusterWorkerSessionCreator,
     worker_graph,
 )
+from runner.cluster.task_replica import ClusterReplica
 from runner.config.choices import NonFinite
 from runner.config.cluster_spec import announced_name
 from runner.config.schema import RunConfig

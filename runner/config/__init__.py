@@ -10,7 +10,9 @@
   as overrides and YAML, and commands to copy into a shell.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
   `objective`: the metric that selects the best checkpoint;
-  `scaffold_reading` does so for scaffolds, `devices` for the devices that train.
+  `scaffold_reading` does so for scaffolds, `device_setting` for the devices that train.
+- `conflicts`: the table of settings that cannot be combined, and its page; `conditions`: the form
+  of its rows.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks
   and addresses.
 - `instantiation`: `_target_` entries, and their references to the graph.
@@ -20,6 +22,6 @@
 - `fit_experiment`: the experiment of a call of `runner.fit`.
 - `new_project`: the project that `runner init` creates.
 
-Doors: `validation.validate`, `cluster.resolve`, `instantiation.build_target`. Nothing here builds a
-graph, opens a checkpoint or touches a run directory: TensorFlow is not imported.
+Doors: `validation.validate`, `cluster.resolve_cluster`, `instantiation.build_target`. Nothing here
+builds a graph, opens a checkpoint or touches a run directory: TensorFlow is not imported.
 """

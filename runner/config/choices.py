@@ -79,8 +79,6 @@ class Collision(Enum):
     first = "first"
     # The last scaffold gives the value.
     last = "last"
-    # The value is the mean of their tensors, computed in float64.
-    mean = "mean"
 
 
 class StateChoice(Enum):
@@ -214,7 +212,7 @@ MLFLOW_SCHEMES = ("runs:/", "models:/", "mlflow-artifacts:")
 
 
 @dataclass(frozen=True)
-class Rule:
+class ValueRule:
     """A condition for the values of a key, besides its type.
 
     Attributes:
@@ -240,24 +238,24 @@ def rule(
     *,
     choices: Sequence[str] = (),
     words: str = "",
-) -> dict[str, Rule]:
-    """Returns the metadata of a field with a `Rule`; null is never refused."""
-    return {RULE: Rule(cause, remedy, tuple(choices), words)}
+) -> dict[str, ValueRule]:
+    """Returns the metadata of a field with a `ValueRule`; null is never refused."""
+    return {RULE: ValueRule(cause, remedy, tuple(choices), words)}
 
 
-def at_least(least: float, remedy: str = "", most: float = math.inf) -> dict[str, Rule]:
+def at_least(least: float, remedy: str = "", most: float = math.inf) -> dict[str, ValueRule]:
     """Returns the metadata of a field that holds a number from `least` to `most`."""
     words = f"at least {least}" if most == math.inf else f"from {least:g} to {most:.10g}"
     return _bounded(lambda value: least <= value <= most, words, remedy)
 
 
-def above(bound: float, remedy: str = "", most: float = math.inf) -> dict[str, Rule]:
+def above(bound: float, remedy: str = "", most: float = math.inf) -> dict[str, ValueRule]:
     """Returns the metadata of a field that holds a number above `bound`, up to `most`."""
     words = f"above {bound:g}" + (f" and at most {most:g}" if most != math.inf else "")
     return _bounded(lambda value: bound < value <= most, words, remedy)
 
 
-def _bounded(accepted: Callable[[Any], bool], words: str, remedy: str) -> dict[str, Rule]:
+def _bounded(accepted: Callable[[Any], bool], words: str, remedy: str) -> dict[str, ValueRule]:
     return rule(_is(accepted, f"it must be {words}"), remedy, words=words)
 
 
@@ -330,7 +328,7 @@ def _is_finite(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-FINITE = Rule(_is(_is_finite, "it must be a finite number"))  # Holds for every field.
+FINITE = ValueRule(_is(_is_finite, "it must be a finite number"))  # Holds for every field.
 CHECKPOINT = rule(_path("it names no checkpoint"), "null starts from initializers")
 SHA256 = rule(_is(re.compile("(sha256:)?[0-9a-f]{64}").fullmatch, "it is not 64 hex digits"))
 _DEVICES = re.compile(r"all|[1-9]\d*|\[('?/?((gpu|cpu):)?\d+'?(, )?)+\]", re.IGNORECASE)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from runner.config.choices import Mode, NonFinite
+from runner.config.choices import Mode
 from runner.config.cluster_spec import (
     VARIABLE,
     Cluster,
     Task,
     addresses_by_type,
     addresses_of,
-    has_addresses,
     in_use,
     is_cluster,
     is_collective,
@@ -22,7 +21,8 @@ from runner.config.cluster_spec import (
     task_of,
     trainers,
 )
-from runner.config.reference import in_yaml
+from runner.config.conditions import Setup, conflict_problems
+from runner.config.conflicts import IN_A_CLUSTER, IN_A_SWEEP
 from runner.config.schema import (
     CHIEF,
     EVALUATOR,
@@ -33,7 +33,7 @@ from runner.config.schema import (
 from runner.errors import ConfigError, Problem, ranked
 
 
-def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
+def resolve_cluster(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     """Returns the configuration with the cluster that it and `TF_CONFIG` describe together.
 
     With `TF_CONFIG`, the cluster is a `Cluster`, whose `workers` and `ps` count its tasks. A chief
@@ -51,17 +51,18 @@ def resolve(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
         cluster = _together(cluster, tf_config)
     addresses = addresses_of(cluster)
     alone = bool(addresses.chief) and not (addresses.worker or addresses.ps)
-    problems: list[Problem] = []
-    if is_cluster(cluster) and not alone:
-        problems += _training_problems(config, _counted(cluster))
+    counted = _counted(cluster)
+    setup = Setup(
+        replace(config, cluster=_not_counted(cluster, counted)),
+        counted if is_cluster(cluster) and not alone else None,
+    )
+    problems = conflict_problems(IN_A_CLUSTER, setup)
     if isinstance(cluster, Cluster):
         problems += _address_problems(cluster)
         problems += _task_problems(cluster, config.mode)
-    if not cluster.local:
-        problems += _unused_problems(cluster)
     if problems:
         raise ConfigError(*problems)
-    return config if alone else replace(config, cluster=_counted(cluster))
+    return config if alone else replace(config, cluster=counted)
 
 
 def _together(cluster: ClusterConfig, tf_config: Cluster) -> Cluster:
@@ -77,18 +78,14 @@ def _together(cluster: ClusterConfig, tf_config: Cluster) -> Cluster:
 
 
 def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
-    """Returns the configuration of a trial of a sweep, resolved as by `resolve`.
+    """Returns the configuration of a trial of a sweep, resolved as by `resolve_cluster`.
 
     Raises:
       ConfigError: also if there is a cluster: each task would sweep.
     """
-    resolved = resolve(config, environ)
-    if resolved.cluster.local:
-        raise ConfigError.of(
-            "cluster.local is true, in a sweep",
-            "a trial is one process",
-            "cluster=none; or start each trial as a separate run",
-        )
+    resolved = resolve_cluster(config, environ)
+    if problems := conflict_problems(IN_A_SWEEP, Setup(resolved, sweeps=True)):
+        raise ConfigError(*problems)
     if is_task(resolved.cluster):
         task = task_of(resolved.cluster)
         raise ConfigError.of(
@@ -121,37 +118,12 @@ def _counted(cluster: ClusterConfig) -> ClusterConfig:
     )
 
 
-# Keys that have no effect without a cluster, besides those of a local cluster.
-_OF_CLUSTERS = ("mode", "evaluator", "placement")
-# Keys that have no effect without parameter servers.
-_OF_SERVERS = ("ps", "placement")
-
-
-def _unused_problems(cluster: ClusterConfig) -> Iterator[Problem]:
-    """Yields the problem of settings that have no effect, because no local cluster is started."""
-    used: dict[str, object] = {"workers": 1, "ps": 1, "restarts": 0, "exposed": False}
-    if has_addresses(cluster):
-        used |= {"workers": len(trainers(cluster)), "ps": len(addresses_of(cluster).ps)}
-        state, cause = f"{VARIABLE} is set", "it names the tasks"
-    else:
-        used |= {key: getattr(ClusterConfig(), key) for key in _OF_CLUSTERS}
-        state, cause = "there is no cluster", "one process would train, to which this means nothing"
-    if changed := _changed(cluster, used):
-        yield Problem(
-            f"{changed}, and {state}",
-            cause,
-            f"delete it; cluster=local starts a cluster on this machine, and {VARIABLE} names one",
-        )
-
-
-def _changed(cluster: ClusterConfig, used: Mapping[str, object]) -> str:
-    """Describes the keys whose values are neither the defaults nor `used`; empty without any."""
-    values = {key: getattr(cluster, key) for key in used}
-    return ", ".join(
-        f"cluster.{key} is {in_yaml(value)}"
-        for key, value in values.items()
-        if value not in (used[key], getattr(ClusterConfig(), key))
-    )
+def _not_counted(cluster: ClusterConfig, counted: ClusterConfig) -> ClusterConfig:
+    """Returns a cluster without the numbers of tasks that its addresses repeat."""
+    repeated = {key for key in ("workers", "ps") if getattr(cluster, key) == getattr(counted, key)}
+    if not isinstance(cluster, Cluster) or cluster.local:
+        return cluster
+    return replace(cluster, **{key: getattr(ClusterConfig(), key) for key in repeated})
 
 
 def _address_problems(cluster: Cluster) -> Iterator[Problem]:
@@ -216,52 +188,4 @@ def _task_problems(cluster: Cluster, mode: Mode) -> Iterator[Problem]:
             f"{kind} {index} is to listen at {hosts[index]}, and its port is in use",
             "another process of this machine listens there, perhaps the same task still",
             "end it, or give the task another port",
-        )
-
-
-def _training_problems(config: RunConfig, cluster: ClusterConfig) -> Iterator[Problem]:
-    """Yields the problems of settings that several processes cannot follow."""
-    train, workers = config.train, cluster.workers
-    if config.model.get("jit_compile"):
-        yield Problem(
-            "model.jit_compile is true, in a cluster",
-            "XLA compiles within one process, and a step exchanges values with others",
-            "delete model.jit_compile",
-        )
-    if is_collective(cluster):
-        yield from _collective_problems(config.cluster, workers)
-        return
-    if train.non_finite.action is NonFinite["rollback"]:
-        yield Problem(
-            "train.non_finite.action is rollback, and there are parameter servers",
-            "the other workers would continue with the values that were not finite",
-            "train.non_finite.action=raise; with cluster.restarts the run itself goes back",
-        )
-    averaged, remedy = "", ""
-    if train.ema_decay:
-        averaged, remedy = f"train.ema_decay is {train.ema_decay:g}", "train.ema_decay=null"
-    elif config.optimizer.get("use_ema"):
-        averaged, remedy = "optimizer.use_ema is true", "optimizer.use_ema=false"
-    if averaged and train.evaluates_averages and workers > 1:
-        yield Problem(
-            f"{averaged} with train.evaluate_ema, and {workers} workers train",
-            "while the chief evaluates, the averages replace the weights on the servers, and the "
-            "other workers would train them",
-            f"train.evaluate_ema=false evaluates the weights; or {remedy}",
-        )
-
-
-def _collective_problems(cluster: ClusterConfig, workers: int) -> Iterator[Problem]:
-    defaults = {key: getattr(ClusterConfig(), key) for key in _OF_SERVERS}
-    if changed := _changed(cluster, defaults):
-        yield Problem(
-            f"{changed}, and cluster.mode is collective",
-            "there are no parameter servers; all tasks make every update together",
-            "delete it, or set cluster.mode=parameter_servers",
-        )
-    if workers < 2:
-        yield Problem(
-            "cluster.mode is collective, and cluster.workers is 1",
-            "there is no other task to share a batch with",
-            "cluster.workers=2 or more, or cluster=none",
         )

@@ -103,29 +103,24 @@ def read_tf_config(environ: Mapping[str, str]) -> Cluster | None:
         raise _malformed(f"{VARIABLE} is {text!r}", f"it is not JSON: {error}") from error
     if not isinstance(content, Mapping):
         raise _malformed(f"{VARIABLE} is {text!r}", "it is not a JSON object")
-    if not content.get("cluster"):
-        return None
-    hosts, task = content["cluster"], content.get("task")
+    hosts, task = content.get("cluster", {}), content.get("task", {})
     if not isinstance(hosts, Mapping):
         raise _malformed(f"{VARIABLE}: cluster is {hosts!r}", "it is not a JSON object")
+    if not hosts:
+        if not isinstance(task, Mapping) or not _trains_alone(task):
+            state = f"{VARIABLE} names the task {json.dumps(task)}, but no cluster"
+            raise _malformed(state, "the task cannot find the others")
+        return None
     if not isinstance(task, Mapping) or task.get("type") is None:
         raise _malformed(f"{VARIABLE} names no task", "each process must know which task it is")
     if CHIEF in hosts and MASTER in hosts:
         raise _malformed(f"{VARIABLE} names a chief and a master", "they are one task")
     hosts = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in hosts.items()}
-    # An evaluator takes no part in the cluster, and needs no address.
-    evaluators = hosts.pop(EVALUATOR, None)
     problems = list(_malformed_parts(hosts, task))
-    if isinstance(evaluators, list) and len(evaluators) > 1:
-        problems.append(
-            Problem(
-                f"{VARIABLE}: there are {len(evaluators)} evaluators",
-                "each would evaluate every checkpoint, and record the same metrics",
-                "give `evaluator` one address, or none",
-            )
-        )
     if problems:
         raise ConfigError(*problems)
+    # An evaluator takes no part in the cluster, and needs no address.
+    evaluators = hosts.pop(EVALUATOR, ())
     chief, workers = list(hosts.get(CHIEF, ())), list(hosts.get(WORKER, ()))
     kind, index = str(task["type"]), int(task.get("index", 0))
     if workers and not chief:
@@ -142,15 +137,17 @@ def read_tf_config(environ: Mapping[str, str]) -> Cluster | None:
 
 def _malformed_parts(hosts: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[Problem]:
     for kind, addresses in hosts.items():
-        if kind not in (CHIEF, WORKER, PS):
+        if kind not in TASKS:
             yield Problem(
                 f"{VARIABLE}: cluster.{kind} is no type of task",
                 "it is misspelt, or belongs elsewhere",
                 choices=ranked(kind, TASKS),
             )
-        elif not (isinstance(addresses, list) and all(isinstance(each, str) for each in addresses)):
+        elif not (isinstance(addresses, list) and all(isinstance(host, str) for host in addresses)):
             state = f"{VARIABLE}: cluster.{kind} is {addresses!r}"
             yield Problem(state, "it must be a list of addresses")
+        elif kind == EVALUATOR and len(addresses) > 1:
+            yield _several(f"there are {len(addresses)} evaluators")
     # Platforms add keys of their own, such as `trial`, and write numbers as strings.
     index = task.get("index", 0)
     if "index" not in task and task["type"] in (WORKER, PS):
@@ -161,6 +158,22 @@ def _malformed_parts(hosts: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
         )
     elif not re.fullmatch(r"-?\d{1,9}", str(index)):
         yield Problem(f"{VARIABLE}: task.index is {index!r}", "it must be a whole number")
+    elif task["type"] == EVALUATOR and int(index) != 0:
+        yield _several(f"this task is evaluator {index}")
+
+
+def _several(state: str) -> Problem:
+    return Problem(
+        f"{VARIABLE}: {state}",
+        "each evaluator would evaluate every checkpoint, and record the same metrics",
+        "give `evaluator` one address, or none, and its task the index 0",
+    )
+
+
+def _trains_alone(task: Mapping[str, Any]) -> bool:
+    """Whether a task without a cluster is the only one."""
+    alone = (CHIEF, MASTER, WORKER)
+    return task.get("type", WORKER) in alone and str(task.get("index", 0)) == "0"
 
 
 def _malformed(state: str, cause: str) -> ConfigError:

@@ -22,6 +22,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import (
@@ -214,16 +215,7 @@ def problem_of(error: BaseException) -> Problem:
             ranked(name, error.options or ()),
         )
     if isinstance(error, OverrideParseException):
-        return Problem(
-            f"{error.override!r} is not an override",
-            "; ".join(
-                line
-                for line in str(error).splitlines()
-                if not line.startswith(("Error parsing", "See"))
-            ),
-            "write key=value to change, +key=value to add, ~key to delete; quote a value that "
-            "contains any of {}[](),:=$ and the whole for your shell: 'key=\"a,b\"'",
-        )
+        return _not_an_override(error)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return Problem(
@@ -232,6 +224,9 @@ def problem_of(error: BaseException) -> Problem:
             "fix the file; values that begin with any of []{}*&!%@` or hold `: ` need quotes",
         )
     for cause in _chain(error):
+        if isinstance(cause, OmegaConfBaseException) and cause.object_type is ChoiceSweep:
+            remedy = "list all values in one"
+            return Problem("an override has a choice() in a choice()", "they do not nest", remedy)
         if isinstance(cause, OmegaConfBaseException) and cause.msg is not None:
             return _refused(cause, str(error))
     if isinstance(error, RecursionError):
@@ -247,6 +242,21 @@ def problem_of(error: BaseException) -> Problem:
         return problem
     state, *rest = str(error).splitlines() or [type(error).__name__]
     return Problem(state, " ".join(line.strip() for line in rest))
+
+
+def _not_an_override(error: OverrideParseException) -> Problem:
+    lines = str(error).splitlines()
+    cause = "; ".join(line for line in lines if not line.startswith(("Error parsing", "See")))
+    remedy = (
+        "write key=value to change, +key=value to add, ~key to delete; quote a value that "
+        "contains any of {}[](),:=$ and the whole for your shell: 'key=\"a,b\"'"
+    )
+    if "while evaluating" in cause:
+        remedy = (
+            "for example choice(a,b), range(1,9,2), interval(0.1,1), tag(log,interval(1e-4,1)),"
+            " sort(3,1), shuffle(a,b); null is a value only outside of them: key=null,1"
+        )
+    return Problem(f"{error.override!r} is not an override", cause, remedy)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from runner.config.choices import EXPERIMENT, Mode, Resume
 from runner.config.composition import compose_experiment, experiment_names
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import validate
-from runner.errors import ConfigError, Problem, RunnerError
+from runner.errors import ConfigError, RunnerError
 
 # Keys that a user may change without asking for another result.
 NOT_IN_FINGERPRINT = (
@@ -116,8 +116,8 @@ class Identity:
                 composed = compose_experiment(name, entry.overrides)
                 experiment = validate(composed, experiment_names())
             except RunnerError as error:
-                problems = (in_scaffold(scaffold, problem) for problem in error.problems)
-                raise ConfigError(*problems) from error
+                key = f"scaffolds.{scaffold}.checkpoint"
+                raise ConfigError(*(problem.within(key) for problem in error.problems)) from error
             experiment.tracking = self._config.tracking
             experiment.run_dir = str(Path(self._config.run_dir).parent / experiment.name)
             experiment.mode, experiment.resume = Mode.train, Resume.auto
@@ -134,13 +134,3 @@ class Identity:
                 "name another experiment or a checkpoint in one of them",
             )
         return Identity(experiment, chain).fingerprint()
-
-
-def in_scaffold(name: str, problem: Problem) -> Problem:
-    """Returns a problem of a scaffold's checkpoint with the scaffold named."""
-    return prefixed(f"scaffolds.{name}.checkpoint", problem)
-
-
-def prefixed(where: str, problem: Problem) -> Problem:
-    """Returns a problem with its place before its state."""
-    return replace(problem, state=f"{where}: {problem.state}")

@@ -56,7 +56,7 @@ class FitExperiment:
         """
         return {**_defaults(function), **self.call("model", function)}
 
-    def given(self, key: str, value: Any, name: str) -> dict[str, Any]:
+    def handed_over(self, key: str, value: Any, name: str) -> dict[str, Any]:
         """Returns the node of an object that is handed over; `name` tells it from others."""
         kind = type(value).__name__
         self.bound[key] = f"{kind} in memory; give a function of a module that returns it"

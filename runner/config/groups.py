@@ -38,6 +38,9 @@ _AGAIN = re.compile(r"(\S+) appears more than once in the final defaults list")
 _NEAREST = re.compile(
     r"Could not override '([^']+)'\.\s+Did you mean to override (\S+)\?.*=(.*)", re.S
 )
+_SEVERAL = re.compile(r"(Ambiguous value for argument|Sweep parameters) '(.+?)'(?:$|\n| requires)")
+_KEPT = re.compile(r"Could not delete '([^']+)'\. No match in the defaults list")
+_NO_OPTION = "Config group override must be a string or a list."
 # An option whose name is not known.
 _SOME = "OPTION"
 
@@ -103,7 +106,16 @@ def _lines(group: str, option: str, place: str = "") -> tuple[str, str]:
 
 
 def hydra_problem(text: str) -> Problem | None:
-    """Returns the problem of one of Hydra's messages about `defaults`; None for any other."""
+    """Returns the problem of a message of Hydra's about options and values; None for any other."""
+    if several := _SEVERAL.match(text):
+        return _several_values(several[2], is_list=several[1].startswith("Ambiguous"))
+    if undeleted := _KEPT.match(text):
+        cause = "the experiment writes it as keys, and chooses no option of the group"
+        return Problem(
+            f"~{undeleted[1]} deletes nothing", cause, f"delete its keys: ~{undeleted[1]}.KEY"
+        )
+    if text.startswith(_NO_OPTION):
+        return _no_option()
     if unused := _UNUSED.match(text):
         return _nothing_to_override(text, *unused.groups())
     if again := _TWICE.match(text) or _AGAIN.match(text):
@@ -124,6 +136,26 @@ def hydra_problem(text: str) -> Problem | None:
         key, place, option = nearest.groups()
         state = f"there is no {key} to override"
         return Problem(state, f"an option of {place} is chosen", f"override it: {place}={option}")
+    return None
+
+
+def _several_values(override: str, *, is_list: bool) -> Problem:
+    key, _, value = override.partition("=")
+    remedy = "with -m, each is a trial of a sweep"
+    if is_list:
+        remedy += f"; a list is '{key}=[{value}]', a string '{key}=\"{value}\"'"
+    return Problem(f"{override} gives several values", "a run takes one", remedy)
+
+
+def _no_option() -> Problem | None:
+    """Returns the problem of an override such as `data=null`, which the message does not name."""
+    for argument in sys.argv[1:]:
+        key, _, value = argument.lstrip("+").partition("=")
+        if key in _GROUPS and value not in (known := _options(key)):
+            remedy = "name an option, or leave it out"
+            return Problem(
+                f"{key} is {value}", "a group takes the name of an option", remedy, tuple(known)
+            )
     return None
 
 

@@ -108,7 +108,7 @@ def _bad_name(parent: str, name: str, place: str) -> Problem:
     if name.isdecimal() and names != "string":
         remedy = f"give the whole mapping: {parent}={{{name}: ...}}"
     elif names == "string":
-        remedy = f"quote it: {parent}={{'{name}': ...}}"
+        remedy = f"in a file, quote it: '{name}'; on the command line, +{parent}.{name}=..."
     return Problem(f"{parent} has the key {name}", f"{place}its keys are {names}s", remedy)
 
 

@@ -14,12 +14,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 ENTRIES = "entries"
 # The same of a field that holds a structured config, or a short form of it.
 SECTION = "section"
-# The same of a field that holds `_target_` nodes; its value is a `Target`.
+# The same of a field that holds `_target_` nodes; its value is a `TargetField`.
 TARGET = "target"
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class TargetField:
     """How a field holds nodes with a `_target_`.
 
     Attributes:
@@ -33,7 +33,9 @@ class Target:
     measure: bool = False
 
 
-def target_nodes(config: Any, kind: Any, prefix: str = "") -> Iterator[tuple[str, Any, Target]]:
+def target_nodes(
+    config: Any, kind: Any, prefix: str = ""
+) -> Iterator[tuple[str, Any, TargetField]]:
     """Yields the dotted key and the node of everything that may have a `_target_`.
 
     Args:

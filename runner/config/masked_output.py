@@ -55,5 +55,8 @@ class _Masked:
     def writelines(self, lines: list[str]) -> None:
         self._stream.writelines(map(masked, lines))
 
+    def close(self) -> None:
+        """Keeps the stream open: at the end of the process, absl's log closes what it writes to."""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

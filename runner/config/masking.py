@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import re
 import shlex
@@ -21,6 +22,8 @@ _DEFINITION = "tracking.mask."
 
 # A shorter value occurs by chance within other words.
 _MIN_LENGTH = 5
+# Of fewer bytes, the encoded form is short too.
+_MIN_ENCODED = 6
 
 # A sweep's values in overrides: `hydra.sweeper.params={data.token: [a, b]}`.
 _PARAMS = "hydra.sweeper.params"
@@ -35,11 +38,15 @@ _IN_ADDRESSES = (
     r"(?i)[?&;](?:sig|signature|code|key|x-(?:amz|goog)-(?:signature|credential|security-token))"
     r"=([^\s&;'\"<>]+)",
 )
-# Keys that often hold something else: only they themselves are secrets, not what is below them, and
-# of keys such as `label_key` only a value that is no word.
+# Keys that often hold something else: only they themselves are secrets, not what is below them, of
+# keys such as `label_key` only a value that is no word, and of `second_pass` none that is a number.
 _NAMES_OF_VALUES = ("key", "pass")
-_NAMES_OF_KEYS = "*_key"
+_NAMES_OF_KEYS, _NAMES_OF_PASSES = "*_key", "*_pass"
+_OFTEN_OTHERS = (*_NAMES_OF_VALUES, _NAMES_OF_KEYS, _NAMES_OF_PASSES)
 _WORDS = re.compile(r"[A-Za-z]{0,20}(?:[_/. -][A-Za-z]{0,20})*")
+
+# What follows a name: all within quotes, or a word.
+_VALUE = r"((?<=')[^'\n]+|(?<=\")[^\"\n]+|[^\s,;&'\"]+)"
 
 # (last part of a key, value) -> the `${...}` that gave the value from an environment variable.
 _typed: dict[tuple[str, str], str] = {}
@@ -50,22 +57,29 @@ class MaskConfig:
     """The definition of a secret, which is recorded as `***` in parameters, tags and artifacts."""
 
     # Globs that match keys of the configuration, dotted or by their last part, ignoring case, `-`
-    # as `_`. All below such a key is secret too, except below `key`, `pass` and `*_key`; and words
-    # such as `label` are no secrets of a `*_key`.
+    # as `_`, and `accountKey` as `account_key`. All below such a key is secret too, except below
+    # `key`, `pass`, `*_key` and `*_pass`; words such as `label` are no secrets of a `*_key`, nor
+    # numbers of a `*_pass`.
     names: list[str] = field(
         default_factory=lambda: [
             "*password*",
             "*passwd*",
             "*secret*",
             "*passphrase*",
+            "*passcode*",
             "*token",
             "tokens",
             "pwd",
             "*_pwd",
             "auth",
             "*_auth",
+            "*authkey*",
             "*authorization*",
+            "*oauth*",
+            "*bearer*",
             "*cookie*",
+            "*csrf*",
+            "*webhook*",
             "*api_key*",
             "*apikey*",
             "*access_key*",
@@ -73,7 +87,13 @@ class MaskConfig:
             "*private_key*",
             "*credential*",
             "*connection_string*",
+            "*access_signature*",
+            "jwt",
+            "otp",
+            "pw",
+            "*_pw",
             "pass",
+            "*_pass",
             "key",
             "*_key",
         ]
@@ -83,13 +103,24 @@ class MaskConfig:
     values: list[str] = field(
         default_factory=lambda: [
             *_IN_ADDRESSES,
-            r"(?i)(?:password|passwd|passphrase|pwd|secret|token|api_?key|access_?key|account_?key"
-            r"|credential|signature|\b(?:auth|pass|sig))=([^\s,;&'\"]+)",
-            r"(?i)(?:authorization|api-key|auth-token)['\"]?\s*[:=]\s*['\"]?((?:\w+ )?[^\s'\",]+)",
+            r"(?i)(?:token|credential|signature|\b(?:auth|pass|sig))(?:=|%3d)" + _VALUE,
+            r"(?i)(?:password|passwd|passphrase|passcode|pwd|secret|(?:api|access|account|private)"
+            r"[_-]?key)['\"]?\s*(?:[:=]|%3d)\s*['\"]?" + _VALUE,
+            r"(?i)\b(?:auth|pass)['\"]?\s*[:=]\s*['\"]((?<=')[^'\n]+|(?<=\")[^\"\n]+)",
+            r"(?i)\btoken['\"]?\s*[:=]\s*['\"]?(?=[\w.-]*\d)([\w.-]{12,})",
+            r"(?i)(?:authorization|\bx-auth|auth-token)['\"]?\s*[:=]\s*['\"]?((?:\w+ )?[^\s'\",]+)",
+            r"(?i)\b(?:x-[\w-]{0,40}(?:token|key)|private-token|[\w-]{0,40}subscription-key)"
+            r"['\"]?\s*[:=]\s*['\"]?" + _VALUE,
+            r"(?i)\bbearer (?=\S*\d)([\w.~+/=-]{8,})",
             r"(?i)\bcookie['\"]?\s*[:=]\s*['\"]?([^'\"\n]+)",
-            r"\bAKIA[0-9A-Z]{16}\b",
-            r"\b(?:gh[pousr]|github_pat|glpat|hf)[_-]\w{16,}",
-            r"\bsk-[\w-]{16,}",
+            r"(?i)--(?:password|passwd|token|secret|api-key)[ =]" + _VALUE,
+            r"(?:\s-u|--user)[ =][^\s:]+:(\S+)",
+            r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+            r"\b(?:gh[pousr]|github_pat|glpat|hf|npm|[sr]k_live|[sr]k_test)[_-]\w{16,}",
+            r"\b(?:sk|xox[a-z])-[\w-]{10,}",
+            r"\bAIza[\w-]{35}|\bdapi[0-9a-f]{32}",
+            r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*",
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----([^-]+)",
         ],
         metadata=choices.PATTERNS,
     )
@@ -110,7 +141,7 @@ class Mask:
         settings: Mapping[str, object],
         others: Iterable[Mapping[str, object]] = (),
     ) -> None:
-        self._names = tuple(pattern.lower().replace("-", "_") for pattern in config.names)
+        self._names = tuple(map(_spelled_alike, config.names))
         self._patterns = [re.compile(pattern) for pattern in config.values]
         values = [item for nested in (settings, *others) for item in flatten(nested).items()]
         secrets = {secret for name, value in values for secret in self._secrets(name, value)}
@@ -185,10 +216,14 @@ class Mask:
         # An absent value or a boolean reveals nothing.
         if value in (None, "") or isinstance(value, bool | dict | list):
             return False
-        name = name.lower().replace("-", "_")
+        if _is_secret_name(name.lower(), self._names):
+            return True
+        name = _spelled_alike(name)
         if _is_secret_name(name, self._names):
             return True
         last = _parts(name)[-1]
+        if _NAMES_OF_PASSES in self._names and fnmatchcase(last, _NAMES_OF_PASSES):
+            return isinstance(value, str)
         if last in _NAMES_OF_VALUES:
             return last in self._names
         is_key = _NAMES_OF_KEYS in self._names and fnmatchcase(last, _NAMES_OF_KEYS)
@@ -203,7 +238,7 @@ def _is_secret_name(name: str, patterns: tuple[str, ...]) -> bool:
     if parts[-1] == "_target_":
         return False  # The name of a class reveals nothing.
     keys = [*parts, *(".".join(parts[: count + 1]) for count in range(len(parts)))]
-    all_below = [name for name in patterns if name not in (*_NAMES_OF_VALUES, _NAMES_OF_KEYS)]
+    all_below = [name for name in patterns if name not in _OFTEN_OTHERS]
     return any(fnmatchcase(key, pattern) for key in keys for pattern in all_below)
 
 
@@ -231,9 +266,28 @@ def remember_typed(typed: Any, resolved: Any) -> None:
             _typed[_parts(name)[-1], value] = text
 
 
+def _spelled_alike(name: str) -> str:
+    """Returns a key such as `X-Api-Key` or `accountKey` in lower case, `_` between its words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
+
+
 def _spellings(secret: str) -> re.Pattern[str]:
-    """Returns a pattern of a secret as it is, and with each character escaped in any usual way."""
-    return re.compile("".join(map(_spelling, secret)))
+    """Returns a pattern of a secret: as it is, each character escaped in any usual way, encoded."""
+    spellings = ["".join(map(_spelling, secret))]
+    octets = secret.encode("utf-8", "surrogatepass")
+    if len(octets) >= _MIN_ENCODED:
+        spellings += [f"(?i:{octets.hex()})", *_in_base64(octets)]
+    return re.compile("|".join(spellings))
+
+
+def _in_base64(octets: bytes) -> Iterator[str]:
+    """Yields patterns of Base64 that holds the octets, behind any others: `user:password`."""
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + octets).decode().rstrip("=")
+        # The first and the last digit may hold bits of what is beside.
+        inner = encoded[-(-before * 8 // 6) : (before + len(octets)) * 8 // 6]
+        digits = inner.replace("+", "[+-]").replace("/", "[/_]")
+        yield rf"{digits}[\w+/=-]*"
 
 
 def _spelling(character: str) -> str:

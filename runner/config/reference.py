@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 from omegaconf import MISSING, OmegaConf
 
-from runner.config.choices import RULE, Rule
+from runner.config.choices import RULE, ValueRule
 from runner.config.keys import ENTRIES, hints, is_enum, words
 from runner.config.schema import RunConfig
 
@@ -31,7 +31,8 @@ _HEAD = """\
 
 All keys, with their types, defaults and meanings. Set a key in an experiment's file, or as
 `KEY=VALUE` on the command line. `python -m runner +experiment=NAME --help` lists the values in an
-experiment. This page is generated from the source by `python -m runner.config.reference`.
+experiment. [Combinations](combinations.md) lists the settings that do not go together. This page is
+generated from the source by `python -m runner.config.reference`.
 """
 # Placeholders for names that the user chooses, below keys with one entry for each name.
 _NAMES = {"scaffolds": "NAME", "vocabulary": "PATTERN"}
@@ -164,7 +165,7 @@ def _members(node: ast.stmt) -> Iterator[tuple[str, str, int]]:
                     yield node.targets[0].id, str(key.value), key.lineno
 
 
-def _accepts(kind: Any, rule: Rule | None) -> str:
+def _accepts(kind: Any, rule: ValueRule | None) -> str:
     if rule is None or not rule.words:
         return words(kind)
     return rule.words if kind is Any else f"{words(kind)}, {rule.words}"

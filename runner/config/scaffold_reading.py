@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ _NEEDED = {
 
 def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
     prefix = f"scaffolds.{name}"
-    typed, problems = merged(ScaffoldConfig, entry, prefix)
+    typed, problems = merged(ScaffoldConfig, _with_strings(entry), prefix)
     for key in sorted(OmegaConf.missing_keys(typed)) if not problems else ():
         cause, remedy = _NEEDED.get(key) or _NEEDED[key.partition(".")[0]]
         remedy = remedy.format(prefix=prefix, name=name)
@@ -81,6 +82,15 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
         *rule_problems(plain, ScaffoldConfig, f"{prefix}."),
         *_scaffold_problems(prefix, scaffold),
     ]
+
+
+def _with_strings(value: Any) -> Any:
+    """Returns plain values with strings for the paths that a program gives as other objects."""
+    if isinstance(value, dict):
+        return {key: _with_strings(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_strings(item) for item in value]
+    return str(os.fsdecode(value)) if isinstance(value, str | bytes | os.PathLike) else value
 
 
 def read_restoration(value: Any) -> tuple[RestorationConfig, list[Problem]]:

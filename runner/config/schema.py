@@ -15,7 +15,7 @@ from omegaconf import MISSING
 
 from runner.config import choices
 from runner.config.choices import Mode, Resume, at_least
-from runner.config.keys import ENTRIES, SECTION, TARGET, Target
+from runner.config.keys import ENTRIES, SECTION, TARGET, TargetField
 from runner.config.masking import MaskConfig as MaskConfig
 from runner.config.scaffold_schema import RestorationConfig as RestorationConfig
 from runner.config.scaffold_schema import ScaffoldConfig as ScaffoldConfig
@@ -34,7 +34,7 @@ CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
 # Keys of `model` that are for the runner and not for its target.
 MODEL_SWITCHES = ("jit_compile", "dtype_policy")
-_MEASURES = {TARGET: Target(by_name=True, measure=True)}
+_MEASURES = {TARGET: TargetField(by_name=True, measure=True)}
 
 
 class ClusterMode(Enum):
@@ -89,7 +89,7 @@ class DevicesConfig:
     # What a batch of the data is.
     batch: choices.DeviceBatch = choices.DeviceBatch["global"]
     # True gives batch-norm layers the statistics of the whole batch, over all devices and tasks. By
-    # default each device uses its own, and those of the first one are saved.
+    # default each device uses its own, and the first one's are saved.
     sync_batch_norm: bool = False
 
 
@@ -177,15 +177,15 @@ class RunConfig:
     run_dir: str = field(default="runs/${name}", metadata=choices.RUN_DIR)
     # `_target_` of an object with `train()`, `validation()` and `test()`, and its arguments. Each
     # returns a `tf.data.Dataset` of batches (`runner.graph.contracts.Data`).
-    data: dict[str, Any] = field(default=MISSING, metadata={TARGET: Target()})
+    data: dict[str, Any] = field(default=MISSING, metadata={TARGET: TargetField()})
     # `_target_` of a Keras model, or another callable (features, training) -> outputs, and its
     # arguments. Two keys are for the runner: `jit_compile: true` compiles model, loss and gradient
     # with XLA, and `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in mixed precision
     # (weights stay float32).
-    model: dict[str, Any] = field(default=MISSING, metadata={TARGET: Target()})
+    model: dict[str, Any] = field(default=MISSING, metadata={TARGET: TargetField()})
     # `_target_` of a callable (labels, outputs) -> losses per example or of a `keras.losses` class,
     # a name as in `compile`, or output -> one of these. Null uses the loss of a compiled model.
-    loss: Any = field(default=None, metadata={TARGET: Target(measure=True)})
+    loss: Any = field(default=None, metadata={TARGET: TargetField(measure=True)})
     # Output -> weight of its loss; 1 by default.
     loss_weights: dict[str, float] = field(default_factory=dict)
     # Name -> `_target_` of a callable (labels, outputs) -> values per example or of a class of
@@ -199,20 +199,22 @@ class RunConfig:
     # Adam for a model that has none; a compiled model keeps its own unless one is named here. The
     # `learning_rate` may be a schedule: `_target_` of a `keras.optimizers.schedules` class or a
     # `tf.compat.v1.train.*_decay` function.
-    optimizer: dict[str, Any] = field(default=MISSING, metadata={TARGET: Target()})
+    optimizer: dict[str, Any] = field(default=MISSING, metadata={TARGET: TargetField()})
     # Replaces data, model, loss, metrics and optimizer: `_target_` of a `model_fn` of
     # `tf.estimator`, or of a function that returns one.
-    model_fn: dict[str, Any] | None = field(default=None, metadata={TARGET: Target(called=True)})
+    model_fn: dict[str, Any] | None = field(
+        default=None, metadata={TARGET: TargetField(called=True)}
+    )
     # The `params` argument of the `model_fn` and the `input_fns`.
     params: dict[str, Any] = field(default_factory=dict)
     # `train`, `validation`, `test` -> `_target_` of an `input_fn`; `serving` -> `_target_` of a
     # `serving_input_receiver_fn`.
     input_fns: dict[str, Any] = field(
-        default_factory=dict, metadata={TARGET: Target(by_name=True, called=True)}
+        default_factory=dict, metadata={TARGET: TargetField(by_name=True, called=True)}
     )
     # Replaces data, model and the others too: `_target_` of a function (mode) ->
     # `runner.GraphSpec`, for the modes train, validation, test and export.
-    graph: dict[str, Any] | None = field(default=None, metadata={TARGET: Target(called=True)})
+    graph: dict[str, Any] | None = field(default=None, metadata={TARGET: TargetField(called=True)})
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     # The parts of the model by name, applied in this order. Also a list of mappings, each with a
@@ -229,10 +231,14 @@ class RunConfig:
     # Name -> `_target_` of a `tf.compat.v1.train.SessionRunHook`, and its arguments. In these,
     # `${graph:NAME}` is a tensor, operation or variable of the graph, and `${run:NAME}` a part of
     # the run.
-    hooks: dict[str, Any] = field(default_factory=dict, metadata={TARGET: Target(by_name=True)})
+    hooks: dict[str, Any] = field(
+        default_factory=dict, metadata={TARGET: TargetField(by_name=True)}
+    )
     # Name -> `_target_` of a `keras.callbacks.Callback`, and its arguments. Callbacks are called as
     # in `keras.Model.fit`, in this order.
-    callbacks: dict[str, Any] = field(default_factory=dict, metadata={TARGET: Target(by_name=True)})
+    callbacks: dict[str, Any] = field(
+        default_factory=dict, metadata={TARGET: TargetField(by_name=True)}
+    )
     # The devices that train, as `devices.count`, or the keys below.
     devices: Any = field(default_factory=DevicesConfig, metadata={SECTION: DevicesConfig})
     session: SessionConfig = field(default_factory=SessionConfig)

@@ -168,7 +168,7 @@ def resuming(arguments: Sequence[str]) -> str:
 
 
 def number_or_text(text: str) -> float | int | str:
-    """Returns the number that a text spells, or else the text."""
+    """Returns the number that a string spells, or else the string."""
     for kind in (int, float):
         try:
             return kind(text)

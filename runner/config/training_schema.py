@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config import choices
 from runner.config.choices import NonFinite, above, at_least
-from runner.config.keys import TARGET, Target
+from runner.config.keys import TARGET, TargetField
 
 # Steps between two evaluations where neither the configuration nor an epoch says otherwise.
 EVALUATE_EVERY = 250
@@ -104,9 +104,9 @@ class TrainConfig:
     clip: ClipConfig = field(default_factory=ClipConfig)
     # Decay of moving averages of the trained weights, for example 0.999; null keeps none.
     ema_decay: float | None = field(default=None, metadata=choices.DECAY)
-    # Whether moving averages are evaluated and exported as the weights. Null does so with those of
-    # `train.ema_decay`. Those of an optimizer with `use_ema` it treats as `fit` does: the weights
-    # are evaluated, and at the end of training the averages replace them.
+    # Whether moving averages are evaluated and exported as the weights. Null does so with the ones
+    # that `train.ema_decay` keeps. The averages of an optimizer with `use_ema` it treats as `fit`
+    # does: the weights are evaluated, and at the end of training the averages replace them.
     evaluate_ema: bool | None = None
     non_finite: NonFiniteConfig = field(default_factory=NonFiniteConfig)
 
@@ -175,7 +175,7 @@ class PredictConfig:
     # `_target_` in place of the split: of a function that returns a `tf.data.Dataset` of batches,
     # or of data with splits like `data`. An export of a model that takes other features than
     # `data` gives, such as noise, reads their shapes from it.
-    data: Any = field(default=None, metadata={TARGET: Target()})
+    data: Any = field(default=None, metadata={TARGET: TargetField()})
     # Examples in a batch from `predict.file`.
     batch_size: int = field(default=32, metadata=at_least(1))
     # The file to write: one array for each output (`.npz`), or a table with one line for each

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.choices import SCAFFOLDS, EvaluatedSplit, ExportFormat, Goal, Mode
-from runner.config.cluster_spec import is_cluster, is_collective
+from runner.config.choices import Goal, Mode
 from runner.config.composition import default_optimizer, reporting_composition
-from runner.config.devices import device_problems, read_devices
+from runner.config.conditions import Setup, conflict_problems
+from runner.config.conflicts import IN_A_CONFIGURATION
+from runner.config.device_setting import read_devices
 from runner.config.groups import group_of, misplaced
 from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import epoch_count_problems, rule_problems, unknown_key, unresolved
@@ -25,19 +26,15 @@ from runner.config.keys import flatten, target_nodes, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.objective import metric_names, objective_problem
 from runner.config.scaffold_reading import read_scaffolds
-from runner.config.schema import ClusterMode, RunConfig, ScaffoldConfig, TrainConfig, to_compose
+from runner.config.schema import RunConfig, to_compose
 from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
-from runner.internals.mlflow import records_load_of_any_store
 
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 # The modes that read a run's checkpoint.
 OF_A_RUN = (Mode.evaluate, Mode.predict, Mode.export)
 _INPUTS = ("train", "validation", "test", "serving")
 _PARTS = ("data", "model", "loss", "metrics", "optimizer")
-# What the runner does in the update of a graph that it builds.
-_IN_THE_UPDATE = ("accumulate", "clip", "ema_decay", "evaluate_ema")
-_IN_THE_UPDATE_OF_A_PART = ("trainable", "freeze_until_step", "learning_rate_multiplier")
 
 
 def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] = ()) -> RunConfig:
@@ -75,17 +72,17 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
     scaffolds, scaffold_problems = read_scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
     problems += _model_problems(resolved)
-    problems += _cross_problems(resolved)
+    problems += _objective_problems(resolved)
     problems += _epoch_problems(config, resolved)
-    problems += _user_graph_problems(resolved, scaffolds)
+    problems += _input_fn_problems(resolved)
+    setup = Setup({**resolved, "scaffolds": scaffolds, "devices": devices})
+    problems += conflict_problems(IN_A_CONFIGURATION, setup)
     if problems:
         raise ConfigError(*problems)
     objects: Any = OmegaConf.to_object(config)
     typed: RunConfig = objects
     typed.scaffolds, typed.devices = scaffolds, devices
     typed.train.goal = typed.train.direction
-    if unfit_devices := [*device_problems(typed)]:
-        raise ConfigError(*unfit_devices)
     return typed
 
 
@@ -211,9 +208,8 @@ def _model_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    uri, objective = resolved["tracking"]["uri"], resolved["train"]["objective"]
-    name, alias = resolved["export"]["register"], resolved["export"]["alias"]
+def _objective_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
+    objective = resolved["train"]["objective"]
     names = list(metric_names(resolved))
     # Without metrics in the configuration, a compiled model may have some; the graph checks them.
     unknown = list(objective_problem(objective, ["loss", *names])) if names else []
@@ -225,82 +221,26 @@ def _cross_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
             "set train.goal",
             tuple(Goal.__members__),
         )
-    if name is not None and (uri or "none").lower() == "none":
-        yield Problem(
-            f"export.register is {name!r}, and runs are not recorded in MLflow",
-            "tracking.uri is null",
-            "set tracking.uri to the store that the run is recorded in",
-        )
-    if name is not None and resolved["export"]["which"] == SCAFFOLDS:
-        yield Problem(
-            f"export.register is {name!r}, and export.which is {SCAFFOLDS}",
-            "a registered model belongs to a run, and no run has these values",
-            "delete export.register",
-        )
-    if resolved["tracking"]["system_metrics"] and not records_load_of_any_store():
-        yield Problem(
-            "tracking.system_metrics is true",
-            "MLflow older than 3.7 records no load from here",
-            "install mlflow>=3.7, or delete it",
-        )
-    if None not in (resolved["predict"]["file"], resolved["predict"]["data"]):
-        yield Problem(
-            "predict.file and predict.data are both set",
-            "one of them gives the features",
-            "delete one of them",
-        )
-    if name is not None and resolved["export"]["format"] is not ExportFormat.savedmodel:
-        yield Problem(
-            f"export.register is {name!r}, and export.format is not savedmodel",
-            "MLflow serves SavedModels",
-            "export in both formats, one after the other",
-        )
-    if alias is not None and name is None:
-        yield Problem(
-            f"export.alias is {alias!r}, but no model is registered",
-            "an alias names a version of a registered model",
-            "add export.register=NAME",
-        )
 
 
 def _epoch_problems(config: DictConfig, resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yields the problems of epochs and of callbacks, which see them."""
+    """Yields the problems of epochs, and of what their number decides."""
     train = resolved["train"]
-    kind = next((key for key in ("graph", "model_fn") if resolved[key] is not None), "")
-    if is_cluster(config.cluster) and not is_collective(config.cluster):
-        kind = "parameter servers"
-    if kind and resolved["callbacks"]:
-        yield Problem(
-            f"callbacks are set beside {kind}",
-            "a callback works on a Keras model whose steps follow each other",
-            "use hooks, or cluster=collective" if kind == "parameter servers" else "use hooks",
-        )
     yield from epoch_count_problems(train, counted=bool(resolved["callbacks"]))
     if train["epochs"] is None or train["steps_per_epoch"] is not None:
         return
-    remedy = "set train.steps_per_epoch"
-    if kind:
-        cause = f"with {kind} the length of an epoch is not known"
-        yield Problem(f"train.epochs is {train['epochs']}", cause, remedy)
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
     for key, value in flatten(unresolved).items():
         if isinstance(value, str) and "${train.steps}" in value:
             cause = "train.epochs decides the number of steps once the data are built"
-            yield Problem(f"{key} is {value}", cause, remedy)
+            yield Problem(f"{key} is {value}", cause, "set train.steps_per_epoch")
 
 
-def _user_graph_problems(
-    resolved: Mapping[str, Any], scaffolds: Mapping[str, ScaffoldConfig]
-) -> Iterator[Problem]:
-    """Yields the settings that have no effect beside `graph` or `model_fn`, or that these lack."""
-    model_fn, inputs = resolved["model_fn"], resolved["input_fns"]
-    if model_fn is not None and resolved["graph"] is not None:
-        yield Problem(
-            "graph and model_fn are both set", "a run has one graph", "delete one of them"
-        )
-    for key in ("params", "input_fns"):
-        if resolved[key] and model_fn is None:
-            yield Problem(f"{key} is set without model_fn", "nothing else reads it")
+def _input_fn_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yields the `input_fns` that a `model_fn` lacks or does not know."""
+    if resolved["model_fn"] is None:
+        return
+    inputs = resolved["input_fns"]
     for key in inputs:
         if key not in _INPUTS:
             yield Problem(
@@ -309,46 +249,9 @@ def _user_graph_problems(
                 choices=ranked(key, _INPUTS),
             )
     for key in ("train", "validation"):
-        if key not in inputs and model_fn is not None:
+        if key not in inputs:
             yield Problem(
                 f"input_fns.{key} is missing",
                 "training reads the input of train, and evaluations read the input of validation",
                 f"give input_fns.{key} the `_target_` of an input_fn",
             )
-    if resolved["graph"] is not None:
-        yield from _unused_problems(
-            "graph", resolved, scaffolds, arguments="the arguments of graph"
-        )
-    elif model_fn is not None:
-        yield from _unused_problems("model_fn", resolved, scaffolds, arguments="params")
-
-
-def _unused_problems(
-    user_graph: str,
-    resolved: Mapping[str, Any],
-    scaffolds: Mapping[str, ScaffoldConfig],
-    *,
-    arguments: str,
-) -> Iterator[Problem]:
-    cause = f"the {user_graph} makes the whole graph, its update included"
-    remedies = {
-        key: f"delete {key}; its values belong in {arguments}" for key in _PARTS if resolved[key]
-    }
-    if resolved["evaluate"]["split"] is EvaluatedSplit.train:
-        remedies["evaluate.split=train"] = (
-            "evaluate.split=test, with an input for mode test that reads the training data once"
-        )
-    if resolved["cluster"]["mode"] is ClusterMode.collective:
-        remedies["cluster.mode=collective"] = "set cluster.mode=parameter_servers"
-    train, scaffold = asdict(TrainConfig()), ScaffoldConfig()
-    for key in _IN_THE_UPDATE:
-        if resolved["train"][key] != train[key]:
-            remedies[f"train.{key}"] = f"do it in the {user_graph}"
-    for name, entry in scaffolds.items():
-        for key in _IN_THE_UPDATE_OF_A_PART:
-            if getattr(entry, key) != getattr(scaffold, key):
-                remedies[f"scaffolds.{name}.{key}"] = (
-                    f"leave its variables out of the optimizer's var_list in the {user_graph}"
-                )
-    for key, remedy in remedies.items():
-        yield Problem(f"{key} is set beside {user_graph}", cause, remedy)

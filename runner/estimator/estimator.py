@@ -40,9 +40,6 @@ class Estimator(_ORIGINAL):
       ConfigError: when a scaffold is not valid, or there is a distribution strategy too.
     """
 
-    # TensorFlow 1's name of export_saved_model.
-    export_savedmodel = original_class().Estimator.export_savedmodel
-
     def __init__(
         self,
         model_fn: Callable[..., Any],

@@ -35,9 +35,9 @@ def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Op
     target = locate_target("optimizer", node)
     if isinstance(target, type) and issubclass(target, tf.compat.v1.train.Optimizer):
         return _tensorflow1_optimizer(node, rate)
-    given = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
+    changes = {} if rate is None else {"learning_rate": "${graph:learning_rate}"}
     references = References({"graph": {"global_step": step, "learning_rate": rate}})
-    optimizer = build_target("optimizer", {**node, **given}, references)
+    optimizer = build_target("optimizer", {**node, **changes}, references)
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):  # A function has made it.
@@ -56,7 +56,7 @@ def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
     global step is made.
 
     Raises:
-      ConfigError: when it is none of these.
+      ConfigError: when it is something else.
     """
     rate = node.get("learning_rate", _default_rate(node))
     if isinstance(rate, Mapping) and "_target_" in rate:

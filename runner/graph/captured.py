@@ -1,4 +1,4 @@
-"""What steps capture of layers: lookup tables, and things that no session can hold."""
+"""Finds what steps capture of layers: lookup tables, and things that no session can hold."""
 
 from __future__ import annotations
 

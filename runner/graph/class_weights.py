@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.errors import ConfigError
+from runner.config import conflicts
 
 
 def weighted_by_class(
@@ -23,11 +23,9 @@ def weighted_by_class(
     spec = batches.element_spec
     has_weights = isinstance(spec, tuple) and len(spec) == 3
     if has_weights or tf.nest.is_nested(spec[1]):
-        raise ConfigError.of(
-            "class_weight is set, and the training data give "
-            + ("sample weights" if has_weights else "labels of several outputs"),
-            "as in Keras, examples are weighted by the class of their only label, or by the data",
-            "delete class_weight, and let the data give (features, labels, weights)",
+        what = "sample weights" if has_weights else "labels of several outputs"
+        raise conflicts.WEIGHTED_TWICE.error(
+            f"class_weight is set, and the training data give {what}"
         )
 
     def weighted(features: Any, labels: tf.Tensor) -> Any:

@@ -19,7 +19,7 @@ def in_epochs(
     """Returns the training data without end, and the epochs.
 
     They are None, and the data as they are, where nothing depends on epochs. A step takes
-    `per_step` batches. Data that end, though nobody knows where, are read once, to count them.
+    `per_step` batches. Data that end, of unknown length, are read once, to count them.
 
     Raises:
       ConfigError: when the length is needed, and the data never end or are empty.

@@ -20,7 +20,7 @@ from runner.system.user_code import ERRORS
 def model_digest(model: keras.Model) -> str:
     """Returns 12 hexadecimal digits that tell models apart by architecture and compilation.
 
-    The values of their weights, which another process draws anew, do not count.
+    The values of their weights, which another process draws again, do not count.
     """
     layers = [
         [_kind(layer), layer.name, _config(layer), [str(v.shape) for v in layer.weights]]

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from runner.config.epochs import Epochs
+from runner.console import some_of
 from runner.session.fetches import operations_run
 from runner.session.short_step import IN_CALLERS_THREAD
 
@@ -194,7 +195,6 @@ def not_resumed_exactly(train_op: tf.Operation) -> list[str]:
     lines = []
     for line, kinds in _LOST.items():
         names = [f"{name} ({kind})" for kind, name in operations if kind in kinds]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         if names:
-            lines.append(line.format(", ".join(names[:_SHOWN]) + more))
+            lines.append(line.format(some_of(names, _SHOWN)))
     return lines

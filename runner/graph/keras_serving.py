@@ -1,4 +1,4 @@
-"""What a Keras model predicts and serves, with the values of a checkpoint."""
+"""Predicts and serves with a Keras model that has the values of a checkpoint."""
 
 from __future__ import annotations
 
@@ -106,5 +106,5 @@ def save_nested(model: Any, features: Any, folder: Path) -> None:
     signature = tf.function(by_name, autograph=False).get_concrete_function(**arguments)
     held = {id(variable) for variable in root.variables}
     # Of layers that count or measure when they are called.
-    root.others = [each for each in signature.variables if id(each) not in held]
+    root.others = [variable for variable in signature.variables if id(variable) not in held]
     tf.saved_model.save(root, str(folder), signatures={SIGNATURE: signature, ENDPOINT: signature})

@@ -9,11 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from runner.config import conflicts
 from runner.config.choices import NonFinite
 from runner.config.epochs import Epochs
 from runner.config.instantiation import name_of
 from runner.config.schema import ScaffoldConfig
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError
 from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
 from runner.graph.compiling import METRICS, names_optimizer
 from runner.graph.contracts import overrides
@@ -31,7 +32,7 @@ from runner.internals.keras import (
     layers_of,
 )
 from runner.restoration.model_variables import addresses, keras_variables, which_train
-from runner.restoration.variables import WARM_STARTED, assign_owners, classify
+from runner.restoration.variables import owners_of_weights
 from runner.system.user_code import calling
 
 SCALE = "learning_rate_scale"
@@ -147,7 +148,7 @@ class KerasSteps:
     def build_optimizers(self, spec: Any) -> None:
         """Creates the variables of the optimizers, by tracing where only a step creates them."""
         self._set_up_optimizers()
-        if not all(each.optimizer.built for each in self._optimizers):
+        if not all(wrapper.optimizer.built for wrapper in self._optimizers):
             self.train(spec)
 
     def build_averages(self, spec: Any) -> None:
@@ -230,21 +231,15 @@ class KerasSteps:
         if self._sums is None:
             return
         several = "several devices or tasks train"
-        regular = [each for each in layers_of(self._model) if each.activity_regularizer is not None]
+        regular = [
+            layer for layer in layers_of(self._model) if layer.activity_regularizer is not None
+        ]
         if regular and not activity_losses_are_means():
-            raise ConfigError.of(
-                f"layer {regular[0].name} has an activity_regularizer, and {several}",
-                f"in Keras {keras.__version__} its loss is a sum over the examples, of which each "
-                "device has a part",
-                "a newer version of Keras, where it is a mean, or one device",
-            )
+            state = f"layer {regular[0].name} has an activity_regularizer, and {several}"
+            raise conflicts.SUMMED_ACTIVITY.error(state)
         losses = keras.tree.flatten(compiled_with(self._model).get("loss"))
-        if any(getattr(each, "reduction", "") == "sum" for each in losses):
-            raise ConfigError.of(
-                f"a loss has the reduction 'sum', and {several}",
-                "each adds the gradient of the mean over its examples, weighted by their number",
-                "reduction=sum_over_batch_size, with a learning rate times the size of a batch",
-            )
+        if any(getattr(loss, "reduction", "") == "sum" for loss in losses):
+            raise conflicts.SUMMED_LOSS.error(f"a loss has the reduction 'sum', and {several}")
 
     def _is_compiled(self) -> bool:
         """Whether XLA compiles a training step, which it does for one device."""
@@ -256,22 +251,18 @@ class KerasSteps:
         """Raises a ConfigError for keys that a step of the model's own leaves without effect."""
         config, model = self._config, self._model
         losses, metrics = compiled_parts(model)
-        applied = [each for each in self._optimizers if each.applied]
+        applied = [wrapper.optimizer for wrapper in self._optimizers if wrapper.applied]
         named = names_optimizer(config) and model.optimizer is not None
         without = {
             "loss": config.loss is not None and not losses,
             "metrics": bool(config.metrics or config.weighted_metrics) and not metrics,
-            "optimizer": named and not any(each.optimizer is model.optimizer for each in applied),
+            "optimizer": named and not any(used is model.optimizer for used in applied),
             "train.clip": any(vars(config.train.clip).values()) and not applied,
             "train.accumulate": config.train.accumulate > 1 and not applied,
             "train.ema_decay": config.train.ema_decay is not None and not applied,
         }
         problems = [
-            Problem(
-                f"{key} is set, and {step} makes no use of it",
-                "the model computes its loss, metrics and update itself",
-                f"delete {key}, or use self.compute_loss, self.compute_metrics and self.optimizer",
-            )
+            conflicts.WITHOUT_EFFECT.problem(f"{key} is set, and {step} makes no use of it", key)
             for key, is_without in without.items()
             if is_without
         ]
@@ -373,11 +364,10 @@ class KerasSteps:
 def _owners(program: Program) -> dict[str, ScaffoldConfig]:
     """Returns name of a weight -> the scaffold that owns it."""
     config = program.config
-    states = {name: classify(name, model=True) for name in program.weights()}
-    candidates = {name: state for name, state in states.items() if state in WARM_STARTED}
-    collision, named = config.restoration.collision, addresses(program.model)
-    claims = assign_owners(candidates, config.scaffolds, collision, addresses=named).claims
-    return {name: config.scaffolds[claims[name][0]] for name in claims}
+    owners = owners_of_weights(
+        program.weights(), config.scaffolds, config.restoration.collision, addresses(program.model)
+    )
+    return {name: config.scaffolds[owner] for name, owner in owners.items()}
 
 
 def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:

@@ -204,7 +204,9 @@ class Program:
         state: dict[str, tf.Variable] = {}
         for attribute, optimizer in optimizers_of(self.model):
             prefix = attribute if self.takes_steps else kind_of(optimizer)
-            state.update((name, each) for each, name in named_state(optimizer, prefix, owner))
+            state.update(
+                (name, variable) for variable, name in named_state(optimizer, prefix, owner)
+            )
         return state
 
     def forget_first_values(self) -> None:
@@ -244,7 +246,7 @@ class Program:
         return [metric for part in parts for metric in metrics_of(part)]
 
     def brought_along(self) -> dict[str, str]:
-        """Returns name -> digest of weights whose values are not those of their initializers.
+        """Returns name -> digest of weights whose values differ from what their initializers give.
 
         They were loaded or trained where the model was built, or the model was handed in.
         """

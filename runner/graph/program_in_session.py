@@ -74,7 +74,7 @@ class ProgramInSession:
             known = {id(variable) for variable in named.values()} | {id(program.step)}
             for variable in trace.variables if trace else ():
                 if id(variable) not in known:
-                    # Those of a layer may share a name, as the states of an LSTM do.
+                    # Variables of one layer may share a name, as the states of an LSTM do.
                     name = f"program/{variable.name.partition(':')[0]}"
                     named[unused_name(name, named)] = variable
         local = set() if saves_metrics else set(self._metrics)
@@ -117,7 +117,7 @@ class ProgramInSession:
     def batches_read(self) -> tf.Tensor | None:
         """Returns how many batches the steps so far have read; None where this is not to be used.
 
-        Several tasks deal the batches out anew.
+        Several tasks deal the batches out again.
         """
         train, replica = self._config.train, self._replicas.replica
         if not train.save_input or replica.count > 1 or replica.tasks > 1:
@@ -177,7 +177,7 @@ class ProgramInSession:
         )
 
     def _end_of_pass(self, epochs: Epochs, trace: Trace, before: Sequence[Any]) -> tf.Operation:
-        """Adds the step by which `fit` meets the end of data whose length nobody knows."""
+        """Adds the step by which `fit` meets the end of data of unknown length."""
         step = tf.compat.v1.train.get_global_step()
         metrics = self._metrics.values()
         with tf.control_dependencies(before), tf.name_scope("end_of_pass"):
@@ -212,10 +212,10 @@ class ProgramInSession:
                 [(batches[0], None)] if replicas.count == 1 else [*replicas.parts(batches)]
             )
         imported: list[tuple[SessionCopy, Imported]] = []
-        for index, own in zip(replicas.here, zip(*parts, strict=True), strict=True):
-            arguments: list[Any] = [[part for part, _ in own]]
+        for index, shares in zip(replicas.here, zip(*parts, strict=True), strict=True):
+            arguments: list[Any] = [[part for part, _ in shares]]
             if replicas.count > 1:
-                arguments += [[share for _, share in own], tf.constant(index, tf.int32)]
+                arguments += [[share for _, share in shares], tf.constant(index, tf.int32)]
             copy, name = self._copy, "train"
             with replicas.scope(index):
                 if imported:
@@ -230,7 +230,7 @@ class ProgramInSession:
     def evaluation(
         self, split: str, batches: tf.data.Dataset, cardinality: int | None, *, trace: Trace | None
     ) -> InGraphEvaluation:
-        """Adds the evaluation of a split, with metrics apart from those of training."""
+        """Adds the evaluation of a split, with metrics apart from the training's."""
         values: dict[str, tf.Tensor] = {}
         with tf.name_scope(split):
             dataset = without_autotuning(dataset_in_graph(batches))
@@ -331,10 +331,10 @@ class ProgramInSession:
                 for weight, average in averages_of(optimizer)
             ]
 
-        found = [pair for _, optimizer in optimizers_of(model) for pair in pairs(optimizer)]
+        averaged = [pair for _, optimizer in optimizers_of(model) for pair in pairs(optimizer)]
         ends = self._config.train.ends_with_averages and model.optimizer is not None
-        final = pairs(model.optimizer) if found and ends else []
-        return AveragedWeights(found, final) if found else None
+        final = pairs(model.optimizer) if averaged and ends else []
+        return AveragedWeights(averaged, final) if averaged else None
 
     def _session_variables(self) -> dict[int, tf.Variable]:
         """Returns the `id` of an eager variable -> its counterpart in the session."""

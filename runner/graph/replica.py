@@ -151,7 +151,7 @@ class Replicas:
     def parts(self, batches: Sequence[Any]) -> Iterator[tuple[Any, tf.Tensor]]:
         """Yields, for each replica of this task, its part of `batches` and its share of them.
 
-        The share is that of its examples, a float64 scalar.
+        The share is the fraction of the examples, a float64 scalar.
         """
         with tf.device("/cpu:0"):
             if not self.devices.takes_batches:

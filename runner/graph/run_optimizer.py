@@ -1,4 +1,4 @@
-"""What a run adds to a Keras optimizer, before Keras traces a step that uses it.
+"""Adds what a run needs to a Keras optimizer, before Keras traces a step that uses it.
 
 The methods `apply` and `update_step`, which every step of Keras or of one's own ends in, are
 wrapped on the instance: gradients are accumulated, summed over replicas and clipped, and each
@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from runner.config import conflicts
 from runner.config.schema import ClipConfig, RunConfig
 from runner.errors import ConfigError
 from runner.graph.step_sums import StepSums
@@ -114,17 +115,9 @@ class RunOptimizer:
         if inner.use_ema and inner.ema_momentum == decay:
             return
         if inner.use_ema:
-            raise ConfigError.of(
-                "train.ema_decay is set, and optimizer.use_ema is true",
-                "both keep moving averages of the weights, and evaluation reads one of them",
-                "delete one of the two",
-            )
+            raise conflicts.AVERAGED_TWICE.error()
         if inner.built:
-            raise ConfigError.of(
-                "train.ema_decay is set, and the model's optimizer has been built",
-                "an optimizer makes its averages when it is built",
-                "compile the model with use_ema=True instead",
-            )
+            raise conflicts.AVERAGED_BY_BUILT.error()
         inner.use_ema, inner.ema_momentum, inner.ema_overwrite_frequency = True, decay, None
 
     def _require_rate(self, inner: Any) -> None:
@@ -134,19 +127,13 @@ class RunOptimizer:
         if isinstance(inner, TensorFlow1Optimizer) and not inner.has_rate:
             other = next((multiplier for multiplier in multipliers if multiplier != 1.0), None)
             setting = "freeze_until_step is set" if freezes else "a rollback lowers learning rates"
-            raise ConfigError.of(
-                (setting if other is None else f"learning_rate_multiplier is {other:g}")
-                + ", and there is no optimizer.learning_rate",
-                "all of these multiply the learning rate of a variable",
-                "name an optimizer that has it, or delete the setting",
+            setting = setting if other is None else f"learning_rate_multiplier is {other:g}"
+            raise conflicts.WITHOUT_RATE.error(
+                f"{setting}, and there is no optimizer.learning_rate"
             )
         kind = inner.optimizer if isinstance(inner, TensorFlow1Optimizer) else inner
         if freezes and isinstance(kind, _DIVIDE_BY_RATES):
-            raise ConfigError.of(
-                "freeze_until_step is set, and the optimizer is Ftrl",
-                "a frozen variable has the learning rate 0, by which Ftrl divides",
-                "use another optimizer, or trainable=false and a second run that starts from this",
-            )
+            raise conflicts.FROZEN_BY_FTRL.error()
 
     def _apply_summed(self, original: Any, grads: Any, trainable_variables: Any = None) -> None:
         self.applied = True
@@ -238,11 +225,7 @@ def accumulated(
         with _all_collecting(optimizers) as collected:
             logs = step(batch)
         if any(len(parts) > 1 for parts in collected):
-            raise ConfigError.of(
-                "train.accumulate is set, and the model's train_step updates several times",
-                "the gradients of several batches make one update",
-                "delete train.accumulate, and accumulate in train_step",
-            )
+            raise conflicts.ACCUMULATED_TWICE.error()
         return logs, [parts[0] if parts else [] for parts in collected]
 
     # Traced once, and called for each batch, unless there are replicas.

@@ -53,8 +53,8 @@ def naming_calls(model: keras.Model) -> Iterator[None]:
     def naming(name: str, original: Any) -> Any:
         @functools.wraps(original)
         def called(*arguments: Any, **keywords: Any) -> Any:
-            given = [*arguments, *keywords.values()]
-            if len(given) > 2 and given[2] is None:  # The outputs of the model.
+            values = [*arguments, *keywords.values()]
+            if len(values) > 2 and values[2] is None:  # The outputs of the model.
                 remedy = "end its `call` with `return`"
                 raise UserCodeError(Problem("model returned None", "", remedy), "")
             with tf.name_scope(places[name]), calling(places[name]):

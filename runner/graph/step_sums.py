@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from runner.errors import ConfigError
+from runner.config import conflicts
 
 # Small tensors share a message; larger ones would be copied for nothing.
 PACK_BYTES = 16 * 2**20
@@ -81,7 +81,7 @@ class StepSums:
         }
         if not others:
             return values
-        vector = tf.stack([self._weighted(tf.cast(each, tf.float64)) for each in others.values()])
+        vector = tf.stack([self._weighted(tf.cast(value, tf.float64)) for value in others.values()])
         means = tf.unstack(self._sum(vector), len(others))
         return values | {
             name: tf.cast(mean, others[name].dtype)
@@ -113,7 +113,7 @@ class StepSums:
         self._variables = {}
         for metric in wrapped:
             _require_sums(metric)
-            self._variables |= {id(each): each.value for each in metric.variables}
+            self._variables |= {id(part): part.value for part in metric.variables}
             for name, method in methods.items():
                 setattr(metric, name, partial(method, metric, getattr(metric, name)))
         try:
@@ -168,7 +168,9 @@ class StepSums:
 
     def _sum_metrics(self) -> None:
         """Sums the variables that have changed since they were summed in the present graph."""
-        changed = [each for each in self._variables.values() if not self._is_summed(each)]
+        changed = [
+            variable for variable in self._variables.values() if not self._is_summed(variable)
+        ]
         # Counts are exact in float64, and kernels for GPUs have no integers.
         values = [tf.cast(variable.read_value(), tf.float64) for variable in changed]
         for variable, value in zip(changed, in_packs(values, self._sum), strict=True):
@@ -265,9 +267,7 @@ def _require_sums(metric: Any) -> None:
     for variable in metric.variables:
         aggregation = getattr(variable, "aggregation", "sum")
         if aggregation != "sum":
-            raise ConfigError.of(
+            raise conflicts.UNSUMMED_METRIC.error(
                 f"the metric variable {variable.path} has the aggregation {aggregation!r}, and "
-                "several devices or tasks train",
-                "each replica updates its own state, and the run adds them up",
-                "give the metric state that is a sum, or train on one device",
+                "several devices or tasks train"
             )

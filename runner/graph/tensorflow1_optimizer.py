@@ -69,7 +69,7 @@ class TensorFlow1Optimizer(keras.optimizers.Optimizer):
 
 
 class _CurrentRate:
-    """What TensorFlow converts to a tensor in every update; not all optimizers take a function."""
+    """A value that TensorFlow converts in every update; not all optimizers take a function."""
 
     value: Any = 0.0
 

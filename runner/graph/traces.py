@@ -48,7 +48,7 @@ class Trace:
         self, function: Callable[..., Any], *specs: Any, jit_compile: bool = False
     ) -> None:
         if jit_compile:
-            # XLA compiles calls of functions, and a trace by itself is none.
+            # XLA compiles calls of functions, which a trace by itself is not.
             function = partial(tf.function(function, autograph=False, jit_compile=True))
         traced = tf.function(function, autograph=False)
         self._function = traced.get_concrete_function(*specs)
@@ -101,9 +101,9 @@ class SessionCopy:
       zeros: the names of variables whose eager values are zeros.
       local: the names of variables that checkpoints do not hold; every session initialises them.
       local_scope: places the latter.
-      replica: which replica of the training step this is the copy of, among those of all tasks.
-      first: the copy of the first replica of this task, which this one takes its values over from
-        at the start of every session; None for the first.
+      replica: the number of the replica of the training step, counted over all tasks.
+      first: the copy of the first replica of this task, whose values this one takes over at the
+        start of every session; None for the first.
 
     Attributes:
       variables: name -> variable of the session, those that traces have captured.
@@ -160,10 +160,10 @@ class SessionCopy:
         Raises:
           ConfigError: when the trace captures something that no session can hold.
         """
-        given = tf.nest.flatten(arguments, expand_composites=True)
+        tensors = tf.nest.flatten(arguments, expand_composites=True)
         inputs = {
             placeholder.name: tensor
-            for placeholder, tensor in zip(trace.arguments, given, strict=True)
+            for placeholder, tensor in zip(trace.arguments, tensors, strict=True)
         }
         for captured, placeholder in trace.captured:
             counterpart = self._counterpart(captured, apart or {})
@@ -211,7 +211,7 @@ class SessionCopy:
             operation: operations_for([operation]) for operation in trace.graph.control_outputs
         }
         free = [operation for operation in needed if without.isdisjoint(needed[operation])]
-        used = {each.name for operation in free for each in needed[operation]}
+        used = {needs.name for operation in free for needs in needed[operation]}
         inputs = {
             inner.name: tf.identity(self._counterpart(captured, {}))
             for captured, inner in trace.captured

@@ -51,8 +51,8 @@ def trained_model(config: RunConfig, prefix: str) -> Any:
     if lacking:
         cause = f"it lacks {', '.join(lacking[:3])}"
         raise ConfigError.of(f"{prefix} is not a checkpoint of this model", cause)
-    kept = [(name, variable) for name, variable in state.items() if name in saved]
-    for name, variable in (*variables.items(), *kept):
+    present = [(name, variable) for name, variable in state.items() if name in saved]
+    for name, variable in (*variables.items(), *present):
         variable.assign(reader.get_tensor(name))
     finalize(program.model)
     return program.model

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.config import conflicts
 from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import build_target
 from runner.config.objective import require_objective
@@ -229,11 +230,8 @@ class UserGraph(GraphMaker):
                 return
         if callable(spec.train_op):
             if is_cluster(self.config.cluster):
-                yield Problem(
-                    f"{key}: train_op is a function, in a cluster",
-                    "workers can run only operations",
-                    "return an operation as train_op",
-                )
+                state = f"{key}: train_op is a function, in a cluster"
+                yield conflicts.TRAINED_BY_FUNCTION.problem(state)
         elif spec.train_op is not None:
             step = tf.compat.v1.train.get_global_step()
             if not _may_write(spec.train_op, step):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -138,6 +138,36 @@ class CheckpointSaver(tf.compat.v1.train.Saver):
     def __init__(self, saved: Mapping[str, Any], keep: int) -> None:
         super().__init__(saved, max_to_keep=keep, save_relative_paths=True)
         self.saved = saved
+
+
+class PartialSaver(tf.compat.v1.train.Saver):
+    """Restores what it saves, and lets everything else in its session start over.
+
+    Args:
+      saved: name in the checkpoints -> what it restores.
+      others: initializes everything else.
+      whole: restores the checkpoints that `lacks` does not name.
+      lacks: whether the checkpoint at a prefix lacks everything else, or has it in vain.
+    """
+
+    def __init__(
+        self,
+        saved: Mapping[str, Any],
+        others: tf.Operation,
+        *,
+        whole: tf.compat.v1.train.Saver,
+        lacks: Callable[[str], bool],
+    ) -> None:
+        super().__init__(saved)
+        self._others, self._whole, self._lacks = others, whole, lacks
+
+    def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
+        """Restores a checkpoint."""
+        if not self._lacks(save_path):
+            self._whole.restore(sess, save_path)
+            return
+        super().restore(sess, save_path)
+        sess.run(self._others)
 
 
 def checkpoint_saver(

@@ -81,11 +81,11 @@ class EvaluationHook(ScheduledHook):
       cuts: when an evaluation is cut short, by default never.
       watch: watches the evaluations.
       objective: the metric that counts, by default `loss`.
-      goal: its better direction, by default that of a loss.
+      goal: its better direction; by default less is better.
 
     Attributes:
       metrics: the names of the metrics.
-      objective, goal: as given.
+      objective, goal: the arguments.
       latest: the step and the metrics of the newest evaluation; None before the first.
     """
 

@@ -42,7 +42,7 @@ class FinalWeights(tf.compat.v1.train.SessionRunHook, SavedBeside):
 
     @property
     def changed_at_end(self) -> bool:  # type: ignore[override]
-        """Whether the weights are not those of the last step."""
+        """Whether the weights differ from those that the last step left."""
         return self._are_averages or bool(self._changed_by)
 
     def end(self, session: Session) -> None:

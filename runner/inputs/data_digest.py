@@ -1,4 +1,4 @@
-"""What tells data apart: the digest by which a run is resumed with its own data only."""
+"""Computes the digest of data, by which a run is resumed with the same data only."""
 
 from __future__ import annotations
 

@@ -137,10 +137,10 @@ class FitData:
         if isinstance(data, keras.utils.PyDataset):
             return _of_sequence(data, seed)
         if isinstance(data, _Generators):
-            given = data.function
-            if one_pass and isinstance(given, GivenGenerator):
-                signature = spec_of(given.first)
-                return tf.data.Dataset.from_generator(given.following, output_signature=signature)
+            generator = data.function
+            if one_pass and isinstance(generator, GivenGenerator):
+                spec = spec_of(generator.first)
+                return tf.data.Dataset.from_generator(generator.following, output_signature=spec)
             generators = GeneratorData(data.function, data.function, data.function)
             return generators.validation() if one_pass else generators.train()
         size = (self.validation_batch_size if one_pass else None) or self.batch_size
@@ -347,23 +347,29 @@ def given_data(
     Raises:
       ConfigError: when `fit` refuses them too, or they are no data.
     """
-    given = dict(data)
-    given["x"] = _given(given["x"], "steps_per_epoch", steps_per_epoch)
-    if "validation_data" in given:
-        steps = given.get("validation_steps")
-        given["validation_data"] = _given(given["validation_data"], "validation_steps", steps)
-    refuse_beside_batches(given["x"], y=given.get("y"), sample_weight=given.get("sample_weight"))
-    if class_weight and (isinstance(given["x"], GivenGenerator) or "sample_weight" in given):
-        beside = "sample_weight" if "sample_weight" in given else "a generator"
+    arguments = dict(data)
+    arguments["x"] = _counted(arguments["x"], "steps_per_epoch", steps_per_epoch)
+    if "validation_data" in arguments:
+        steps = arguments.get("validation_steps")
+        arguments["validation_data"] = _counted(
+            arguments["validation_data"], "validation_steps", steps
+        )
+    refuse_beside_batches(
+        arguments["x"], y=arguments.get("y"), sample_weight=arguments.get("sample_weight")
+    )
+    if class_weight and (
+        isinstance(arguments["x"], GivenGenerator) or "sample_weight" in arguments
+    ):
+        beside = "sample_weight" if "sample_weight" in arguments else "a generator"
         raise ConfigError.of(
             f"class_weight is set beside {beside}",
             "as in fit, examples have weights by their class or of their own",
             "let sample weights be all the weights",
         )
-    return given, FitData(**given).steps()
+    return arguments, FitData(**arguments).steps()
 
 
-def _given(data: Any, argument: str, steps: int | None) -> Any:
+def _counted(data: Any, argument: str, steps: int | None) -> Any:
     if isinstance(data, Iterator):
         data = GivenGenerator(data)
         if steps is None:

@@ -26,6 +26,12 @@ from runner.errors import ConfigError
 PACKAGE = "tensorflow_estimator"
 # TensorFlow's module that trained on several machines by a strategy; the original imports it.
 COORDINATION = "tensorflow.python.distribute.estimator_training"
+# TensorFlow's name of the mode in which every task runs the program.
+_INDEPENDENT = "independent_worker"
+
+
+# The package's module of Estimators on TPUs, which needs what TensorFlow no longer has.
+TPUS = f"{PACKAGE}.python.estimator.tpu.tpu_estimator"
 
 
 @functools.cache
@@ -49,6 +55,7 @@ def original_estimator() -> ModuleType:
     _stand_in_for_exports()
     if COORDINATION not in sys.modules:
         sys.modules[COORDINATION] = distribute.estimator_training = _coordination()
+    sys.modules.setdefault(TPUS, _WithoutTpus(TPUS))
     return importlib.import_module(f"{PACKAGE}._api.v2.estimator")
 
 
@@ -83,7 +90,7 @@ class _Training:
 
 
 def _stand_in_for_exports() -> None:
-    """Adds the name under which the original registers its public names, which nobody reads."""
+    """Adds the name under which the original registers its public names, which nothing reads."""
     if not hasattr(tf_export, "ESTIMATOR_API_NAME"):
         name = tf_export.ESTIMATOR_API_NAME = "estimator"
         for attributes, suffix in ((tf_export.API_ATTRS, ""), (tf_export.API_ATTRS_V1, "_v1")):
@@ -109,11 +116,20 @@ def _coordination() -> ModuleType:
 
 def _init_run_config(config: Any, tf_config: Mapping[str, Any]) -> None:
     """Reads `TF_CONFIG` into a `RunConfig` with distribution strategies."""
-    cluster = tf.train.ClusterSpec(tf_config.get("cluster", {}))
+    preferred = config._experimental_distribute
+    for name in ("train_distribute", "eval_distribute"):
+        strategy = getattr(preferred, name, None)
+        if strategy is not None:
+            if getattr(config, name) is not None:
+                raise ValueError(f"{name} and experimental_distribute.{name} are given: give one")
+            setattr(config, f"_{name}", strategy)
+    cluster = tf.train.ClusterSpec(
+        getattr(preferred, "remote_cluster", None) or tf_config.get("cluster", {})
+    )
     if cluster and "master" not in cluster.jobs and config.train_distribute:
         config._init_distributed_setting_from_environment_var({})
         config._cluster_spec = cluster
-        config._distribute_coordinator_mode = "independent_worker"
+        config._distribute_coordinator_mode = _INDEPENDENT
     else:
         config._init_distributed_setting_from_environment_var(tf_config)
         config._maybe_overwrite_session_config_for_distributed_training()
@@ -121,8 +137,26 @@ def _init_run_config(config: Any, tf_config: Mapping[str, Any]) -> None:
 
 
 def _is_coordinated(config: Any) -> bool:
+    # `config` may be a user's class.
     mode = getattr(config, "_distribute_coordinator_mode", None)
-    return mode is not None and bool(config.cluster_spec)
+    return mode == _INDEPENDENT and bool(config.cluster_spec)
+
+
+class _WithoutTpus(ModuleType):
+    """Has a class for every name, so that modules that import some can be imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": _refuse_tpus})
+
+
+def _refuse_tpus(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise ConfigError.of(
+        f"{type(self).__name__} is to be made",
+        "TensorFlow has removed the part of Estimators that trained on TPUs in 2.16",
+        "use Estimator and EstimatorSpec",
+    )
 
 
 def _refuse_several_machines(*args: Any, **kwargs: Any) -> NoReturn:

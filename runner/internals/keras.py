@@ -120,11 +120,11 @@ def automatic_names(model: Any) -> frozenset[str]:
 def trainable_by_layer(model: Any) -> list[list[Any]]:
     """Returns the variables that train unless frozen, in the order of the model's variables.
 
-    Those of a layer that Keras defines are together, with those within it. Those of any other
-    layer, which may hold its layers in any order, are by themselves. A frozen layer has none in
-    `trainable_variables`, and nothing public says which it would have.
+    The variables of a layer that Keras defines are together with the ones of the layers within it.
+    Any other layer may hold its layers in any order, so its variables are by themselves. A frozen
+    layer has none in `trainable_variables`, and nothing public says which it would have.
     """
-    own = {id(v) for layer in layers_of(model) for v in layer._trainable_variables}
+    trained = {id(v) for layer in layers_of(model) for v in layer._trainable_variables}
     blocks: dict[int, list[Any]] = {}
     owners: dict[int, int] = {}
     for layer in layers_of(model):
@@ -132,7 +132,7 @@ def trainable_by_layer(model: Any) -> list[list[Any]]:
         for variable in layer.variables if is_keras else layer._trainable_variables:
             owners.setdefault(id(variable), id(layer))
     for variable in model.variables:
-        if id(variable) in own and id(variable) in owners:
+        if id(variable) in trained and id(variable) in owners:
             blocks.setdefault(owners[id(variable)], []).append(variable)
     return list(blocks.values())
 
@@ -141,16 +141,16 @@ def flattened_map(layer: Any) -> tuple[int, ...]:
     """Returns the shape (height, width, channels) that a flatten before a layer has; else empty.
 
     Layers without weights in between are passed. No public API leads from a layer's input to the
-    layer that made it.
+    layer that computes it.
     """
     try:
-        made = layer.input
-        while not isinstance(made._keras_history.operation, keras.layers.Flatten):
-            before = made._keras_history.operation
+        tensor = layer.input
+        while not isinstance(tensor._keras_history.operation, keras.layers.Flatten):
+            before = tensor._keras_history.operation
             if before.weights or not isinstance(before.input, keras.KerasTensor):
                 return ()
-            made = before.input
-        shape = made._keras_history.operation.input.shape[1:]
+            tensor = before.input
+        shape = tensor._keras_history.operation.input.shape[1:]
     except (AttributeError, ValueError):  # Not called with symbols, or in several places.
         return ()
     return tuple(shape) if len(shape) > 2 and None not in shape and max(shape[:-1]) > 1 else ()
@@ -175,8 +175,8 @@ def metrics_of(model: Any) -> list[Any]:
     tracker, compiled = (
         getattr(model, name, None) for name in ("_loss_tracker", "_compile_metrics")
     )
-    given = [getattr(compiled, f"_user_{kind}", None) for kind in ("metrics", "weighted_metrics")]
-    others = [tracker, compiled, *keras.tree.flatten(given)]
+    users = [getattr(compiled, f"_user_{kind}", None) for kind in ("metrics", "weighted_metrics")]
+    others = [tracker, compiled, *keras.tree.flatten(users)]
     return [*model.metrics, *(item for item in others if isinstance(item, keras.Metric))]
 
 
@@ -279,7 +279,7 @@ def _slot_prefix(variable: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """The first call of a layer: its positional arguments, and its output."""
 
     arguments: tuple[Any, ...]
@@ -287,16 +287,16 @@ class Call:
 
 
 @contextmanager
-def recorded_calls() -> Iterator[dict[int, Call]]:
+def recorded_calls() -> Iterator[dict[int, RecordedCall]]:
     """Records the first call of every Keras layer within, by the `id` of the layer.
 
     A model of the outputs of all layers, the public way, needs a functional one.
     """
-    calls: dict[int, Call] = {}
+    calls: dict[int, RecordedCall] = {}
 
     def recording(original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
         output = original(layer, *arguments, **keywords)
-        calls.setdefault(id(layer), Call(arguments, output))
+        calls.setdefault(id(layer), RecordedCall(arguments, output))
         return output
 
     with replaced_calls(recording):

@@ -1,4 +1,4 @@
-"""What older versions of MLflow do otherwise than the newest, one function each.
+"""Hides how older versions of MLflow differ from the newest, by one function for each difference.
 
 A function is needless once its versions are no longer supported. Importing this imports no MLflow.
 """

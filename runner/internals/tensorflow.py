@@ -84,7 +84,7 @@ def free(variable: tf.Variable) -> None:
 def give(variable: tf.Variable, value: Any) -> None:
     """Assigns an eager variable a value, also where it has none.
 
-    `Variable.assign` compares the shape of the value with that of the former one.
+    `Variable.assign` compares the shape of the value with the shape of the former one.
     """
     tf.raw_ops.AssignVariableOp(
         resource=variable.handle,
@@ -99,8 +99,9 @@ def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     A function's graph alone has the tracebacks of its operations, and nothing public returns it.
     """
     functions = getattr(graph, "_functions", {}).values()
-    inner = [each.graph for each in functions if getattr(each, "graph", None) is not None]
-    return [*inner, *(deeper for each in inner for deeper in inner_graphs(each))]
+    graphs = (getattr(function, "graph", None) for function in functions)
+    inner = [of_function for of_function in graphs if of_function is not None]
+    return [*inner, *(deeper for of_function in inner for deeper in inner_graphs(of_function))]
 
 
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
@@ -170,8 +171,8 @@ def reads_generator(dataset: tf.data.Dataset) -> bool:
 
 
 def _function_kinds(dataset: tf.data.Dataset) -> set[str]:
-    graphs = [each.function.graph for each in dataset._functions()]
-    return {each.type for graph in graphs for each in graph.get_operations()}
+    graphs = [wrapper.function.graph for wrapper in dataset._functions()]
+    return {operation.type for graph in graphs for operation in graph.get_operations()}
 
 
 def _dataset_graph(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:

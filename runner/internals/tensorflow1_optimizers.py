@@ -54,8 +54,8 @@ def state_of_tensorflow1(
     for name, variable in trained.items():
         slots = [optimizer.get_slot(variable, slot) for slot in optimizer.get_slot_names()]
         # A process numbers all slots of variables that share a name; these are in their order.
-        made = sorted((slot for slot in slots if slot is not None), key=_numbered)
-        for number, slot in enumerate(made):
+        created = sorted((slot for slot in slots if slot is not None), key=_numbered)
+        for number, slot in enumerate(created):
             yield slot, f"{name}/{_numbered(slot)[0]}" + (f"_{number}" if number else "")
 
 

@@ -6,26 +6,31 @@ pairs or decisions -> rules
 
 Names:
 
+- `weights`: which tensors of a checkpoint may be weights, and what the others are.
+- `numbered`: names that files of Keras number, in words; `counted`: names that Keras counts.
 - `names`: the words and numbers of a name, with the synonyms of the field.
 - `layouts`: how a tensor fits a variable by its shape, and which layout a whole file has.
-- `modules`: variables and tensors in modules; `fitting`: which modules fit each other, and how.
-- `assignment`: the assignment of modules that words and order together support most.
+- `modules`: variables and tensors in modules; `module_fitting`: which modules fit, and how.
+- `pairing`: the pairing of modules that words and order together support most.
 - `evidence`: what speaks for a pair, and what for its exchange; `orders`: the order of definition.
+- `leftovers`: what variables without a tensor could be of the tensors that are left.
 - `certainty`: which pairs names propose, because every exchange costs evidence.
 - `correspondence`: `correspond`, the pairs and ambiguous sets of two lists of names.
 
 Values:
 
 - `source`: a checkpoint's tensors as values, and what its modules computed.
-- `candidates`: layouts, cuts, sums and constants that fit the variables of one call, by shapes.
+- `cuts`: parts of a fused tensor; `candidates`: these, layouts, sums and constants that fit the
+  variables of one call, by shapes.
 - `dataflow`: the calls of a model, and which variables each depends on.
 - `decisions`: what each call takes so far; `trials`: calls layers with candidates; `ways`: other
-  ways for layers side by side; `walk`: one call of the model, in which all of them work.
+  ways for layers side by side; `branches`: other branches that are like one.
+- `calls`: calls the model up to a layer; `walk`: one call of the model, in which all of them work.
 - `values`: `decide`, a correspondence that a reference decides.
 
 Both:
 
-- `rules`: the shortest rules for the pairs; `generalisation`: numbers become parts.
+- `written_rules`: the shortest rules for the pairs; `generalisation`: numbers become parts.
 - `proposal`: `propose`, the door from Python; `text`: its YAML; `command`: `runner map`.
 
 Without a reference, only names and shapes are read, and what names say is a proposal. The room

@@ -7,67 +7,19 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from numpy.typing import NDArray
-
-from runner.mapping.fitting import Taken, fit_recurrent
+from runner.mapping.cuts import Cut, listed
 from runner.mapping.layouts import Shape, fits
+from runner.mapping.module_fitting import Taken, fit_recurrent
 from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Module, group
-from runner.mapping.source import Source, Variable
+from runner.mapping.source import RecordedCheckpoint, Variable
 
 # How many rows a table may have before the first one of the model, or behind the last.
 _MOST_ROWS = 8
 # How many parts a fused tensor may have, and how many combinations of parameters are tried.
 _MOST_PARTS, _MOST_COMBINATIONS = 8, 400
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A part of an axis: a run of it, or one of the `parts` that follow each other in each head.
-
-    Attributes:
-      start: where the run begins, or the number of the part.
-      size: how long the run is, or the part in one head.
-      heads: 0 for a run.
-      parts: how many parts a head has.
-    """
-
-    start: int
-    size: int
-    heads: int = 0
-    parts: int = 1
-
-    def steps(self, shape: Shape, axis: int) -> str:
-        """Returns the steps of a rule that take it out of a tensor."""
-        if not self.heads:
-            if shape[axis] % self.size == self.start % self.size == 0:
-                number = self.start // self.size
-                return f"split({shape[axis] // self.size}, {number}, axis={axis})"
-            return f"[{':, ' * axis}{self.start}:{self.start + self.size}]"
-        before, after = shape[:axis], shape[axis + 1 :]
-        spread = (*before, self.heads, self.parts, self.size, *after)
-        joined = (*before, self.heads * self.size, *after)
-        index = f"{':, ' * (axis + 1)}{self.start}"
-        return f"reshape({_listed(spread)}) | [{index}] | reshape({_listed(joined)})"
-
-    def of_record(self, record: NDArray[Any]) -> NDArray[Any] | None:
-        """Returns the part of the last axis of what a fused module computed."""
-        *before, last = record.shape
-        if not self.heads:
-            end = self.start + self.size
-            return record[..., self.start : end] if end <= last else None
-        if self.heads * self.parts * self.size != last:
-            return None
-        spread = record.reshape(*before, self.heads, self.parts, self.size)
-        return spread[..., self.start, :].reshape(*before, self.heads * self.size)
-
-    def overlaps(self, other: Cut) -> bool:
-        """Whether two parts of one tensor share values, or do not come of one division."""
-        if self.heads or other.heads:
-            alike = (self.heads, self.parts, self.size) == (other.heads, other.parts, other.size)
-            return not alike or self.start == other.start
-        return self.start < other.start + other.size and other.start < self.start + self.size
+# How many heads a matrix may have whose shape does not tell.
+_MOST_HEADS = 64
 
 
 @dataclass(frozen=True)
@@ -95,7 +47,7 @@ class Candidate:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """What tells it from others."""
+        """The variables and what they take, which tell it from others."""
         return tuple(sorted((name, taken.expression()) for name, taken in self.taken.items()))
 
     @property
@@ -104,10 +56,10 @@ class Candidate:
         return tuple(f"{taken.cut} {taken.step}" for taken in self.taken.values())
 
     @property
-    def family(self) -> tuple[tuple[str, ...], str, bool]:
+    def family(self) -> tuple[tuple[str, ...], str, int]:
         """What parts of one fused module have in common."""
         step = next(iter(self.taken.values())).step
-        return self.modules, step, self.cut is not None and self.cut.heads > 0
+        return self.modules, step, self.cut.heads if self.cut else 0
 
     def shares(self, other: Candidate) -> bool:
         """Whether both take the same values of one tensor."""
@@ -116,7 +68,7 @@ class Candidate:
         return not self.cut or not other.cut or self.cut.overlaps(other.cut)
 
 
-def candidates(variables: Sequence[Variable], source: Source) -> list[Candidate]:
+def candidates(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:
     """Returns the candidates for all variables of one call, in the order of computation."""
     if any(variable.leaf == "recurrent_kernel" for variable in variables):
         return _recurrent(variables, source)
@@ -127,7 +79,7 @@ def candidates(variables: Sequence[Variable], source: Source) -> list[Candidate]
 
 
 def _sums(
-    variables: Sequence[Variable], tables: Sequence[Candidate], source: Source
+    variables: Sequence[Variable], tables: Sequence[Candidate], source: RecordedCheckpoint
 ) -> Iterator[Candidate]:
     """Yields tables with a row added that all of their rows lack, as one of token types."""
     if len(variables) != 1 or not variables[0].is_table:
@@ -145,10 +97,6 @@ def _sums(
         yield Candidate({variables[0].name: both}, modules, is_sum=True)
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
 def _role(variable: Variable) -> str:
     if variable.leaf == "recurrent_kernel":
         return RECURRENT
@@ -161,13 +109,13 @@ def ways(variable: Variable, shape: Shape) -> list[tuple[str, str]]:
         return _rows(variable.shape, shape)
     steps = [fit.step for fit in reversed(fits(variable.shape, shape))]
     if variable.flattened and variable.leaf == "kernel" and "linear" in steps:
-        steps.insert(0, f"linear | unflatten({_listed(variable.flattened)})")
+        steps.insert(0, f"linear | unflatten({listed(variable.flattened)})")
     if len(shape) == len(variable.shape) == 3 and min(shape) > 1:
         for axes in itertools.permutations(range(3)):
             turned = tuple(shape[axis] for axis in axes)
             known = axes == (0, 1, 2) or axes == (2, 1, 0)
             if turned == variable.shape and not (known and steps):
-                steps.append(f"transpose({_listed(axes)})")
+                steps.append(f"transpose({listed(axes)})")
     return [("", step) for step in steps]
 
 
@@ -269,15 +217,22 @@ def _cuts(whole: int, part: int, shapes: Sequence[Shape]) -> list[Cut]:
     for shape in shapes:
         if len(shape) < 2:
             continue
-        # (inputs, heads, size) of a kernel, (heads, size) of a bias.
+        # (inputs, heads, size) of a kernel, (heads, size) of a bias; a matrix does not tell.
         heads, size = shape[-2:]
-        if heads * size == part and whole % part == 0:
-            more = [Cut(n, size, heads, whole // part) for n in range(whole // part)]
-            cuts += [cut for cut in more if heads > 1 and cut not in cuts]
+        known = [heads] if heads * size == part else []
+        for count in known or (_divisors(part) if len(shapes[0]) == 2 else []):
+            if whole % part == 0 and count > 1:
+                more = [Cut(n, part // count, count, whole // part) for n in range(whole // part)]
+                cuts += [cut for cut in more if cut not in cuts]
     return cuts
 
 
-def _recurrent(variables: Sequence[Variable], source: Source) -> list[Candidate]:
+def _divisors(part: int) -> list[int]:
+    """Returns the numbers of heads that a matrix may have."""
+    return [heads for heads in range(2, _MOST_HEADS + 1) if part % heads == 0 and heads < part]
+
+
+def _recurrent(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:
     """Returns the candidates of a recurrent layer, or of one in both directions."""
     cells = group({variable.name: variable.shape for variable in variables})
     theirs = [module for module in source.modules if RECURRENT in module.leaves]
@@ -295,7 +250,7 @@ def _recurrent(variables: Sequence[Variable], source: Source) -> list[Candidate]
     return result
 
 
-def _of_many(variables: Sequence[Variable], source: Source) -> list[Candidate]:
+def _of_many(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:
     """Returns candidates that several modules make up, or parameters without one."""
     options: list[list[tuple[Taken, str]]] = []
     for variable in variables:
@@ -361,7 +316,7 @@ def _blocks(variable: Variable, shape: Shape) -> Iterator[tuple[str, str]]:
 
 
 def named(
-    variables: Sequence[Variable], proposal: Mapping[str, Taken], source: Source
+    variables: Sequence[Variable], proposal: Mapping[str, Taken], source: RecordedCheckpoint
 ) -> Candidate | None:
     """Returns the candidate that names propose for the variables of one call, if for all."""
     taken = {v.name: proposal[v.name] for v in variables if v.name in proposal}
@@ -377,7 +332,9 @@ def named(
 
 
 def chosen(
-    variables: Sequence[Variable], choices: Mapping[str, Sequence[Taken]], source: Source
+    variables: Sequence[Variable],
+    choices: Mapping[str, Sequence[Taken]],
+    source: RecordedCheckpoint,
 ) -> list[Candidate]:
     """Returns the candidates that names leave open: of one module each."""
     options = [choices.get(variable.name, ()) for variable in variables]

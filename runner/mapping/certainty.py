@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.mapping.assignment import Assignment
 from runner.mapping.evidence import NUMBERS, Exchanges, Ties
 from runner.mapping.orders import ORDER, Orders
+from runner.mapping.pairing import Pairing
 
 ONLY = "only one fits"
 
@@ -30,27 +30,27 @@ class Judgement:
     contradiction: tuple[str, ...] = ()
 
 
-def judge(assignment: Assignment) -> tuple[Assignment, dict[int, Judgement]]:
+def weigh_exchanges(pairing: Pairing) -> tuple[Pairing, dict[int, Judgement]]:
     """Makes the exchanges that only evidence speaks for, then judges the pairs.
 
     Returns:
-      The assignment with these exchanges, and index of a module of variables -> judgement.
+      The pairing with these exchanges, and index of a module of variables -> judgement.
     """
     orders: Orders | None = None
-    verdicts = [*_verdicts(assignment)]
+    verdicts = [*_verdicts(pairing)]
     for _ in range(_MOST_ROUNDS):
-        pairs = _exchanged(assignment.pairs, verdicts)
-        if pairs != assignment.pairs:
-            assignment = replace(assignment, pairs=pairs)
-            verdicts = [*_verdicts(assignment)]
+        pairs = _exchanged(pairing.pairs, verdicts)
+        if pairs != pairing.pairs:
+            pairing = replace(pairing, pairs=pairs)
+            verdicts = [*_verdicts(pairing)]
         elif orders is None:
             doubtful = {*_doubts(verdicts)}
-            orders = Orders(assignment, [row for row in pairs if row not in doubtful])
+            orders = Orders(pairing, [row for row in pairs if row not in doubtful])
         else:
             break
         if orders is not None:
-            verdicts = [_with_order(verdict, assignment, orders) for verdict in verdicts]
-    return assignment, _judgements(assignment, verdicts)
+            verdicts = [_with_order(verdict, pairing, orders) for verdict in verdicts]
+    return pairing, _judgements(pairing, verdicts)
 
 
 _MOST_ROUNDS = 6
@@ -90,12 +90,12 @@ def _exchanged(pairs: Mapping[int, int], verdicts: Sequence[_Verdict]) -> dict[i
     return result
 
 
-def _verdicts(assignment: Assignment) -> Iterator[_Verdict]:
+def _verdicts(pairing: Pairing) -> Iterator[_Verdict]:
     """Yields the verdict on every exchange that shapes allow and that leaves no more alone."""
-    exchanges, alone = Exchanges(assignment), assignment.alone
-    columns_of = np.full(len(assignment.variables), -1)
-    takers_of = np.full(len(assignment.tensors), -1)
-    for row, column in assignment.pairs.items():
+    exchanges, alone = Exchanges(pairing), pairing.alone
+    columns_of = np.full(len(pairing.variables), -1)
+    takers_of = np.full(len(pairing.tensors), -1)
+    for row, column in pairing.pairs.items():
         columns_of[row], takers_of[column] = column, row
     rows, others = np.nonzero(np.isfinite(alone))
     columns, takers = columns_of[rows], takers_of[others]
@@ -109,11 +109,11 @@ def _verdicts(assignment: Assignment) -> Iterator[_Verdict]:
         yield _Verdict(row, rival, other, *exchanges.evidence(row, rival, column, other))
 
 
-def _with_order(verdict: _Verdict, assignment: Assignment, orders: Orders) -> _Verdict:
+def _with_order(verdict: _Verdict, pairing: Pairing, orders: Orders) -> _Verdict:
     """Adds what the orders of definition say of an exchange."""
     if verdict.taker is None:
         return verdict
-    pair = verdict.row, assignment.pairs[verdict.row]
+    pair = verdict.row, pairing.pairs[verdict.row]
     order = orders.verdict(pair, (verdict.taker, verdict.other))
     if order > 0:
         return replace(verdict, support=[*verdict.support, ORDER])
@@ -133,7 +133,7 @@ def _doubts(verdicts: Sequence[_Verdict]) -> dict[int, set[int]]:
     return doubts
 
 
-def _judgements(assignment: Assignment, verdicts: Sequence[_Verdict]) -> dict[int, Judgement]:
+def _judgements(pairing: Pairing, verdicts: Sequence[_Verdict]) -> dict[int, Judgement]:
     reasons: dict[int, dict[str, None]] = defaultdict(dict)
     against: dict[int, dict[str, None]] = defaultdict(dict)
     rivals = set[int]()
@@ -143,19 +143,19 @@ def _judgements(assignment: Assignment, verdicts: Sequence[_Verdict]) -> dict[in
                 rivals.add(index)
                 reasons[index] |= dict.fromkeys(verdict.support)
                 against[index] |= dict.fromkeys(verdict.opposed)
-    doubts, ties = _doubts(verdicts), Ties(assignment)
+    doubts, ties = _doubts(verdicts), Ties(pairing)
     for row in rivals - {*doubts}:
         # What speaks against all exchanges may be evidence for the other pairs alone.
         if reasons[row].keys().isdisjoint((NUMBERS, ORDER)) and not ties.bind(row):
             doubts[row] = set()
-    candidates = _sets(assignment, doubts)
+    candidates = _sets(pairing, doubts)
     return {
         row: Judgement(tuple(reasons[row]) or (ONLY,), candidates.get(row, ()), tuple(against[row]))
-        for row in assignment.pairs
+        for row in pairing.pairs
     }
 
 
-def _sets(assignment: Assignment, doubts: dict[int, set[int]]) -> dict[int, tuple[int, ...]]:
+def _sets(pairing: Pairing, doubts: dict[int, set[int]]) -> dict[int, tuple[int, ...]]:
     """Joins the doubtful exchanges into sets; each member may be each tensor of its set."""
     candidates: dict[int, tuple[int, ...]] = {}
     pending = {*doubts}
@@ -168,8 +168,8 @@ def _sets(assignment: Assignment, doubts: dict[int, set[int]]) -> dict[int, tupl
             free |= {other for other in doubts[row] if other >= 0}
             front += [~other for other in doubts[row] if other < 0 and ~other not in members]
         pending -= members
-        columns = sorted(free | {assignment.pairs[row] for row in members})
+        columns = sorted(free | {pairing.pairs[row] for row in members})
         for row in members:
-            fits = np.isfinite(assignment.alone[row, columns])
+            fits = np.isfinite(pairing.alone[row, columns])
             candidates[row] = tuple(np.array(columns)[fits].tolist())
     return candidates

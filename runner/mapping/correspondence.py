@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from runner.mapping.assignment import Assignment, assign
-from runner.mapping.certainty import ONLY, Judgement, judge
-from runner.mapping.fitting import Fitter, Fitting, Taken, is_only
+from runner.mapping.certainty import ONLY, Judgement, weigh_exchanges
 from runner.mapping.layouts import Shape
+from runner.mapping.leftovers import leftovers
+from runner.mapping.module_fitting import Fitting, ModuleFitter, Taken, is_only
 from runner.mapping.modules import WEIGHT, Module, group, thirds
 from runner.mapping.names import hinted, tokens
+from runner.mapping.pairing import Pairing, assign
+from runner.mapping.weights import is_slot
+
+BESIDE, LEFT = "the bias nearest to its kernel", "nothing else is left"
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Correspondence:
       unused: tensors that no variable takes.
       layout: the decision on the layout of kernels, with its reason.
       unread: variables on which no output depends, where a reference tells.
+      others: tensors that are no weights -> what they are.
+      codes: tensors that keep weights from being read -> what they are.
     """
 
     pairs: Mapping[str, Pair]
@@ -77,6 +84,8 @@ class Correspondence:
     unused: tuple[str, ...]
     layout: str
     unread: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)
+    codes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -101,6 +110,13 @@ class Correspondence:
         )
 
 
+def decided(correspondence: Correspondence) -> Correspondence:
+    """Returns a correspondence in which variables that are open have no tensor."""
+    pairs = {name: pair for name, pair in correspondence.pairs.items() if pair.is_certain}
+    left = [name for name in correspondence.pairs if name not in pairs]
+    return replace(correspondence, pairs=pairs, left=(*correspondence.left, *left))
+
+
 def correspond(
     variables: Mapping[str, Shape],
     tensors: Mapping[str, Shape],
@@ -109,6 +125,8 @@ def correspond(
     ordered: bool = False,
     file_format: str = "",
     flattened: Mapping[str, Shape] | None = None,
+    words: Mapping[str, str] | None = None,
+    known: Mapping[str, str] | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> Correspondence:
     """Finds which tensors of a checkpoint are which variables of a model.
@@ -120,20 +138,23 @@ def correspond(
       ordered: whether the file's order is that of its model's definition.
       file_format: the name of the file's format, which may tell the layout of kernels.
       flattened: kernel -> (channels, height, width) of the map whose flattened values it reads.
+      words: tensor -> its name in words, where the file has a number.
+      known: variable -> its name, where that of the model is no evidence.
       hints: words of the file -> words of the model.
     """
-    spelled = {name: hinted(name, hints or {}) for name in tensors}
-    names = [name for name, shape in tensors.items() if shape and not _is_slot(name, tensors)]
+    spelled = {name: hinted((words or {}).get(name, name), hints or {}) for name in tensors}
+    names = [name for name, shape in tensors.items() if shape and not is_slot(name, tensors)]
     if not ordered:
         names.sort(key=lambda name: _natural(spelled[name]))
-    mine = group({name: shape for name, shape in variables.items() if shape}, layers=layers)
+    shaped = {name: shape for name, shape in variables.items() if shape}
+    mine = group(shaped, layers=layers, spelled=known)
     theirs = thirds(group({name: tensors[name] for name in names}, spelled=spelled), mine)
-    fitter = Fitter(mine, theirs, file_format)
-    assignment, judgements = judge(assign(mine, theirs, fitter, ordered=ordered))
+    fitter = ModuleFitter(mine, theirs, file_format)
+    pairing, judgements = weigh_exchanges(assign(mine, theirs, fitter, ordered=ordered))
     pairs: dict[str, Pair] = {}
-    for row, column in assignment.pairs.items():
-        for variable in assignment.fitting(row, column).by_variable:
-            pairs[variable] = _pair(assignment, judgements[row], row, variable)
+    for row, column in pairing.pairs.items():
+        for variable in pairing.fitting(row, column).by_variable:
+            pairs[variable] = _pair(pairing, judgements[row], row, variable)
     pairs |= _positions(variables, tensors, pairs)
     for variable, axes in (flattened or {}).items():
         if variable in pairs and pairs[variable].taken.step == "linear":
@@ -143,10 +164,19 @@ def correspond(
             pairs[variable] = replace(pairs[variable], taken=taken, reasons=reasons)
     constants = {
         variable: "ones()" if role == WEIGHT else "zeros()"
-        for row, column in assignment.pairs.items()
+        for row, column in pairing.pairs.items()
         if row in judgements and not judgements[row].candidates
-        for role, variable in _lacking(mine[row], assignment.fitting(row, column))
+        for role, variable in _lacking(mine[row], pairing.fitting(row, column))
     }
+    pairs = _eliminated(pairs)
+    lacking = {name for name in variables if name not in pairs}
+    taken_by = {name: _names(pair) for name, pair in pairs.items()}
+    beside, options = leftovers(
+        mine, theirs, taken=taken_by, pending=lacking, constants={*constants}
+    )
+    pairs |= {name: Pair(name, one, (BESIDE,)) for name, one in beside.items()}
+    pairs |= {name: Pair(name, some[0], (), some) for name, some in options.items()}
+    constants = {name: step for name, step in constants.items() if name not in pairs}
     return Correspondence.of(
         variables,
         tensors,
@@ -156,16 +186,45 @@ def correspond(
     )
 
 
+def _names(pair: Pair) -> tuple[str, ...]:
+    """Returns the tensors that a variable takes or may take."""
+    return tuple(name for taken in pair.candidates or (pair.taken,) for name in taken.tensors)
+
+
+def _eliminated(pairs: Mapping[str, Pair]) -> dict[str, Pair]:
+    """Decides on variables for which those that are certain leave one tensor, and no rival."""
+    result = {**pairs}
+    while True:
+        used = {(n, p.taken.cut) for p in result.values() if p.is_certain for n in p.taken.tensors}
+        open_ = {
+            name: [
+                option
+                for option in pair.candidates
+                if not any((tensor, option.cut) in used for tensor in option.tensors)
+            ]
+            for name, pair in result.items()
+            if not pair.is_certain
+        }
+        wanted = Counter(
+            (option.tensors, option.cut) for options in open_.values() for option in options
+        )
+        only = {
+            name: options[0]
+            for name, options in open_.items()
+            if len(options) == 1 == wanted[options[0].tensors, options[0].cut]
+            and not pairs[name].against
+        }
+        if not only:
+            return result
+        for name, taken in only.items():
+            reasons = (*pairs[name].reasons, LEFT)
+            result[name] = Pair(name, taken, reasons)
+
+
 def _lacking(module: Module, fitting: Fitting) -> list[tuple[str, str]]:
     """Returns the role and name of the variables for which a module's tensors have none."""
     leaves = module.leaves.items()
     return [(role, leaf.name) for role, leaf in leaves if leaf.name in fitting.lacking]
-
-
-def _is_slot(name: str, tensors: Mapping[str, object]) -> bool:
-    """Returns whether a name extends another tensor's, as `kernel/Adam` does."""
-    parts = name.split("/")
-    return any("/".join(parts[:count]) in tensors for count in range(1, len(parts)))
 
 
 def _positions(
@@ -197,19 +256,19 @@ def _natural(name: str) -> tuple[tuple[bool, str, int], ...]:
     )
 
 
-def _pair(assignment: Assignment, judgement: Judgement, row: int, variable: str) -> Pair:
-    taken = assignment.fitting(row, assignment.pairs[row]).by_variable[variable]
-    columns = judgement.candidates or (assignment.pairs[row],)
+def _pair(pairing: Pairing, judgement: Judgement, row: int, variable: str) -> Pair:
+    taken = pairing.fitting(row, pairing.pairs[row]).by_variable[variable]
+    columns = judgement.candidates or (pairing.pairs[row],)
     candidates: dict[tuple[object, ...], Taken] = {}
     for column in columns:
-        option = assignment.fitting(row, column).by_variable.get(variable)
+        option = pairing.fitting(row, column).by_variable.get(variable)
         if option is not None:
             for name in option.others or option.tensors:
                 names = (name,) if option.others else option.tensors
                 candidates[names, option.cut] = replace(option, tensors=names, others=())
     sure = len(candidates) < 2 and not judgement.candidates
     options = () if sure else tuple(candidates.values())
-    module, tensors = assignment.variables[row], assignment.tensors[assignment.pairs[row]]
+    module, tensors = pairing.variables[row], pairing.tensors[pairing.pairs[row]]
     only = sure and judgement.reasons == (ONLY,) and is_only(module, tensors, variable)
     return Pair(
         variable, taken, judgement.reasons, options, judgement.contradiction, is_decided=only

@@ -16,7 +16,7 @@ LOOPS = (keras.layers.RNN, keras.layers.Bidirectional)
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """One call of a layer; sets of variables are bits, in the order of the names.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Span:
 
 def trace(
     model: Any, variables: Mapping[str, Any], forward: Callable[[], Any]
-) -> tuple[list[Call], int]:
+) -> tuple[list[LayerCall], int]:
     """Traces a model once.
 
     Args:
@@ -125,7 +125,7 @@ class _Flow:
         return mask
 
 
-def _calls(spans: Sequence[_Span], flow: _Flow, names: Sequence[str]) -> list[Call]:
+def _calls(spans: Sequence[_Span], flow: _Flow, names: Sequence[str]) -> list[LayerCall]:
     # The innermost call that reads a variable first decides it.
     reader: dict[int, int] = {}
     owner: dict[int, int] = {}
@@ -145,7 +145,7 @@ def _calls(spans: Sequence[_Span], flow: _Flow, names: Sequence[str]) -> list[Ca
             reads |= flow.read[operation]
         shape = span.outputs[0].shape if span.outputs else tf.TensorShape(None)
         calls.append(
-            Call(
+            LayerCall(
                 span.layer,
                 span.end,
                 tuple(names[bit] for bit in sorted(reader) if reader[bit] == at),

@@ -1,19 +1,19 @@
-"""What the variables of each call take so far, and what else they could take."""
+"""Keeps what the variables of each call take so far, and what else they could take."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from runner.mapping.candidates import Candidate, candidates, chosen, named, ordered
-from runner.mapping.dataflow import Call
-from runner.mapping.fitting import Taken
-from runner.mapping.source import Source, Variable
+from runner.mapping.dataflow import LayerCall
+from runner.mapping.module_fitting import Taken
+from runner.mapping.source import RecordedCheckpoint, Variable
 
 # Right layers agree within 2e-6 when they get the recorded inputs; a layer that differs itself, as
 # by an approximated GELU, is near. An exchange must differ ten times as much to be excluded.
@@ -29,7 +29,7 @@ def is_clear(there: float, here: float) -> bool:
 
 @dataclass
 class Decision:
-    """What the variables of one call take, and why.
+    """The tensors that the variables of one call take, and why.
 
     Attributes:
       call: the index of the call; its variables are read there first.
@@ -63,6 +63,16 @@ class Decision:
         return self.relative <= AGREES
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The attributes of `Decisions` at one time."""
+
+    made: dict[int, Decision]
+    kinds: Counter[tuple[str, ...]]
+    refuted: set[tuple[str, ...]]
+    place: int
+
+
 class Decisions:
     """The decisions on all calls.
 
@@ -76,9 +86,9 @@ class Decisions:
 
     def __init__(
         self,
-        calls: Sequence[Call],
+        calls: Sequence[LayerCall],
         read_by_outputs: int,
-        source: Source,
+        source: RecordedCheckpoint,
         *,
         variables: Mapping[str, Variable],
         proposal: Mapping[str, Taken],
@@ -91,6 +101,16 @@ class Decisions:
         self.kinds, self.refuted = Counter[tuple[str, ...]](), set[tuple[str, ...]]()
         self.place = 0
         self._options: dict[int, list[Candidate]] = {}
+
+    def copied(self) -> Kept:
+        """Returns the decisions as they are."""
+        made = {at: replace(decision) for at, decision in self.made.items()}
+        return Kept(made, self.kinds.copy(), {*self.refuted}, self.place)
+
+    def restore(self, kept: Kept) -> None:
+        """Takes decisions back."""
+        self.made = kept.made
+        self.kinds, self.refuted, self.place = kept.kinds, kept.refuted, kept.place
 
     def depends(self, reader: int) -> int:
         """Returns the variables on which a call's inputs, or the outputs, depend."""
@@ -183,6 +203,15 @@ class Decisions:
             return is_used, not is_proposed, *order
 
         return sorted(self.all(at), key=rank)
+
+    def near(self, at: int) -> list[Candidate]:
+        """Returns the candidates of a call, those computed close to what it takes first."""
+
+        def place(candidate: Candidate) -> int:
+            return max((self._source.place[m] for m in candidate.modules), default=0)
+
+        here = place(self.made[at].candidate)
+        return sorted(self.all(at), key=lambda option: abs(place(option) - here))
 
     def like(self, at: int, candidate: Candidate) -> Candidate | None:
         """Returns the candidate of a call that takes what another call's candidate does."""

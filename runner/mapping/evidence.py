@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from runner.mapping.assignment import Assignment
 from runner.mapping.modules import Module
 from runner.mapping.names import KINDS, RELATIVE, STAGES, Token
+from runner.mapping.pairing import Pairing
 
 Cut = tuple[Token, ...]
 # The end of a name that Keras counted up, also in its files.
@@ -20,22 +20,22 @@ NUMBERS, WORDS, PLACES = "numbers", "words", "structure"
 class Exchanges:
     """The evidence that an exchange of two modules costs."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
-        self._ends = [_Places(assignment, ends=ends) for ends in (False, True)]
+    def __init__(self, pairing: Pairing) -> None:
+        self._pairing = pairing
+        self._ends = [_Places(pairing, ends=ends) for ends in (False, True)]
 
     def evidence(
         self, row: int, taker: int | None, column: int, other: int
     ) -> tuple[list[str], list[str]]:
         """Returns the kinds of evidence for the pairs as they are, and for their exchange."""
-        variables, tensors = self._assignment.variables, self._assignment.tensors
+        variables, tensors = self._pairing.variables, self._pairing.tensors
         first = variables[row], tensors[column]
         second = (None if taker is None else variables[taker]), tensors[other]
         support: list[str] = []
         opposed: list[str] = []
         for kind, verdict in (
             (NUMBERS, self._order(first, second)),
-            (WORDS, _words(first, second, self._assignment.trusted)),
+            (WORDS, _words(first, second, self._pairing.trusted)),
         ):
             if verdict:
                 (support if verdict > 0 else opposed).append(kind)
@@ -51,16 +51,18 @@ class Exchanges:
         if second[0] is None:
             return 0
         difference = _difference(first[0], second[0])
+        if difference == (None, None):
+            return 0  # Names that tell nothing apart.
         is_numbered = not any(isinstance(token, str) for token in difference)
         if is_numbered and difference == _difference(first[1], second[1]):
             return 1
         mine = _sign(first[0], second[0], is_ordered=True)
-        theirs = _sign(first[1], second[1], is_ordered=self._assignment.ordered)
+        theirs = _sign(first[1], second[1], is_ordered=self._pairing.ordered)
         if not mine or not theirs:
             return 0
         places = (first[0].position - second[0].position) * mine
         others = (first[1].position - second[1].position) * theirs
-        if not self._assignment.ordered:
+        if not self._pairing.ordered:
             others = abs(others)
         if places * others < 0:
             # Decoders are often numbered against their order: `up_3` may come first.
@@ -69,7 +71,7 @@ class Exchanges:
         if any(map(_is_relative, pairs)) and not all(map(_differ_by_number, *pairs)):
             # `input_norm` and `post_attention_norm`: the file's order has to say the same.
             place = first[1].position - second[1].position
-            if not self._assignment.ordered or place * theirs < 0:
+            if not self._pairing.ordered or place * theirs < 0:
                 return 0
         return mine * theirs
 
@@ -97,19 +99,19 @@ _COMMON = 0.9
 class _Places:
     """The modules that share a beginning (or an end) of their names, and their pairs."""
 
-    def __init__(self, assignment: Assignment, *, ends: bool) -> None:
-        self._pairs = assignment.pairs
-        self._mine = _cuts(assignment.variables, ends)
-        self._theirs = _cuts(assignment.tensors, ends)
+    def __init__(self, pairing: Pairing, *, ends: bool) -> None:
+        self._pairs = pairing.pairs
+        self._mine = _cuts(pairing.variables, ends)
+        self._theirs = _cuts(pairing.tensors, ends)
         kinds: dict[Cut, Counter[tuple[int, ...]]] = defaultdict(Counter)
         self._size, self._size_of_theirs = Counter[Cut](), Counter[Cut]()
         self._common: Counter[tuple[Cut, Cut]] = Counter()
-        for row, module in enumerate(assignment.variables):
+        for row, module in enumerate(pairing.variables):
             for cut in self._mine[row]:
                 kinds[cut][module.sizes] += 1
         # Compared often: which modules begin so, by their sizes.
         self._kinds = {cut: frozenset(counts.items()) for cut, counts in kinds.items()}
-        for row, column in assignment.pairs.items():
+        for row, column in pairing.pairs.items():
             self._size.update(self._mine[row])
             self._size_of_theirs.update(self._theirs[column])
             for cut in self._mine[row]:
@@ -150,21 +152,21 @@ class _Places:
 class Ties:
     """Evidence that ties a module to its tensors, whatever other modules do."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
-        self._mine = _both(assignment.variables)
-        self._theirs = _both(assignment.tensors)
-        self._sizes = Counter(cut for row in assignment.pairs for cut in self._mine[row])
-        columns = assignment.pairs.values()
+    def __init__(self, pairing: Pairing) -> None:
+        self._pairing = pairing
+        self._mine = _both(pairing.variables)
+        self._theirs = _both(pairing.tensors)
+        self._sizes = Counter(cut for row in pairing.pairs for cut in self._mine[row])
+        columns = pairing.pairs.values()
         self._sizes_of_theirs = Counter(cut for column in columns for cut in self._theirs[column])
         self._common = Counter(
             (cut, end)
-            for row, column in assignment.pairs.items()
+            for row, column in pairing.pairs.items()
             for cut in self._mine[row]
             for end in self._theirs[column]
         )
-        words = Counter(word for module in assignment.tensors for word in module.words)
-        least = _COMMON * len(assignment.tensors)
+        words = Counter(word for module in pairing.tensors for word in module.words)
+        least = _COMMON * len(pairing.tensors)
         self._prefix = {word for word, count in words.items() if count >= least}
 
     def bind(self, row: int) -> bool:
@@ -172,10 +174,10 @@ class Ties:
 
         Where one side has no words but for kinds of layers, none contradict.
         """
-        column = self._assignment.pairs[row]
-        one, two = self._assignment.variables[row], self._assignment.tensors[column]
+        column = self._pairing.pairs[row]
+        one, two = self._pairing.variables[row], self._pairing.tensors[column]
         mine, theirs = one.words - KINDS, two.words - KINDS - self._prefix
-        if not mine or not theirs or mine & theirs & self._assignment.trusted:
+        if not mine or not theirs or mine & theirs & self._pairing.trusted:
             return True
         return any(
             common > 1 and common - 1 >= _LINKED * (size - 1)

@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.mapping.assignment import Assignment
 from runner.mapping.evidence import COUNTED
 from runner.mapping.modules import Module
 from runner.mapping.names import Token
+from runner.mapping.pairing import Pairing
 
 ORDER = "order"
 
@@ -26,11 +26,11 @@ class Orders:
     Each side is ordered by its definition, or by the numbers in names that have the same words.
     """
 
-    def __init__(self, assignment: Assignment, certain: Sequence[int]) -> None:
-        mine = _orders(assignment.variables, definition=True)
-        theirs = _orders(assignment.tensors, definition=assignment.ordered)
-        rows = np.array(sorted(certain, key=lambda row: assignment.variables[row].position), int)
-        columns = np.array([assignment.pairs[row] for row in rows], int)
+    def __init__(self, pairing: Pairing, certain: Sequence[int]) -> None:
+        mine = _orders(pairing.variables, definition=True)
+        theirs = _orders(pairing.tensors, definition=pairing.ordered)
+        rows = np.array(sorted(certain, key=lambda row: pairing.variables[row].position), int)
+        columns = np.array([pairing.pairs[row] for row in rows], int)
         self._agreeing = [
             (one, two)
             for one, two in product(mine, theirs)

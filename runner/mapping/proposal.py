@@ -9,17 +9,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
-from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, parse_dtype
-from runner.console import plural
+import keras
+
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
+from runner.checkpoints.quantization import REMEDY
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
+from runner.console import plural, some_of
 from runner.errors import ConfigError, Problem
-from runner.mapping.correspondence import Correspondence, correspond
+from runner.mapping.correspondence import Correspondence, correspond, decided
+from runner.mapping.counted import by_position, known_by
 from runner.mapping.layouts import Shape
 from runner.mapping.names import tokens
-from runner.mapping.rules import Written, write
+from runner.mapping.numbered import words_for_numbers
 from runner.mapping.text import document
 from runner.mapping.values import decide, unchanged
+from runner.mapping.weights import sort_out
+from runner.mapping.written_rules import Written, write
 from runner.restoration import eager
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.model_variables import (
@@ -32,6 +38,7 @@ from runner.restoration.proof import Proof
 from runner.restoration.proving import prove
 from runner.restoration.reference import Reference, read_reference
 from runner.restoration.variables import WARM_STARTED, classify
+from runner.restoration.weights_layout import WeightsLayout, places, weights_layout
 
 # The formats that keep the order in which a model defines its layers.
 _ORDERED = ("PyTorch file",)
@@ -47,12 +54,14 @@ class Proposal:
       plan: the plan with these scaffolds; variables that have no rule are among its problems.
       proof: the model with these values, compared with the reference; None without one, or where
         the plan has problems.
+      holds: whether a plan carries the rules out, once those that are open have rules too.
     """
 
     scaffolds: Mapping[str, Mapping[str, Any]]
     correspondences: Mapping[str, Correspondence]
     plan: WarmStartPlan
     proof: Proof | None = None
+    holds: bool = True
 
     @property
     def is_certain(self) -> bool:
@@ -77,21 +86,33 @@ class Proposal:
             else:
                 cause = "no recorded value tells one way from another"
                 yield Problem(f"{state} are not decided by the reference", cause)
+        constant = [name for one in some for name in one.constants]
+        if constant and self.proof is None:
+            cause = "zeros() or ones() stands for what the file lacks"
+            yield Problem(f"no tensor is {some_of(constant, 3)}", cause, record)
         if left := [name for name in some[-1].left if name not in some[-1].unread]:
-            yield Problem(f"no tensor fits {_some(left)}", "", "they keep their initial values")
+            yield Problem(
+                f"no tensor fits {some_of(left, 3)}", "", "they keep their initial values"
+            )
+        codes = {name: kind for one in some for name, kind in one.codes.items()}
+        if codes:
+            state = f"{some_of([*codes], 3)} may hold weights"
+            cause = "; ".join(sorted({*codes.values()}))
+            remedy = REMEDY if "quantized" in cause else "save plain floats in their place"
+            yield Problem(state, cause, remedy)
         unused = [name for one in some for name in one.unused]
         if unused and self.proof is None:
-            yield Problem(f"no variable takes {_some(unused)}", "", record)
+            yield Problem(f"no variable takes {some_of(unused, 3)}", "", record)
         if self.proof is not None and not self.proof.agrees:
             yield self.proof.problem()
 
     def __str__(self) -> str:
-        return document(self.scaffolds, self.correspondences)
+        return document(self.scaffolds if self.holds else {}, self.correspondences)
 
 
 def propose(
     model: Any,
-    checkpoint: str | Path | Sequence[str | Path],
+    checkpoint: str | bytes | os.PathLike[str] | Sequence[str | bytes | os.PathLike[str]],
     *,
     hints: Mapping[str, str] | None = None,
     reference: str | Path | Reference | None = None,
@@ -123,21 +144,28 @@ def propose(
     maps = {name: known["flattened"] for name, known in facts.items() if known["flattened"]}
     # PyTorch flattens the channels first, Keras last.
     flattened = {name: (axes[-1], *axes[:-1]) for name, axes in maps.items()}
-    paths = [checkpoint] if isinstance(checkpoint, str | Path) else [*checkpoint]
+    if isinstance(checkpoint, str | bytes | os.PathLike):
+        checkpoint = [checkpoint]
+    paths = [os.fsdecode(path) for path in checkpoint]
     if reference is not None:
         if len(paths) > 1:
             state, cause = f"there are {len(paths)} checkpoints", "a reference is of one source"
             raise ConfigError.of(state, cause, "map them one after another")
         if not isinstance(reference, Reference):
             reference = read_reference(str(reference))
-    scaffolds: dict[str, dict[str, Any]] = {}
+    is_keras = isinstance(model, keras.Layer)
+    layout = weights_layout(model, keras_variables(model)) if is_keras else WeightsLayout({}, {})
+    is_complex = any("complex" in _dtype(held) for held in eager_variables(model).values())
+    files: dict[str, str] = {}
     correspondences: dict[str, Correspondence] = {}
-    free, written = dict(variables), dict[str, Written]()
-    for path in [os.fspath(path) for path in paths]:
-        ((resolved,), name) = resolve(path, "latest"), _free_name(path, scaffolds)
-        reader = open_checkpoint(resolved)
+    free = dict(variables)
+    for path in paths:
+        ((resolved,), name) = checkpoint_paths(path, "latest"), _free_name(path, files)
+        files[name], reader = path, open_reader(resolved)
         spec = reader.spec()
-        tensors = _floating(spec)
+        sorted_out = sort_out(spec, is_complex=is_complex)
+        tensors = sorted_out.weights
+        known, words = _known(spec, layout, variables, tensors)
         correspondence = correspond(
             free,
             tensors,
@@ -145,6 +173,8 @@ def propose(
             ordered=spec.format in _ORDERED,
             file_format=spec.format,
             flattened=flattened,
+            words=words,
+            known=known,
             hints=hints,
         )
         correspondence = with_types(correspondence, spec)
@@ -152,15 +182,46 @@ def propose(
             correspondence = decide(
                 model, reference, correspondence, reader=reader, tensors=tensors, facts=facts
             )
-        correspondences[name] = correspondence
+        correspondences[name] = replace(
+            correspondence, others=sorted_out.others, codes=sorted_out.codes
+        )
         free = {variable: free[variable] for variable in correspondence.left}
-        written[name] = write(correspondence, variables, layers)
-        scaffolds[name] = _scaffold(path, written[name], correspondence, variables)
-    plan = eager.plan(model, scaffolds)
+
+    def scaffolds(known: Mapping[str, Correspondence]) -> dict[str, dict[str, Any]]:
+        return {
+            name: _scaffold(files[name], write(one, variables, layers), one, variables)
+            for name, one in known.items()
+        }
+
+    plan = eager.plan(model, proposed := scaffolds(correspondences))
+    if plan.problems:
+        sure = {name: decided(one) for name, one in correspondences.items()}
+        holds = all(one.pairs for one in sure.values())
+        holds = holds and not eager.plan(model, scaffolds(sure)).problems
+        return Proposal(proposed, correspondences, plan, holds=holds)
     proof = None
-    if reference is not None and not plan.problems:
+    if reference is not None:
         proof = _proven(model, plan, reference, readers={name: reader})
-    return Proposal(scaffolds, correspondences, plan, proof)
+    return Proposal(proposed, correspondences, plan, proof)
+
+
+def _known(
+    spec: CheckpointSpec,
+    layout: WeightsLayout,
+    variables: Mapping[str, Shape],
+    tensors: Mapping[str, Shape],
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns how variables and tensors are known, where Keras's counted names are no evidence."""
+    words = words_for_numbers(tensors, layout, variables)
+    if not (spec.layers or spec.order):
+        return by_position(variables, layout.automatic), words
+    words = {name: words.get(name, name) for name in tensors}
+    names = {name: alias for alias, name in spec.aliases.items()}
+    held = {
+        name: names.get(tensor, tensor) if tensor else tensor
+        for name, tensor in places(spec, layout).items()
+    }
+    return known_by(variables, words, automatic=layout.automatic, places=held)
 
 
 def _proven(
@@ -176,38 +237,8 @@ def _proven(
         return prove(model, reference, plan=plan)
 
 
-def _floating(spec: CheckpointSpec) -> dict[str, Shape]:
-    """Returns the tensors that may be weights: counters and position numbers are integers."""
-    names = {name: alias for alias, name in spec.aliases.items()}
-    tensors = {
-        names.get(name, name): tensor.shape
-        for name, tensor in spec.tensors.items()
-        if _is_floating(tensor.dtype)
-    }
-    merged: dict[str, Shape] = {}
-    for name, shape in tensors.items():
-        # Weight norm keeps a magnitude and a direction, which `torch` merges by itself.
-        whole, direction = _NORMED.sub(r"\1", name), _DIRECTION.sub(r"\1", name)
-        if whole == name or whole in tensors:
-            merged[name] = shape
-        elif direction != name:
-            merged[direction] = shape
-    return merged
-
-
-_NORMED = re.compile(r"parametrizations\.(\w+)\.original[01]$|(?<=weight)_[gv]$")
-_DIRECTION = re.compile(r"parametrizations\.(\w+)\.original1$|(?<=weight)_v$")
-
-
-def _is_floating(dtype: str) -> bool:
-    try:
-        return parse_dtype(dtype).kind not in "biu"
-    except ValueError:
-        return False
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _dtype(variable: Any) -> str:
+    return str(getattr(variable.dtype, "name", variable.dtype))
 
 
 def _free_name(path: str, taken: Mapping[str, object]) -> str:

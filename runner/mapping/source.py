@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
-from runner.mapping.fitting import Taken
 from runner.mapping.layouts import Shape
+from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import Module, group
 from runner.restoration.expressions import names_in, parse
 from runner.restoration.named_conversions import expanded
 from runner.restoration.source_modules import named_as_tensors
 from runner.restoration.steps import source_tensor
-from runner.restoration.target import Target
+from runner.restoration.target import ConvertedVariable
 
 # One layer and direction of a recurrent network, whose module in PyTorch holds them all.
 _RECURRENT = re.compile(r"(.*?)[./]?l(\d+)_(?:forward|backward)")
@@ -28,13 +28,13 @@ _CACHED = 64 << 20
 
 @dataclass(frozen=True)
 class Variable:
-    """What the candidates of a variable depend on.
+    """A variable, as its candidates depend on it.
 
     Attributes:
       name: its name.
       shape: its dimensions.
       layer: the class of its Keras layer, if known.
-      axes: see `Target.axes`.
+      axes: see `ConvertedVariable.axes`.
       flattened: (channels, height, width) of the map whose flattened values it reads; or empty.
     """
 
@@ -55,7 +55,7 @@ class Variable:
         return "embedding" in self.leaf or self.layer.endswith("Embedding")
 
 
-class Source:
+class RecordedCheckpoint:
     """A checkpoint's tensors in modules, and the records of these.
 
     Attributes:
@@ -74,7 +74,7 @@ class Source:
         self.tensors = tensors
         self.records = {name: a for name, a in records.items() if a.dtype.kind == "f"}
         self._cache: dict[str, NDArray[Any]] = {}
-        modules = group({name: shape for name, shape in tensors.items() if shape})
+        modules = group(tensors)
         places = {name: at for at, name in enumerate(self.records)}
         bases = {module.name: _base(module.name) for module in modules}
         around = {part for base in bases.values() for part in _around(base)}
@@ -109,7 +109,9 @@ class Source:
         Raises:
           ValueError: when the tensors do not fit.
         """
-        target = Target(variable.name, variable.shape, layer=variable.layer, axes=variable.axes)
+        target = ConvertedVariable(
+            variable.name, variable.shape, layer=variable.layer, axes=variable.axes
+        )
         expression = expanded(parse(taken.expression()), target, self._has)
         specs = [spec for name in names_in(expression) if (spec := self._spec.find(name))]
         piece = source_tensor(expression, "", target, iter(specs))
@@ -137,7 +139,7 @@ def _base(name: str) -> str:
 
 
 def _around(base: str) -> list[str]:
-    """Returns a module's name and those of the modules around it."""
+    """Returns the names of a module and of the modules around it."""
     return [base, *(base[: match.start()] for match in re.finditer(r"[./]", base))]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from runner.console import plural
+from runner.console import plural, some_of
 from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.restoration.rules import Rules
 
@@ -20,7 +20,14 @@ _MOST_SHOWN = 12
 def document(
     scaffolds: Mapping[str, Mapping[str, Any]], correspondences: Mapping[str, Correspondence]
 ) -> str:
-    """Returns the YAML of scaffolds; comments tell reasons, and what is not decided."""
+    """Returns the YAML of scaffolds; comments tell reasons, and what is not decided.
+
+    Without scaffolds there are comments alone.
+    """
+    if not scaffolds:
+        questions = [line for one in correspondences.values() for line in _open_questions(one)]
+        lines = ["No rules: a plan would refuse them.", *questions]
+        return "".join(f"# {line}\n" for line in lines)
     lines = ["scaffolds:"]
     for name, keys in scaffolds.items():
         lines.append(f"  {name}:")
@@ -70,22 +77,18 @@ def _computed(computed: Sequence[Computed]) -> str:
     parts = []
     if records:
         largest = max(one.relative for one in computed if one.record)
-        parts.append(f"within {largest:.0e} of {_first_of(records)}")
+        parts.append(f"within {largest:.0e} of {some_of(records, 1)}")
     if readers:
-        parts.append(f"needed by {_first_of(readers)}")
+        parts.append(f"needed by {some_of(readers, 1)}")
     closest = min(one.next for one in computed)
     rival = f"the next candidate {closest:.1g} away" if math.isfinite(closest) else "no other fits"
     return f"computed: {', '.join([*parts, rival])}"
 
 
-def _first_of(names: Sequence[str]) -> str:
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-
-
 def _open_questions(correspondence: Correspondence) -> Iterator[str]:
     unsure = [pair for pair in correspondence.pairs.values() if not pair.is_certain]
     if unsure:
-        yield f"Not decided: {plural(len(unsure), 'variable')}, which have no rule above."
+        yield f"Not decided: {plural(len(unsure), 'variable')} without a rule."
         yield "A reference, a hint or a rule of your own decides."
     groups: dict[str, list[Pair]] = defaultdict(list)
     for pair in unsure:
@@ -110,6 +113,10 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
     ):
         if names:
             yield f"{title}: {_listed(names)}"
+    for title, some in (("Not a weight", correspondence.others), ("Unread", correspondence.codes)):
+        for kind in dict.fromkeys(some.values()):
+            names = tuple(name for name in some if some[name] == kind)
+            yield f"{title} ({kind}): {_listed(names)}"
 
 
 def _options(pair: Pair) -> list[str]:
@@ -139,5 +146,4 @@ def _listed(names: Sequence[str]) -> str:
         members[0] + (f" and {len(members) - 1} like it" if len(members) > 1 else "")
         for members in groups.values()
     ]
-    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
-    return ", ".join(shown[:_MOST_SHOWN]) + more
+    return some_of(shown, _MOST_SHOWN)

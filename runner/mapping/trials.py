@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.mapping.candidates import Candidate
-from runner.mapping.dataflow import Call
+from runner.mapping.dataflow import LayerCall
 from runner.mapping.decisions import AGREES
-from runner.mapping.source import Source, Variable
+from runner.mapping.source import RecordedCheckpoint, Variable
 from runner.restoration.feeding import array_of
 from runner.restoration.proof import arrangements, difference
 
@@ -59,8 +59,8 @@ class Trials:
 
     def __init__(
         self,
-        calls: Sequence[Call],
-        source: Source,
+        calls: Sequence[LayerCall],
+        source: RecordedCheckpoint,
         variables: Mapping[str, tuple[Variable, Any]],
     ) -> None:
         self._calls, self._source, self._variables = calls, source, variables
@@ -79,7 +79,7 @@ class Trials:
         candidate: Candidate,
         records: Sequence[str] | None = None,
     ) -> Tried:
-        """Calls a layer, and compares it with a candidate's records, or with those of names."""
+        """Calls a layer, and compares it with the records of a candidate or of names."""
         self.load(candidate)
         self.evaluations += 1
         value = array_of(run())
@@ -140,18 +140,18 @@ class Trials:
     def _expected(
         self, candidate: Candidate, names: Sequence[str] | None = None
     ) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yields what a candidate should compute: its modules' records, or those of some names."""
+        """Yields what a candidate should compute: the records of its modules, or of some names."""
         records = self._source.records
-        own = self._source.records_of(candidate.modules)
-        if names is not None and not {*names} <= {*own}:
+        of_modules = self._source.records_of(candidate.modules)
+        if names is not None and not {*names} <= {*of_modules}:
             yield from ((name, records[name]) for name in names)
         elif candidate.is_sum:
-            if len(own) == 2:
-                one, two = (records[name] for name in own)
+            if len(of_modules) == 2:
+                one, two = (records[name] for name in of_modules)
                 with suppress(ValueError):  # Records of something else.
-                    yield " + ".join(own), one + two
+                    yield " + ".join(of_modules), one + two
         else:
-            for name in own if names is None else names:
+            for name in of_modules if names is None else names:
                 part = candidate.cut.of_record(records[name]) if candidate.cut else records[name]
                 if part is not None:
                     yield name, part

@@ -13,9 +13,9 @@ from runner.errors import ConfigError
 from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.mapping.dataflow import trace
 from runner.mapping.decisions import Decision, Decisions
-from runner.mapping.fitting import Taken
 from runner.mapping.layouts import Shape
-from runner.mapping.source import Source, Variable
+from runner.mapping.module_fitting import Taken
+from runner.mapping.source import RecordedCheckpoint, Variable
 from runner.mapping.trials import Trials
 from runner.mapping.walk import Walk
 from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
@@ -58,7 +58,7 @@ def decide(
     variables = {
         name: (_variable(name, held[name], known), held[name]) for name, known in facts.items()
     }
-    source = Source(reader, tensors, reference.activations)
+    source = RecordedCheckpoint(reader, tensors, reference.activations)
     proposal = {name: pair.taken for name, pair in correspondence.pairs.items()}
     proposal |= {n: Taken((), step=step) for n, step in correspondence.constants.items()}
     with unchanged(variable for _, variable in variables.values()), full_precision():

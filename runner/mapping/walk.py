@@ -15,13 +15,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import keras
-import numpy as np
-
-from runner.errors import RunnerError
-from runner.internals.keras import replaced_calls
+from runner.mapping.branches import Branches
+from runner.mapping.calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.candidates import Candidate
-from runner.mapping.dataflow import Call, inner_layers
 from runner.mapping.decisions import (
     AGREES,
     MARGIN,
@@ -31,7 +27,7 @@ from runner.mapping.decisions import (
     Decisions,
     is_clear,
 )
-from runner.mapping.source import Source
+from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
 from runner.mapping.ways import Ways
 from runner.restoration.feeding import array_of
@@ -44,22 +40,6 @@ _MOST_WAYS, _MOST_AGAIN, _MOST_SEARCHES = 160, 6, 2
 _BUDGET = 2 * _MOST_WAYS
 
 
-class _PauseError(RunnerError):
-    """Ends a call of the model, so that other ways are tried before it is called again."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__()
-        self.work = work
-
-
-class _ReachedError(RunnerError):
-    """Ends a call of the model at a layer."""
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        super().__init__()
-        self.run = run
-
-
 class Walk:
     """One walk through a model; see `run`."""
 
@@ -67,7 +47,7 @@ class Walk:
         self,
         model: Any,
         forward: Callable[[], Any],
-        source: Source,
+        source: RecordedCheckpoint,
         *,
         decisions: Decisions,
         trials: Trials,
@@ -83,105 +63,64 @@ class Walk:
           trials: evaluates candidates.
           outputs: returns how far outputs are from the recorded ones.
         """
-        self._forward, self._source, self._outputs = forward, source, outputs
-        self._calls: Sequence[Call] = decisions.calls
+        self._source, self._outputs = source, outputs
         self._decisions, self._trials = decisions, trials
-        self._inside = inner_layers(model)
-        self._held: dict[int, Callable[[], Any]] = {}
-        self._cache: dict[int, Any] = {}
-        self._ways = Ways(decisions, trials, self._held)
+        self._calls = ModelCalls(model, forward, decisions, self._solve)
+        self._branches = Branches(decisions, trials, self._calls, outputs)
+        self._ways = Ways(decisions, trials, self._calls.held)
         self._budget = _BUDGET
-        self._at = self._dirty = 0
-        self._stop: int | None = None
 
     def run(self) -> float:
         """Decides on all variables; returns how far the outputs are in the end."""
         while True:
             try:
-                outputs = self._call()
+                outputs = self._calls.call()
                 break
-            except _PauseError as pause:
+            except PauseError as pause:
                 pause.work()
-        if self._outputs(outputs) > AGREES:
+        if self._outputs(outputs) > AGREES and not self._branches.reconsider(OUTPUTS):
             self._search(OUTPUTS)
         self._settle(OUTPUTS)
-        self._cache.clear()
-        self._held.clear()
+        self._calls.clear()
         for decision in self._decisions.made.values():
             decision.handed_on = None
-        return self._outputs(self._forward())
-
-    def _call(self, stop: int | None = None, dirty: int = 0) -> Any:
-        """Calls the model, up to a call if one is given, and returns that call or the outputs.
-
-        What does not depend on the variables in `dirty` is not computed again.
-        """
-        self._at, self._stop, self._dirty = 0, stop, dirty
-        try:
-            with replaced_calls(self._on_call):
-                return self._forward()
-        except _ReachedError as reached:
-            return reached.run
-        finally:
-            self._stop, self._dirty = None, 0
-
-    def _on_call(self, original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
-        at = self._at
-        known = at < len(self._calls) and self._calls[at].layer is layer
-        if not known or id(layer) in self._inside:
-            return original(layer, *arguments, **keywords)
-        call = self._calls[at]
-        if at in self._cache and not (call.reads | call.depends) & self._dirty:
-            self._at = call.end
-            return self._cache[at]
-
-        def run() -> Any:
-            self._at = at + 1
-            return original(layer, *arguments, **keywords)
-
-        if at == self._stop:
-            raise _ReachedError(run)
-        if call.variables and at not in self._decisions.made:
-            output = self._solve(at, run)
-        else:
-            output = self._output(at, run)
-        self._at = call.end
-        if call.reads and not self._dirty:
-            self._cache[at] = output
-        return output
-
-    def _output(self, at: int, run: Callable[[], Any]) -> Any:
-        decision = self._decisions.made.get(at)
-        clean = not self._calls[at].depends & self._dirty
-        if decision is None or decision.handed_on is None or not clean:
-            return run()
-        return keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on))
+        return self._outputs(self._calls.forward())
 
     def _solve(self, at: int, run: Callable[[], Any]) -> Any:
         """Decides on the variables of a call, or pauses the model to try other ways before it."""
-        options = self._decisions.in_order(at)
+        forced = self._branches.forced.get(at)
+        options = [forced] if forced else self._decisions.in_order(at)
         if not options:
             return run()
-        self._held[at] = run
-        if any(call.variables for call in self._calls[at + 1 : self._calls[at].end]):
+        self._calls.held[at] = run
+        calls = self._decisions.calls
+        if any(call.variables for call in calls[at + 1 : calls[at].end]):
             self._decide(at, Tried(options[0], math.inf))
             return run()
         tried = self._trials.until_one_agrees(at, run, options)
         best = min(tried, key=lambda one: one.relative, default=None)
         if best is None or best.relative > AGREES:
+            if self._branches.forced:
+                raise ContradictedError
             # A module without a record contradicts nothing that has agreed before.
             is_silent = any(not self._source.has_record(option.modules) for option in options)
             if any(
                 decision.searched < _MOST_SEARCHES and not (is_silent and decision.is_supported)
-                for decision in self._decisions.open(self._calls[at].depends)
+                for decision in self._decisions.open(self._decisions.calls[at].depends)
             ):
-                raise _PauseError(lambda: self._search(at))
+                raise PauseError(lambda: self._search(at))
+            if tried and self._branches.before(at):
+                raise PauseError(lambda: self._reconsider(at, tried))
             self._fall_back(at, tried)
         else:
             self._decide(at, best)
         if self._decisions.is_reader(at):
-            raise _PauseError(lambda: self._settle(at))
-        return self._output(at, run)
+            raise PauseError(lambda: self._settle(at))
+        return self._calls.output(at, run)
+
+    def _reconsider(self, at: int, tried: Sequence[Tried]) -> None:
+        if not self._branches.reconsider(at):
+            self._fall_back(at, tried)
 
     def _decide(self, at: int, tried: Tried) -> None:
         candidate = tried.candidate
@@ -196,16 +135,16 @@ class Walk:
         siblings = [
             other
             for other in self._decisions.siblings(at)
-            if self._calls[at].inputs == self._calls[other].inputs
+            if self._decisions.calls[at].inputs == self._decisions.calls[other].inputs
         ]
         rivals = self._ways.rivals(at, candidate)
         if is_near and not siblings and not rivals and is_clear(decision.next, decision.relative):
             decision.by = self._decisions.path(at)
-            del self._held[at]
+            del self._calls.held[at]
 
     def _compare_next(self, at: int, decision: Decision) -> None:
         """Compares the closest other candidate with the record that decided."""
-        run, candidate = self._held[at], decision.candidate
+        run, candidate = self._calls.held[at], decision.candidate
         for other in self._decisions.in_order(at):
             if other.key == candidate.key or not self._trials.comparable(at, other):
                 continue
@@ -227,7 +166,7 @@ class Walk:
         options = self._decisions.in_order(at)
         ranked = sorted(tried, key=lambda one: one.relative)
         best = ranked[0] if ranked else None
-        # What names propose goes on as recorded, undecided, so that what follows can be decided.
+        # What names propose counts as recorded, undecided, so that what follows can be decided.
         is_named = best is not None and best.candidate.is_named and best.relative < 1
         if best is not None and (best.relative < NEAR or is_named):
             others = (one for one in ranked if one.candidate.key != best.candidate.key)
@@ -235,7 +174,7 @@ class Walk:
             if rival > 3 * best.relative or is_named:
                 self._decide(at, best)
                 for decision in self._decisions.open(
-                    self._calls[at].depends | self._decisions.mask(at)
+                    self._decisions.calls[at].depends | self._decisions.mask(at)
                 ):
                     decision.is_hidden = True
                 return
@@ -260,7 +199,7 @@ class Walk:
             self._trials.load(candidate)
             self._decisions.made[at].handed_on = None
             dirty |= self._decisions.mask(at)
-        return self._call(None if reader == OUTPUTS else reader, dirty)
+        return self._calls.call(None if reader == OUTPUTS else reader, dirty)
 
     def _undo(self, changes: Mapping[int, Candidate]) -> None:
         for at in changes:
@@ -270,21 +209,19 @@ class Walk:
         """Makes changes the decisions."""
         dirty = 0
         for at, candidate in changes.items():
-            decision, run = self._decisions.made[at], self._held[at]
+            decision, run = self._decisions.made[at], self._calls.held[at]
             dirty |= self._decisions.mask(at)
             tried = self._trials.attempt(at, run, candidate)
             if decision.candidate.kind != candidate.kind:
                 self._decisions.refuted.add(decision.candidate.kind)
             self._decisions.refuted.discard(candidate.kind)
-            decision.candidate = candidate
+            decision.candidate, decision.is_hidden = candidate, False
             decision.relative, decision.record = tried.relative, tried.record
             decision.handed_on = tried.expected if tried.relative <= AGREES else None
             if tried.relative > AGREES:
                 decision.relative, decision.record = math.inf, ""
             self._decisions.kinds[candidate.kind] += 3
-        for at, call in enumerate(self._calls):
-            if (call.reads | call.depends) & dirty:
-                self._cache.pop(at, None)
+        self._calls.forget(dirty)
 
     def _settle(self, reader: int) -> None:
         """Decides on layers before a reader that agrees, by exchanges that would change it."""
@@ -314,7 +251,7 @@ class Walk:
                 seen = known or (decision.call in tested and current < NEAR)
                 if seen and decision.call not in unclear:
                     decision.by = self._decisions.path(reader)
-                    self._held.pop(decision.call, None)
+                    self._calls.held.pop(decision.call, None)
 
     def _search(self, reader: int) -> None:
         """Tries the undecided layers before a reader in other ways, until the reader agrees."""
@@ -338,19 +275,19 @@ class Walk:
             self._budget = _BUDGET
             self._adopt(changes)
             if tried:
-                self._held[reader] = run = self._call(reader)
+                self._calls.held[reader] = run = self._calls.call(reader)
                 records = tried.record.split(" + ")
                 again = self._trials.attempt(reader, run, tried.candidate, records)
                 self._decide(reader, again)
         else:
             for decision in itertools.chain.from_iterable(groups):
                 decision.searched += 1
-            if reader != OUTPUTS:
+            if reader != OUTPUTS and not self._branches.reconsider(reader):
                 options = self._decisions.in_order(reader)
                 self._fall_back(
-                    reader, self._trials.until_one_agrees(reader, self._held[reader], options)
+                    reader, self._trials.until_one_agrees(reader, self._calls.held[reader], options)
                 )
-        if reader != OUTPUTS and self._decisions.is_reader(reader):
+        if reader in self._decisions.made and self._decisions.is_reader(reader):
             self._settle(reader)
 
     def _nearest(

@@ -14,6 +14,8 @@ from runner.mapping.trials import Trials
 
 # How many ways there are for layers side by side, at most.
 _MOST_WAYS = 80
+# How many candidates that are computed close to one are tried.
+_MOST_ALIKE = 12
 
 
 class Ways:
@@ -38,7 +40,7 @@ class Ways:
                 for option in self._decisions.all(at)
                 if option.key != candidate.key
                 and (
-                    (option.cut and option.modules == candidate.modules)
+                    (option.cut and option.family == candidate.family)
                     or (option.is_sum and option.tensors[0] == candidate.tensors[0])
                     or (candidate.is_sum and option.tensors == candidate.tensors[:1])
                 )
@@ -51,6 +53,31 @@ class Ways:
             ]
             self._trials.load(candidate)
         return self._rivals[key]
+
+    def _alike(self, decision: Decision) -> list[Candidate]:
+        """Returns free candidates beside one that agree with their own records, such as experts."""
+        key = decision.call, None
+        if key not in self._rivals:
+            at, run = decision.call, self._held[decision.call]
+            near = [o for o in self._decisions.near(at) if self._trials.comparable(at, o)]
+            free = [o for o in near if not o.cut and not self._decisions.is_taken(o, {at})]
+            self._rivals[key] = [
+                option
+                for option in free[:_MOST_ALIKE]
+                if self._trials.attempt(at, run, option).relative <= AGREES
+            ]
+            self._trials.load(decision.candidate)
+        return self._rivals[key]
+
+    def _other_divisions(self, decision: Decision) -> list[Candidate]:
+        """Returns parts of a fused module by other numbers of heads, which agree as well."""
+        candidate = decision.candidate
+        return [
+            option
+            for option in self._decisions.all(decision.call)
+            if candidate.cut and option.cut and option.modules == candidate.modules
+            if option.family != candidate.family
+        ]
 
     def exchanges(self, group: Sequence[Decision]) -> Iterator[dict[int, Candidate]]:
         """Yields the exchanges within layers side by side, and other ways of ones that wait."""
@@ -79,10 +106,11 @@ class Ways:
         calls = {decision.call for decision in group}
         choices = []
         for decision in group:
-            if decision.record:
+            if decision.agrees:
                 like = (self._decisions.like(decision.call, other.candidate) for other in group)
                 some = [option for option in like if option]
                 some += self.rivals(decision.call, decision.candidate)
+                some += [*self._other_divisions(decision), *self._alike(decision)]
             else:
                 some = self._decisions.in_order(decision.call, calls)
             choices.append([o for o in some if not self._decisions.is_taken(o, calls)])

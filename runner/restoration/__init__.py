@@ -9,14 +9,14 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `steps`: the steps and functions of expressions by name; `named_conversions`: the steps of whole
   layers, `torch_layouts`: of PyTorch's; `target`: the variable that steps are built for.
 - `conversions`, `resampling`, `vocabularies`: compute the steps; `combinations`: the functions.
-- `matching`: which tensors a claimed variable takes; `fitting`: by which conversions they fit;
+- `matching`: which tensors a claimed variable takes; `tensor_fitting`: by which conversions;
   `codes`: keeps codes of quantized weights from float variables; `source_tensors`: the way from
   tensors to the variable's value, and back.
 - `plan`: `make_plan` and `RestorationPlan`, the door for planning; `problems`: its problems.
 - `inversion`: trained values as tensors of the checkpoint that they came from.
 - `report`, `json_report`, `html_report`: the doors for showing a plan.
 - `engine`: restores the values of a plan; `reading`: reads, converts and checks them.
-- `restorer`: `Restorer`, the door for restoring in sessions; `session_backend`: their backend;
+- `restorer`: `Restorer`, the door for restoring in sessions; `session_assigner`: their assigner;
   `initialization`: the initializers that must run before.
 - `sources`: opens the scaffolds' checkpoints.
 - `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them;
@@ -27,7 +27,8 @@ variables + checkpoints + rules -> plan -> report, or restore:
 - `proving`: `prove`, the door for comparing a model with what the source of its weights computes;
   `reference`: the recording of the source; `feeding`: gives a model the recorded inputs;
   `source_modules`: the layers that hold a module's tensors; `local_comparison`: compares each one
-  on recorded inputs; `proof`: the comparison and its report; `findings`: why a layer differs.
+  on recorded inputs; `exchanges`: which two have each other's tensors; `proof`: the comparison and
+  its report; `findings`: why a layer differs.
 
 Planning needs no session and reads no tensor values. The room rests on `checkpoints`, for formats,
 and on `runs`, for provenance; `graph` and `session` rest on it.

@@ -29,7 +29,7 @@ from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConf
 from runner.errors import ConfigError
 from runner.internals.keras import finalize
 from runner.restoration.eager_plan import WarmStartPlan
-from runner.restoration.engine import Backend, restore_values
+from runner.restoration.engine import Assigner, restore_values
 from runner.restoration.model_variables import (
     addresses,
     build_optimizer,
@@ -43,11 +43,10 @@ from runner.restoration.plan import Assignment, RestorationPlan, make_plan
 from runner.restoration.reading import NonFinite
 from runner.restoration.sources import Source, open_sources, read_warm_start
 from runner.restoration.variables import (
-    WARM_STARTED,
     StateClass,
     VariableSpec,
-    assign_owners,
     classify,
+    owners_of_weights,
 )
 from runner.restoration.weights_layout import Slots, named_sources, weights_layout
 from runner.tracking import open_store
@@ -173,8 +172,8 @@ class _WarmStart:
     def restore(self) -> None:
         """Assigns every value of the plan, once all have been read."""
         readers = {name: source.reader for name, source in self.sources.items()}
-        backend = _EagerBackend(self.variables)
-        restore_values(self.plan, readers, backend, non_finite=NonFinite(), verify=self.verify)
+        assigner = _EagerAssigner(self.variables)
+        restore_values(self.plan, readers, assigner, non_finite=NonFinite(), verify=self.verify)
         finalize(self.model)
         for assignment in self.plan.assignments:
             if assignment.variable.frozen:
@@ -192,11 +191,11 @@ def restore_model(
     variables = eager_variables(model)
     assignments = (a for a in plan.assignments if a.variable.name in variables)
     part = replace(plan, assignments=tuple(assignments))
-    restore_values(part, readers, _EagerBackend(variables))
+    restore_values(part, readers, _EagerAssigner(variables))
     finalize(model)
 
 
-class _EagerBackend(Backend):
+class _EagerAssigner(Assigner):
     """Restores eager variables."""
 
     all_or_none = True
@@ -207,11 +206,11 @@ class _EagerBackend(Backend):
         }
 
     def batches(self, assignments: Sequence[Assignment]) -> list[list[Assignment]]:
-        """See `Backend.batches`; nothing is gained by assigning several at once."""
+        """See `Assigner.batches`; nothing is gained by assigning several at once."""
         return [[assignment] for assignment in assignments]
 
     def read(self, names: Sequence[str]) -> dict[str, list[NDArray[Any]]]:
-        """See `Backend.read`."""
+        """See `Assigner.read`."""
         return {
             name: [
                 np.asarray(replica.numpy())
@@ -221,7 +220,7 @@ class _EagerBackend(Backend):
         }
 
     def assign(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """See `Backend.assign`."""
+        """See `Assigner.assign`."""
         for name, value in values.items():
             self._variables[name].assign(value)
 
@@ -294,18 +293,16 @@ def _frozen(
     Raises:
       ConfigError: when one of them is a `tf.Variable`, whose `trainable` cannot be changed.
     """
-    states = {name: classify(name, model=True) for name in variables}
-    states = {name: state for name, state in states.items() if state in WARM_STARTED}
-    claims = assign_owners(states, scaffolds, rules.collision, addresses=qualified).claims
+    owners = owners_of_weights(variables, scaffolds, rules.collision, qualified)
     frozen = frozenset(
         name
-        for name, owners in claims.items()
-        if not scaffolds[owners[0]].trainable and variables[name].trainable
+        for name, owner in owners.items()
+        if not scaffolds[owner].trainable and variables[name].trainable
     )
     for name in sorted(frozen):
         if isinstance(variables[name], tf.Variable):
             raise ConfigError.of(
-                f"scaffolds.{claims[name][0]}.trainable is false, and {name} is a tf.Variable",
+                f"scaffolds.{owners[name]}.trainable is false, and {name} is a tf.Variable",
                 "only Keras's variables can be made untrainable",
                 "delete the key, and leave the variables out where gradients are applied",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints.open import open_pinned
-from runner.console import as_html
+from runner.console import PIPED, as_html
 from runner.errors import PlanError
 from runner.restoration import html_report, json_report, report
 from runner.restoration.inversion import invert
@@ -35,7 +36,9 @@ class WarmStartPlan(RestorationPlan):
     model: str = ""
 
     def __str__(self) -> str:
-        return report.text(self, whole=False)
+        # Of the terminal where there is one; otherwise as a plan that is piped.
+        width = shutil.get_terminal_size((PIPED, 24)).columns
+        return report.text(self, whole=False, width=width)
 
     def _repr_html_(self) -> str:
         return as_html(report.table(self))

@@ -1,6 +1,6 @@
-"""Restores the values of a plan: read in bounded batches, checked, and assigned by a backend.
+"""Restores the values of a plan: read in bounded batches, checked, and assigned by an assigner.
 
-Sessions (`restorer`) and eager programs (`eager`) have a backend each.
+Sessions (`restorer`) and eager programs (`eager`) have an assigner each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Batch: TypeAlias = Sequence[Assignment]
 _Values: TypeAlias = dict[str, NDArray[Any]]
 
 
-class Backend(abc.ABC):
+class Assigner(abc.ABC):
     """Reads and assigns the variables of a plan, each by its name in the plan.
 
     Attributes:
@@ -65,7 +65,7 @@ class Backend(abc.ABC):
 def restore_values(
     plan: RestorationPlan,
     readers: Mapping[str, CheckpointReader],
-    backend: Backend,
+    assigner: Assigner,
     *,
     non_finite: NonFinite | None = None,
     verify: bool = False,
@@ -73,16 +73,16 @@ def restore_values(
 ) -> None:
     """Assigns the value of every variable that the plan restores.
 
-    If the backend assigns all or none, every value is read and checked before the first is
+    If the assigner assigns all or none, every value is read and checked before the first is
     assigned, and most are read a second time, so that they need not be in memory together.
 
     Args:
       plan: the plan.
       readers: scaffold name -> the reader of its checkpoint.
-      backend: assigns the values.
+      assigner: assigns the values.
       non_finite: finds NaN and infinite values in all tensors, and refuses or reports them.
       verify: whether to read every restored variable back and compare it with its source.
-      checksums: filled with the names of variables -> `checksum` of their values; the backend does
+      checksums: filled with the names of variables -> `checksum` of their values; the assigner does
         so for what it restores in a graph.
 
     Raises:
@@ -91,7 +91,7 @@ def restore_values(
         it must be, and when `verify` finds a difference.
     """
     plan.require_sound()
-    in_graph = backend.restore_in_graph(readers)
+    in_graph = assigner.restore_in_graph(readers)
     restored_names = {assignment.variable.name for assignment in in_graph}
     remaining = [
         assignment
@@ -100,14 +100,14 @@ def restore_values(
     ]
     on_tensor = None if non_finite is None else non_finite.on_tensor
     first: _Values = {}
-    if backend.all_or_none:
-        first = _read_all(remaining, readers, backend, on_tensor)
+    if assigner.all_or_none:
+        first = _read_all(remaining, readers, assigner, on_tensor)
         if non_finite is not None:
             non_finite.report(plan)
         on_tensor, non_finite = None, None
-    batches = list(backend.batches([a for a in remaining if a.variable.name not in first]))
+    batches = list(assigner.batches([a for a in remaining if a.variable.name not in first]))
     hashes: dict[str, str] = {}
-    read = itertools.chain([first], _values(batches, readers, backend, on_tensor))
+    read = itertools.chain([first], _values(batches, readers, assigner, on_tensor))
     for number, values in enumerate(read):
         if verify:
             hashes |= {name: value_hash(value) for name, value in values.items()}
@@ -116,15 +116,15 @@ def restore_values(
         if non_finite is not None and number == len(batches):
             non_finite.report(plan)  # Everything has been read, and not everything assigned.
         if values:
-            backend.assign(values)
+            assigner.assign(values)
             values.clear()  # Before the next batch is read.
     if verify:
         for assignment, value in converted_values(in_graph, readers, {}):
             hashes[assignment.variable.name] = value_hash(value)
         problems = [
             problem
-            for batch in backend.batches([*in_graph, *remaining])
-            for problem in hash_problems(batch, hashes, backend.read(_names(batch)))
+            for batch in assigner.batches([*in_graph, *remaining])
+            for problem in hash_problems(batch, hashes, assigner.read(_names(batch)))
         ]
         if problems:
             raise CheckpointError(*problems)
@@ -133,7 +133,7 @@ def restore_values(
 def _values(
     batches: Sequence[_Batch],
     readers: Mapping[str, CheckpointReader],
-    backend: Backend,
+    assigner: Assigner,
     on_tensor: OnTensor | None,
 ) -> Iterator[_Values]:
     """Yields the values of each batch, by the names of variables; opens each source once."""
@@ -142,20 +142,20 @@ def _values(
     for batch in batches:
         initial.clear()
         if extended := _names(assignment for assignment in batch if assignment.needs_initial):
-            initial |= {name: value for name, (value, *_) in backend.read(extended).items()}
+            initial |= {name: value for name, (value, *_) in assigner.read(extended).items()}
         yield {a.variable.name: value for a, value in itertools.islice(values, len(batch))}
 
 
 def _read_all(
     assignments: _Batch,
     readers: Mapping[str, CheckpointReader],
-    backend: Backend,
+    assigner: Assigner,
     on_tensor: OnTensor | None,
 ) -> _Values:
     """Reads every value for its errors, and returns the first ones, up to `KEPT_BYTES`."""
     first: _Values = {}
     size = 0
-    for values in _values([*backend.batches(assignments)], readers, backend, on_tensor):
+    for values in _values([*assigner.batches(assignments)], readers, assigner, on_tensor):
         size += sum(value.nbytes for value in values.values())
         if size <= KEPT_BYTES:
             first |= values

@@ -46,8 +46,8 @@ def invert(
     """Returns the tensors of a scaffold's checkpoint with the values of variables in them.
 
     Whatever a variable does not hold stays as it is in the source: tensors that none takes, rows
-    that a slice leaves out. A tensor whose variables have the values that the plan gives them is
-    that of the source bit for bit.
+    that a slice leaves out. A tensor whose variables have the values that the plan gives them
+    equals its source bit for bit.
 
     Args:
       plan: a sound plan.
@@ -73,8 +73,6 @@ def invert(
     lost: dict[str, str] = {}
     for name, assignment in assignments.items():
         try:
-            if len(assignment.pieces) > 1:
-                raise ValueError("it is the mean of several checkpoints")
             assignment.pieces[0].invert(values[name], tensors)
         except ValueError as error:
             lost[name] = str(error)

@@ -44,7 +44,7 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
       `frozen`, `freeze_until_step`, `learning_rate_multiplier`, `partition` (null, or
       {`name`, `shape`, `offset`}), `shared_by` (see `VariableSpec`), and in a cluster `device`}.
     - `pieces`: a list of {`source` (scaffold), `tensors` (a list of {`name`, `shape`, `dtype`}),
-      `conversions` (in words, in order)}; the value is the mean of several pieces.
+      `conversions` (in words, in order)}, with one entry.
     """
     document = {
         "schema": SCHEMA,

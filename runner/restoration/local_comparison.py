@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +18,13 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.errors import RunnerError
 from runner.internals.keras import layers_of, replaced_calls
 from runner.restoration.feeding import array_of
 from runner.restoration.proof import Comparison, arrangements, compare, difference
 
 # An exchange that brings a reader ten times closer is right; below that, differences are roundings.
-_MARGIN, _ROUNDING = 10.0, 1e-6
+MARGIN, _ROUNDING = 10.0, 1e-6
 # How far off a layer may be and still hand on its record.
 _NEAR = 0.05
 # What may follow a layer in the source.
@@ -46,6 +48,7 @@ class Layer:
       following: what was recorded behind it; None where that is of a module with tensors.
       must_fit: whether another shape than the record's is a difference.
       is_part: whether it has a part of the module's tensors alone, so that only agreement counts.
+      is_mixed: whether it has tensors of several modules.
     """
 
     module: str
@@ -55,15 +58,24 @@ class Layer:
     following: NDArray[Any] | None
     must_fit: bool
     is_part: bool = False
+    is_mixed: bool = False
+
+
+class _ReachedError(RunnerError):
+    """Ends a call of the model at a layer."""
 
 
 @dataclass
 class _Pass:
-    """One call of the model: layer -> its comparison, first input, and what it handed on."""
+    """One call of the model: layer -> its comparison, first input, and what it handed on.
+
+    That is a record, and the layer's activation where the record is of what comes before it.
+    """
 
     compared: dict[int, Comparison]
     inputs: dict[int, Any]
     handed_on: dict[int, NDArray[Any]]
+    activations: dict[int, Any]
     outputs: dict[int, Any]
 
 
@@ -71,7 +83,7 @@ class LocalComparison:
     """Compares the layers of one model; see the module."""
 
     def __init__(self, model: Any, inputs: Any, layers: Sequence[Layer], tolerance: float) -> None:
-        self._model, self._inputs, self._tolerance = model, inputs, tolerance
+        self._model, self._inputs, self.tolerance = model, inputs, tolerance
         self._layers: dict[int, list[Layer]] = {}
         for layer in layers:
             self._layers.setdefault(id(layer.layer), []).append(layer)
@@ -94,15 +106,34 @@ class LocalComparison:
             if layer.module not in best or comparison.relative < best[layer.module].relative:
                 best[layer.module] = comparison
         # In the order of the model: names, and with them records, may be exchanged.
-        order = [one for key in first.outputs for one in self._layers.get(key, ())]
-        for layer in order:
-            comparison = best.get(layer.module)
-            if comparison is not None and comparison.layer == layer.path:
-                yield comparison
+        for key in first.outputs:
+            some = self._layers.get(key, [])
+            theirs = [(best[one.module], one.path) for one in some if one.module in best]
+            closest = [one for one, path in theirs if one.layer == path]
+            yield from closest
+            # One with tensors of several modules may be closest to none of them.
+            if not closest and any(one.is_mixed for one in some):
+                comparison = min(
+                    (first.compared[id(one)] for one in some), key=lambda one: one.relative
+                )
+                if not comparison.agrees and not comparison.note:
+                    yield comparison
 
-    def _call(self, exchange: Mapping[int, NDArray[Any]]) -> _Pass:
-        """Calls the model; layers in `exchange` hand on these values instead of their records."""
-        result = _Pass({}, {}, {}, {})
+    def relative(self, compared: Comparison) -> float:
+        """Returns how far a layer is from a module's record with the model's present values."""
+        reader = next(
+            one
+            for one in itertools.chain.from_iterable(self._layers.values())
+            if (one.module, one.path) == (compared.module, compared.layer)
+        )
+        return self._call({}, reader).compared[id(reader)].relative
+
+    def _call(self, exchange: Mapping[int, NDArray[Any]], reader: Layer | None = None) -> _Pass:
+        """Calls the model, up to a reader if one is given.
+
+        Layers in `exchange` hand on these values instead of their records.
+        """
+        result = _Pass({}, {}, {}, {}, {})
         behind: dict[int, tuple[Layer, NDArray[Any]]] = {}
 
         def on_call(original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -115,12 +146,15 @@ class LocalComparison:
             result.inputs[id(layer)] = first
             result.outputs[id(layer)] = output
             closest = self._compare(layer, output, result)
+            if reader is not None and layer is reader.layer:
+                raise _ReachedError
             handed_on = exchange.get(id(layer), closest)
+            function = None if id(layer) in exchange else result.activations.get(id(layer))
             if handed_on is None or isinstance(output, list | tuple):
                 behind.update({id(output): (one, one.record) for one in self._layers[id(layer)]})
                 return output
             result.handed_on[id(layer)] = handed_on
-            array = np.ascontiguousarray(handed_on)
+            array = np.ascontiguousarray(function(handed_on) if function else handed_on)
             replacement = keras.ops.convert_to_tensor(array, dtype=output.dtype)
             for one in self._layers[id(layer)]:
                 record = _layout(one, output)
@@ -129,28 +163,32 @@ class LocalComparison:
             result.outputs[id(replacement)] = replacement  # Keeps its identity.
             return replacement
 
-        with replaced_calls(on_call):
+        with replaced_calls(on_call), suppress(_ReachedError):
             self._model(self._inputs, training=False)
         return result
 
     def _compare(self, layer: Any, output: Any, result: _Pass) -> NDArray[Any] | None:
-        """Compares a layer with its modules; returns the closest record in the output's layout."""
+        """Compares a layer with its modules; returns the closest record in the output's layout.
+
+        An activation that the record lacks is among `result.activations`.
+        """
         value, closest = array_of(output), math.inf
         handed_on: NDArray[Any] | None = None
         function = getattr(layer, "activation", None)
         for one in self._layers[id(layer)]:
             comparison = compare(
-                one.module, one.path, value, one.record, self._tolerance, activation=function
+                one.module, one.path, value, one.record, self.tolerance, activation=function
             )
             if not comparison.agrees and isinstance(layer, keras.layers.Embedding):
-                comparison = _scaled(one, value, self._tolerance) or comparison
+                comparison = _scaled(one, value, self.tolerance) or comparison
             result.compared[id(one)] = comparison
             for array in arrangements(one.record, value.shape):
-                for after in (array, np.asarray(function(array))) if function else (array,):
-                    relative = difference(value, after)[0]
+                for after in (None, function) if function else (None,):
+                    relative = difference(value, np.asarray(after(array)) if after else array)[0]
                     # The record of a layer that is farther off may be of what follows it.
                     if relative < min(closest, _NEAR):
-                        closest, handed_on = relative, after
+                        closest, handed_on = relative, array
+                        result.activations[id(layer)] = after
             if comparison.agrees and _is_nonlinear(function):
                 self._compare_behind(one, _layout(one, output), output, result)
         return handed_on
@@ -161,7 +199,9 @@ class LocalComparison:
         """Compares what follows a layer with the source's, if that is an activation."""
         value, known = array_of(output), result.compared[id(layer)]
         if not known.agrees:
-            behind = compare(layer.module, layer.path, value, layer.record, self._tolerance)
+            function = getattr(layer.layer, "activation", None)
+            names = layer.module, layer.path
+            behind = compare(*names, value, layer.record, self.tolerance, activation=function)
             if behind.relative < known.relative:
                 result.compared[id(layer)] = behind
             return
@@ -169,10 +209,10 @@ class LocalComparison:
             return
         for array in arrangements(layer.following, value.shape):
             for function in _ACTIVATIONS:
-                if difference(np.asarray(function(record)), array)[0] > self._tolerance:
+                if difference(np.asarray(function(record)), array)[0] > self.tolerance:
                     continue
                 relative, absolute = difference(value, array)
-                if relative <= self._tolerance:
+                if relative <= self.tolerance:
                     return
                 note = f"{relative:.2g} relative behind it: {function.__name__} in the source"
                 result.compared[id(layer)] = replace(
@@ -195,13 +235,16 @@ class LocalComparison:
         for several in itertools.zip_longest(*pairs):
             exchange: dict[int, NDArray[Any]] = {}
             for one, two in filter(None, several):
-                exchange |= {one: first.handed_on[two], two: first.handed_on[one]}
+                for layer, other in ((one, two), (two, one)):
+                    function = first.activations.get(layer)
+                    record = first.handed_on[other]
+                    exchange[layer] = np.asarray(function(record)) if function else record
             second = self._call(exchange)
             for reader, there in second.compared.items():
                 here = first.compared[reader]
                 if not math.isfinite(here.relative) or here.relative < _ROUNDING:
                     continue
-                if there.relative * _MARGIN > here.relative:
+                if there.relative * MARGIN > here.relative:
                     continue
                 pair = self._before(reader, [*filter(None, several)])
                 if pair is not None:

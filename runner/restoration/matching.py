@@ -15,7 +15,6 @@ from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
 from runner.restoration.codes import Codes
 from runner.restoration.expressions import names_in
-from runner.restoration.fitting import Fitter
 from runner.restoration.patterns import compile_pattern
 from runner.restoration.problems import (
     Miss,
@@ -26,11 +25,12 @@ from runner.restoration.problems import (
 )
 from runner.restoration.rules import Translator
 from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.target import Target
+from runner.restoration.target import ConvertedVariable
+from runner.restoration.tensor_fitting import TensorFitter
 from runner.restoration.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
 
 
-class Match(NamedTuple):
+class TensorChoice(NamedTuple):
     """The tensors that a variable takes from a checkpoint, or notes on why it takes none."""
 
     piece: SourceTensor | None = None
@@ -38,21 +38,21 @@ class Match(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Matches:
+class TensorChoices:
     """The tensors that a scaffold's variables take from its checkpoint.
 
     Attributes:
-      by_variable: name of every variable -> match.
+      by_variable: name of every variable -> its tensors.
       problems: everything that is wrong.
       unused: the checkpoint's tensors that no variable takes.
     """
 
-    by_variable: Mapping[str, Match]
+    by_variable: Mapping[str, TensorChoice]
     problems: tuple[Problem, ...]
     unused: tuple[str, ...] = ()
 
 
-def match(
+def choose_tensors(
     scaffold: str,
     config: ScaffoldConfig,
     source: CheckpointSpec,
@@ -60,7 +60,7 @@ def match(
     variables: Sequence[VariableSpec],
     owners: Mapping[str, str],
     addresses: Mapping[str, str],
-) -> Matches:
+) -> TensorChoices:
     """Matches the variables that a scaffold claims with the tensors of its checkpoint.
 
     `owners` maps slots and averages to the variables that they belong to, see `owners_of`;
@@ -68,10 +68,10 @@ def match(
     """
     problems = bad_rules(scaffold, config)
     if problems:
-        return Matches({}, tuple(problems), tuple(source.tensors))
+        return TensorChoices({}, tuple(problems), tuple(source.tensors))
     matcher = _Matcher(scaffold, config, source, owners=owners, addresses=addresses)
-    return Matches(
-        {variable.name: matcher.match(variable) for variable in variables},
+    return TensorChoices(
+        {variable.name: matcher.choose(variable) for variable in variables},
         tuple(matcher.problems(variables)),
         tuple(name for name in source.tensors if name not in matcher.taken),
     )
@@ -106,7 +106,7 @@ class _Matcher:
     ) -> None:
         self._key, self._config, self._source = f"scaffolds.{scaffold}", config, source
         self._owners, self._addresses = owners, addresses
-        self._fitter = Fitter(scaffold, config)
+        self._fitter = TensorFitter(scaffold, config)
         self._codes = Codes(self._key, config, source)
         self._translator = Translator(config)
         self._names = {*source.tensors, *source.other_names}
@@ -114,7 +114,7 @@ class _Matcher:
         self._misfits: list[Problem] = []
         self.taken: set[str] = set()
 
-    def match(self, variable: VariableSpec) -> Match:
+    def choose(self, variable: VariableSpec) -> TensorChoice:
         """Returns what the checkpoint gives to the variable."""
         try:
             return self._match(variable)
@@ -129,14 +129,14 @@ class _Matcher:
                     "the variable",
                 )
             )
-        return Match()
+        return TensorChoice()
 
-    def _match(self, variable: VariableSpec) -> Match:
+    def _match(self, variable: VariableSpec) -> TensorChoice:
         # A slot or an average has the rules of the variable that it belongs to.
         full_name = variable.full_name
         owner = self._owners.get(full_name)
         name = owner or full_name
-        target = Target(
+        target = ConvertedVariable(
             name,
             variable.full_shape,
             owner is not None,
@@ -165,7 +165,7 @@ class _Matcher:
                 piece, more = self._fitter.fit(fitted, tensors, expression, target=target)
                 if piece:
                     self.taken.update([tensor.name for tensor in tensors])
-                return Match(piece, (*notes, *more))
+                return TensorChoice(piece, (*notes, *more))
         return self._miss(variable, names, renamed=renamed)
 
     def _placed(self, variable: str, address: str | None, name: str) -> str:
@@ -219,7 +219,7 @@ class _Matcher:
 
     def _miss(
         self, variable: VariableSpec, names: Sequence[str], *, renamed: bool, reason: str = ""
-    ) -> Match:
+    ) -> TensorChoice:
         averaged = self._needs_average(variable)
         missing = (
             name
@@ -239,7 +239,7 @@ class _Matcher:
         if self._config.missing is Missing.init or (
             variable.shared_by and not renamed and not self._is_included_by_name(variable)
         ):
-            return Match(notes=(f"no tensor{other}: initialised",))
+            return TensorChoice(notes=(f"no tensor{other}: initialised",))
         # The parts of one variable miss the same tensor once.
         self._misses[variable.full_name] = Miss(
             variable.full_name,
@@ -248,7 +248,7 @@ class _Matcher:
             owner=owner,
             reason=reason,
         )
-        return Match(notes=(f"no tensor{other}",))
+        return TensorChoice(notes=(f"no tensor{other}",))
 
     def problems(self, variables: Sequence[VariableSpec]) -> list[Problem]:
         """Returns the problems of all the variables that were matched."""

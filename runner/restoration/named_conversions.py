@@ -21,7 +21,7 @@ from runner.restoration.conversions import (
     units_of,
 )
 from runner.restoration.expressions import Expression, Function, Step, Tensor
-from runner.restoration.target import Build, Target, last_parts
+from runner.restoration.target import Build, ConvertedVariable, last_parts
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class NamedConversion:
     combination: tuple[str, int] | None = None
 
 
-def _unchanged(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def _unchanged(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     return ()
 
 
 def _tf1_lstm(forget_bias: float) -> Build:
-    def build(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+    def build(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
         order = GateOrder(TF1, KERAS)
         leaf = last_parts(target, torch.RECURRENT)
         if leaf == "bias":
@@ -73,7 +73,7 @@ def _join_names(variable: str, name: str) -> tuple[str, ...]:
 
 
 def _take_gate(gate: str) -> Build:
-    def build(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+    def build(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
         units, others = units_of(shape, KERAS), shape[:-1]
         offset = (*(0 for _ in others), units * KERAS.index(gate))
         return (Slice(offset, (*others, units)),)
@@ -131,7 +131,9 @@ _BY_LAYER = {
 }
 
 
-def expanded(expression: Expression, target: Target, has: Callable[[str], bool]) -> Expression:
+def expanded(
+    expression: Expression, target: ConvertedVariable, has: Callable[[str], bool]
+) -> Expression:
     """Returns an expression with the tensors that its named conversions take.
 
     `rnn.bias | torch_lstm` takes two. Steps before a named conversion leave names to it. `has`
@@ -159,7 +161,9 @@ def expanded(expression: Expression, target: Target, has: Callable[[str], bool])
     return source
 
 
-def _tensors(name: str, step: Step, target: Target, has: Callable[[str], bool]) -> Expression:
+def _tensors(
+    name: str, step: Step, target: ConvertedVariable, has: Callable[[str], bool]
+) -> Expression:
     """Returns what a named conversion takes in the place of the tensor `name`."""
     conversion = NAMED_CONVERSIONS[step.name]
     names = conversion.names(target.name, name, *step.arguments)
@@ -173,7 +177,7 @@ def _tensors(name: str, step: Step, target: Target, has: Callable[[str], bool]) 
     return Function(function, tensors, {"axis": axis} if function != "sum" else {})
 
 
-def _chosen(name: str, target: Target) -> str:
+def _chosen(name: str, target: ConvertedVariable) -> str:
     """Returns the conversion that `torch` is for the kind of the variable's layer."""
     if name != "torch":
         return name

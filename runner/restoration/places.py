@@ -147,7 +147,7 @@ class Places:
             return (tensor,)
         group, inherited = self._groups.get(variable, ""), _common_end(variable, name)
         parts = [part for part in _prefixes(group) if part in self.model.layers]
-        found = {
+        tensors = {
             tensor
             for part in ("", *parts)
             for scope in (self.model.scope(part),)
@@ -158,7 +158,7 @@ class Places:
             if (part or place) and self._agree(part, place, variable)
             if (tensor := self.within(part, place).get(variable)) is not None
         }
-        return tuple(sorted(found))
+        return tuple(sorted(tensors))
 
     def within(self, part: str, place: str) -> dict[str, str]:
         """Returns variable -> tensor for a layer of the model and a layer of the file."""

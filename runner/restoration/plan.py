@@ -6,7 +6,7 @@
 2. Matching: `rules`, or the shorter `rename`, `convert`, `transpose` and `vocabulary`, give a
    claimed variable an expression over tensors of the scaffold's checkpoint; `shape` and `cast` make
    its value fit.
-3. Collision: of several claims the first or last wins, or the mean of all is taken.
+3. Collision: of several claims the first or last wins.
 4. Expectations: `restoration.expect` is compared with what came out.
 """
 
@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Collision, Expect, StateChoice
 from runner.config.schema import ScaffoldConfig
+from runner.console import some_of
 from runner.errors import PlanError, Problem, nearest
 from runner.restoration.conversions import PadOrSlice, Reshape, Transpose
-from runner.restoration.matching import Match, Matches, match
+from runner.restoration.matching import TensorChoice, TensorChoices, choose_tensors
 from runner.restoration.patterns import compile_pattern
-from runner.restoration.problems import bad_expression, bad_rules, some
+from runner.restoration.problems import bad_expression, bad_rules
 from runner.restoration.proof import Proof
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import (
@@ -42,10 +43,8 @@ class Assignment:
 
     Attributes:
       variable: the variable.
-      scaffold: the scaffold that owns it, the first one where `collision: mean` joins several;
-        None when none does.
-      pieces: the source tensors: none when the initializer gives the value, usually one, several
-        when the value is their mean.
+      scaffold: the scaffold that owns it; None when none does.
+      pieces: the source of its value; empty when the initializer gives it.
       notes: what a reader should know, e.g. a cast or why the initializer is used.
       freeze_until_step: the variable does not train before this global step.
       learning_rate_multiplier: multiplies its learning rate.
@@ -82,8 +81,8 @@ class RestorationPlan:
     """The sources of all values: an assignment for every variable, and all problems.
 
     A variable takes its value either from its initializer or from the tensors of one scaffold's
-    checkpoint, converted step by step; with `collision: mean` from several scaffolds'. A plan is a
-    value: reports only show it, and `engine.restore_values` carries it out if it has no problems.
+    checkpoint, converted step by step. A plan is a value: reports only show it, and
+    `engine.restore_values` carries it out if it has no problems.
 
     Attributes:
       assignments: one for every variable, in the order of the graph.
@@ -148,32 +147,35 @@ def make_plan(
     ownership = assign_owners(
         states, scaffolds, collision, shared_by=shared_by, addresses=addresses
     )
-    claimants = [ownership.claims.get(spec.full_name, ()) for spec in variables]
+    claimants = [ownership.claims.get(spec.full_name) for spec in variables]
     owners = ownership.owners
-    matches: dict[str, Matches] = {}
+    choices: dict[str, TensorChoices] = {}
     for scaffold, config in scaffolds.items():
         source, unusable = located.specs[scaffold], located.problems.get(scaffold)
         if unusable:
-            matches[scaffold] = Matches({}, (*unusable, *bad_rules(scaffold, config)))
+            choices[scaffold] = TensorChoices({}, (*unusable, *bad_rules(scaffold, config)))
         elif source is None:
-            matches[scaffold] = Matches({}, ())
+            choices[scaffold] = TensorChoices({}, ())
         else:
             claimed = [
-                spec for spec, by in zip(variables, claimants, strict=True) if scaffold in by
+                spec for spec, by in zip(variables, claimants, strict=True) if scaffold == by
             ]
-            matches[scaffold] = match(
+            choices[scaffold] = choose_tensors(
                 scaffold, config, source, variables=claimed, owners=owners, addresses=addresses
             )
     assignments = tuple(
-        _assignment(spec, by, scaffolds, matches=matches)
+        _assignment(spec, by, scaffolds, choices=choices)
         for spec, by in zip(variables, claimants, strict=True)
     )
-    problems = [*ownership.problems, *(problem for m in matches.values() for problem in m.problems)]
+    problems = [
+        *ownership.problems,
+        *(problem for choice in choices.values() for problem in choice.problems),
+    ]
     problems += _unmet(assignments, expect or {}, tuple(scaffolds), unusable=located.problems)
     return RestorationPlan(
         assignments=assignments,
         sources=dict(located.specs),
-        unused={scaffold: match.unused for scaffold, match in matches.items()},
+        unused={scaffold: choice.unused for scaffold, choice in choices.items()},
         problems=tuple(problems),
         notes=tuple(_notes(assignments, scaffolds, located, owners=owners)),
         warnings=tuple(_warnings(assignments)),
@@ -184,28 +186,21 @@ def make_plan(
 
 def _assignment(
     variable: VariableSpec,
-    claimants: Sequence[str],
+    scaffold: str | None,
     scaffolds: Mapping[str, ScaffoldConfig],
     *,
-    matches: Mapping[str, Matches],
+    choices: Mapping[str, TensorChoices],
 ) -> Assignment:
-    if not claimants:
+    if scaffold is None:
         return Assignment(variable)
-    pieces: list[SourceTensor] = []
-    notes: list[str] = []
-    for scaffold in claimants:
-        match = matches[scaffold].by_variable.get(variable.name, Match())
-        pieces += [match.piece] if match.piece else []
-        notes += match.notes
-    if len(pieces) > 1:
-        notes.insert(0, f"mean of {len(pieces)} checkpoints")
-    config = scaffolds[claimants[0]]
+    choice = choices[scaffold].by_variable.get(variable.name, TensorChoice())
+    config = scaffolds[scaffold]
     trains = variable.trainable
     return Assignment(
         variable,
-        claimants[0],
-        pieces=tuple(pieces),
-        notes=tuple(dict.fromkeys(notes)),
+        scaffold,
+        pieces=(choice.piece,) if choice.piece else (),
+        notes=tuple(dict.fromkeys(choice.notes)),
         freeze_until_step=config.freeze_until_step if trains else 0,
         learning_rate_multiplier=config.learning_rate_multiplier if trains else 1.0,
     )
@@ -235,8 +230,9 @@ def _notes(
     for name, config in scaffolds.items():
         if shared and StateChoice.optimizer_slots in config.state and located.specs[name]:
             notes.append(
-                f"{some(shared)}: the optimizer keeps this for more variables than one scaffold "
-                f"selects, so it is initialised; scaffolds.{name}.variables can include it by name"
+                f"{some_of(shared, 3)}: the optimizer keeps this for more variables than one "
+                "scaffold selects, so it is initialised; "
+                f"scaffolds.{name}.variables can include it by name"
             )
             break
     return notes
@@ -304,9 +300,9 @@ def _unmet(
         initialised = [assignment.variable.name for assignment in known if not assignment.pieces]
         unmet = ""
         if expected is Expect.scratch:
-            unmet = f"{some(restored)} would be restored" if restored else ""
+            unmet = f"{some_of(restored, 3)} would be restored" if restored else ""
         elif initialised and (expected is Expect.all or len(initialised) == len(concerned)):
-            unmet = f"{some(initialised)} would be initialised"
+            unmet = f"{some_of(initialised, 3)} would be initialised"
         if unmet:
             problems.append(
                 Problem(

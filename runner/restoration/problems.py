@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.schema import ScaffoldConfig
+from runner.console import some_of
 from runner.errors import Problem, nearest, ranked, similar
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.patterns import PATTERN_MAPS, FirstMatch, Renames
@@ -39,7 +40,7 @@ class Miss:
 
 
 def _missing(key: str, misses: Sequence[Miss]) -> str:
-    names = some([miss.variable for miss in misses])
+    names = some_of([miss.variable for miss in misses], 3)
     if len(misses) > 1:
         return f"{key}: no tensors for {len(misses)} variables, {names}"
     return f"{key}: no tensor {misses[0].wanted!r} for the variable {names}"
@@ -101,7 +102,7 @@ def missing_problems(
 
 def _uncertain(key: str, source: CheckpointSpec, misses: Sequence[Miss]) -> Problem:
     """Returns the problem of variables for which the checkpoint does not say the tensor."""
-    names = some([miss.variable for miss in misses])
+    names = some_of([miss.variable for miss in misses], 3)
     others = [] if any(miss.owner for miss in misses) else [*source.tensors]
     return Problem(
         f"{key}: it is not certain which tensors are {names}",
@@ -121,8 +122,8 @@ def combined(key: str, problems: Iterable[Problem]) -> list[Problem]:
     for group in groups.values():
         states = list(dict.fromkeys(problem.state.removeprefix(f"{key}: ") for problem in group))
         causes = list(dict.fromkeys(problem.cause for problem in group))
-        more = f"; and {len(states) - _NAMED:,} more" if len(states) > _NAMED else ""
-        state, cause = f"{key}: {'; '.join(states[:_NAMED])}{more}", "; ".join(causes[:_NAMED])
+        state = f"{key}: {some_of(states, _NAMED, '; ')}"
+        cause = "; ".join(causes[:_NAMED])
         joined.append(replace(group[0], state=state, cause=cause))
     return joined
 
@@ -176,9 +177,3 @@ def bad_expression(where: str, error: re.error) -> Problem:
         f"not a regular expression, or not a replacement for one: {error}",
         r"fix it, or leave out `re:`; a replacement names groups as \1, \2 or \g<name>",
     )
-
-
-def some(names: Sequence[str]) -> str:
-    """Returns up to three of the names and how many more there are."""
-    rest = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + rest

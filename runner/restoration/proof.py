@@ -181,8 +181,9 @@ def arrangements(array: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[An
     turned = [array.transpose(order) for order in orders]
     if same := [array for array in turned if array.shape == shape]:
         return same
-    if rank != len(shape) and array.size == math.prod(shape):
-        return [array.reshape(shape)]  # Heads of attention, or examples and time in one axis.
+    # Heads of attention, or examples and time in one axis.
+    if rank != len(shape) and (_splits(array.shape, shape) or _splits(shape, array.shape)):
+        return [array.reshape(shape)]
     # Positions are the same in all examples, which one of the two may have once or not at all.
     if array.shape == shape[1:]:
         return [np.broadcast_to(array, shape)]
@@ -191,6 +192,18 @@ def arrangements(array: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[An
     if rank == len(shape) and array.shape[1:] == shape[1:] and 1 in (array.shape[0], shape[0]):
         return [np.broadcast_to(array[:1], shape)]
     return []
+
+
+def _splits(whole: tuple[int, ...], parts: tuple[int, ...]) -> bool:
+    """Whether each axis of a shape is the product of adjacent axes of another one."""
+    rest = [size for size in parts if size != 1]
+    for size in whole:
+        product = 1
+        while product < size and rest:
+            product *= rest.pop(0)
+        if product != size:
+            return False
+    return not rest
 
 
 def difference(value: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,8 +14,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import ConfigError
-from runner.internals.keras import Call, layers_of, recorded_calls
+from runner.internals.keras import RecordedCall, layers_of, recorded_calls
 from runner.restoration.eager import last_plan
+from runner.restoration.exchanges import with_exchanges
 from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.restoration.findings import (
     channels_first_flattened,
@@ -91,7 +93,7 @@ class _Proving:
             with recorded_calls() as calls:
                 outputs = self._part(inputs, training=False)
             local = LocalComparison(self._part, inputs, [*self._counterparts(calls)], self._local)
-            layers = tuple(local.compared())
+            layers = tuple(self._explained([*local.compared()], local))
         proof = Proof(
             reference=reference.path,
             digest=reference.digest,
@@ -108,6 +110,23 @@ class _Proving:
             return replace(proof, findings=common_settings(settings))
         lines = [*settings[first.layer], *self._flatten_order(first, calls), *self._origins(first)]
         return replace(proof, findings=tuple(lines))
+
+    def _explained(
+        self, compared: list[Comparison], local: LocalComparison
+    ) -> Iterator[Comparison]:
+        """Yields comparisons, with the exchange of tensors that explains the first difference."""
+        leaves = {
+            path: layer
+            for path, layer in self._layers.items()
+            if _is_leaf(layer) and any(name in self._tensors for name in self._held(layer))
+        }
+        modules = {
+            path: re.sub(r"[./][^./]*$", "", self._tensors[name][0][0])
+            for path, layer in leaves.items()
+            for name in self._held(layer)
+            if name in self._tensors
+        }
+        return with_exchanges(compared, local, leaves, modules)
 
     def _path(self, model: Any, layer: Any) -> str:
         """Returns a layer's name in the plan: of its variables, which tell parts apart."""
@@ -133,7 +152,7 @@ class _Proving:
             value, expected = array_of(values[name]), self._reference.outputs[recorded]
             yield compare(recorded, name, value, expected, self._tolerance)
 
-    def _counterparts(self, calls: Mapping[int, Call]) -> Iterator[Layer]:
+    def _counterparts(self, calls: Mapping[int, RecordedCall]) -> Iterator[Layer]:
         """Yields the layers that hold the tensors of a module, with its record."""
         held = {}
         for path, layer in self._layers.items():
@@ -143,9 +162,9 @@ class _Proving:
             if is_one_module and id(layer) in calls and layer is not self._part:
                 held[path] = names
         records = self._reference.activations
-        found = set[str]()
+        compared = set[str]()
         for module, counterpart in counterparts(records, self._tensors, held).items():
-            found |= {*counterpart.layers}
+            compared |= {*counterpart.layers}
             for path in counterpart.layers:
                 layer = self._layers[path]
                 rank = array_of(calls[id(layer)].output).ndim
@@ -160,14 +179,14 @@ class _Proving:
         rest = {
             path: names
             for path, names in held.items()
-            if path not in found
+            if path not in compared
             and sum(len(weight.shape) > 1 for weight in self._layers[path].weights) < 2
         }
         mixed = mixed_modules(records, self._tensors, rest)
         for path, modules in mixed.items():
             for module in modules if _is_leaf(self._layers[path]) else ():
                 record, layer = records[module], self._layers[path]
-                yield Layer(module, path, layer, record, None, must_fit=False)
+                yield Layer(module, path, layer, record, None, must_fit=False, is_mixed=True)
 
     def _following(self, module: str) -> NDArray[Any] | None:
         """Returns the record behind a module, if it is of one without tensors."""
@@ -188,9 +207,11 @@ class _Proving:
         module = metadata.get("modules", {}).get(layer.module, {})
         return [*differing_settings(self._layers[layer.layer], module, config)]
 
-    def _flatten_order(self, first: Comparison, calls: Mapping[int, Call]) -> Iterator[str]:
+    def _flatten_order(self, first: Comparison, calls: Mapping[int, RecordedCall]) -> Iterator[str]:
         """Yields a line if the layer agrees once its input is flattened with the channels first."""
         layer = self._layers[first.layer]
+        if id(layer) not in calls:
+            return
         value = array_of(calls[id(layer)].arguments[0])
         for flatten in self._layers.values():
             if not isinstance(flatten, keras.layers.Flatten | keras.layers.Reshape):

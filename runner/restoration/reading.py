@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import google_crc32c
@@ -61,29 +59,14 @@ def _value(
     streams: Mapping[str, Iterator[NDArray[Any]]],
     initial: NDArray[Any] | None,
 ) -> NDArray[Any]:
-    values = [
-        _convert(assignment, piece, streams[piece.source], initial) for piece in assignment.pieces
-    ]
-    return values[0] if len(values) == 1 else mean(values)
-
-
-def mean(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Returns the mean of the converted pieces, computed in float64, in their own dtype.
-
-    The mean of integers is rounded to the nearest, halves to even.
-    """
-    dtype = values[0].dtype
-    total = np.zeros(values[0].shape, np.float64)
-    for value in values:
-        total += value.astype(np.float64)
-    total /= len(values)
-    return (np.rint(total) if dtype.kind in "iu" else total).astype(dtype)
+    (piece,) = assignment.pieces
+    return _convert(assignment, piece, streams[piece.source], initial)
 
 
 def _stream(
     source: str, reader: CheckpointReader, names: Sequence[str], on_tensor: OnTensor | None
 ) -> Iterator[NDArray[Any]]:
-    with in_scaffold(source):
+    with CheckpointError.within(f"scaffolds.{source}"):
         for name, value in reader.read(names):
             if on_tensor is not None:
                 on_tensor(source, name, value)
@@ -114,19 +97,6 @@ def _convert(
         ) from error
     # TensorFlow keeps what it is fed without a copy: it must not be a view of a file.
     return np.require(value, requirements=["C", "O", "W"])
-
-
-@contextmanager
-def in_scaffold(source: str) -> Iterator[None]:
-    """Names the scaffold in every problem of its checkpoint."""
-    try:
-        yield
-    except CheckpointError as error:
-        problems = (
-            replace(problem, state=f"scaffolds.{source}: {problem.state}")
-            for problem in error.problems
-        )
-        raise type(error)(*problems) from error
 
 
 class NonFinite:

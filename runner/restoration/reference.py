@@ -17,6 +17,9 @@ from runner.errors import CheckpointError, Problem, nearest
 Arrays = Mapping[str, NDArray[Any]]
 _PARTS = ("inputs", "outputs", "activations")
 _METADATA = "metadata"
+_SETTINGS = ("layout", "tolerance", "config", "modules", "framework")
+_LAYOUTS = ("channels_first", "channels_last")
+_LARGEST = 0.1
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class Reference:
       outputs: likewise.
       activations: name of a module in the source -> its output, in the order of computation.
       metadata: `layout` (`channels_first`, `channels_last`), `tolerance` (relative), `config` (the
-        source's `config.json`) and `modules` (module -> its settings), each of them optional.
+        source's `config.json`), `modules` (module -> its settings) and `framework` (what computed
+        it, for readers alone), each of them optional.
     """
 
     path: str
@@ -97,12 +101,26 @@ def _problems(path: str, parts: Mapping[str, Arrays], metadata: Any) -> Iterator
                 "every value must be a finite number, and there must be one",
                 "record it again; look where the source computes NaN or infinity",
             )
-    if not isinstance(metadata, dict):
+    if isinstance(metadata, dict):
+        yield from _of_metadata(path, metadata)
+    else:
         yield Problem(f"{path}: `metadata` is no mapping", "", "record json.dumps({...})")
-    elif not isinstance(tolerance := metadata.get("tolerance", 0), int | float) or tolerance < 0:
-        yield Problem(
-            f"{path}: the tolerance is {tolerance!r}", "it is a relative difference, such as 1e-4"
-        )
+
+
+def _of_metadata(path: str, metadata: Mapping[str, Any]) -> Iterator[Problem]:
+    for key in metadata.keys() - {*_SETTINGS}:
+        cause, choices = "no entry of the metadata has this name", nearest(key, _SETTINGS)
+        yield Problem(f"{path}: `metadata` has {key!r}", cause, "", choices)
+    tolerance = metadata.get("tolerance", 0)
+    # bool is an int, and NaN is not between the two.
+    if type(tolerance) not in (int, float) or not 0 <= tolerance <= _LARGEST:
+        cause = f"it is a relative difference, such as 1e-4; more than {_LARGEST} proves nothing"
+        yield Problem(f"{path}: the tolerance is {tolerance!r}", cause)
+    if (layout := metadata.get("layout", _LAYOUTS[0])) not in _LAYOUTS:
+        yield Problem(f"{path}: the layout is {layout!r}", f"it is {' or '.join(_LAYOUTS)}")
+    for key in ("config", "modules"):
+        if not isinstance(value := metadata.get(key, {}), dict):
+            yield Problem(f"{path}: `{key}` of the metadata is {value!r}", "it is a mapping")
 
 
 def _is_usable(part: str, array: NDArray[Any]) -> bool:

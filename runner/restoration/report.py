@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.console import Listing, as_text, plural, shaped, short, sized
+from runner.console import Listing, as_text, plural, shaped, short, sized, some_of
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.variables import OF_MODEL, WARM_STARTED, StateClass
 
@@ -100,9 +100,7 @@ def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
 def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:
     for scaffold, unused in plan.unused.items():
         if unused:
-            named = unused if full else unused[:_UNUSED]
-            rest = f" and {len(unused) - len(named):,} more" if len(unused) > len(named) else ""
-            yield f"unused in {scaffold}: {', '.join(named)}{rest}"
+            yield f"unused in {scaffold}: {some_of(unused, len(unused) if full else _UNUSED)}"
     yield from (f"note: {note}" for note in plan.notes)
 
 

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import Bundle, CheckpointReader
 from runner.config.choices import Initialize
 from runner.config.schema import CHIEF, PS
+from runner.errors import CheckpointError
 from runner.internals.tensorflow import run_once
 from runner.restoration.conversions import Slice
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
 from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.reading import NonFinite, checksum, in_scaffold
-from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target, Variables
+from runner.restoration.reading import NonFinite, checksum
+from runner.restoration.session_assigner import AssignOp, Feeds, InGraph, SessionAssigner, Variables
 from runner.restoration.source_tensors import SourceTensor
 
 # Bytes of each source in memory at once, besides the variables, while `RestoreV2` reads.
@@ -145,11 +146,11 @@ class Restorer:
         names = [a.variable.name for a in self._plan.assignments if a.pieces]
         initializers = {name: self._variables[name].initializer for name in names}
         # Initializers are fed, so that no operation is added.
-        targets = {name: Target(op.inputs[1], op) for name, op in initializers.items()}
+        targets = {name: AssignOp(op.inputs[1], op) for name, op in initializers.items()}
         restore_values(
             self._plan,
             self._readers(),
-            SessionBackend(session, targets, variables=self._variables, in_graph=self._in_graph),
+            SessionAssigner(session, targets, variables=self._variables, in_graph=self._in_graph),
             non_finite=self._non_finite,
             verify=self._verify,
             checksums=self._checksums,
@@ -167,7 +168,7 @@ class Restorer:
         readers = {}
         for source in self._plan.sources:
             if self._plan.restored(source):
-                with in_scaffold(source):
+                with CheckpointError.within(f"scaffolds.{source}"):
                     readers[source] = self._open_reader(source)
         return readers
 

@@ -22,7 +22,7 @@ from runner.restoration.named_conversions import expanded
 from runner.restoration.patterns import PATTERN_MAPS, REGEX, FirstMatch, Renames
 from runner.restoration.rule_patterns import Pattern, compile_rule, substitute
 from runner.restoration.steps import check
-from runner.restoration.target import Target
+from runner.restoration.target import ConvertedVariable
 from runner.restoration.vocabularies import read_vocabulary
 
 
@@ -166,7 +166,7 @@ class Translator:
     def expression(
         self,
         names: Sequence[str],
-        target: Target,
+        target: ConvertedVariable,
         has: Callable[[str], bool],
         exact: str | None = None,
     ) -> tuple[Expression, bool]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -15,8 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
-from runner.checkpoints.locate import LATEST, Artifacts, resolve
-from runner.checkpoints.open import AverageReader, averaged, open_checkpoint
+from runner.checkpoints.locate import LATEST, Artifacts, checkpoint_paths
+from runner.checkpoints.open import AverageReader, averaged, open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.choices import EXPERIMENT, OPTIONAL
 from runner.config.key_problems import unresolved
@@ -51,12 +50,12 @@ def open_source(
       TrackingError: when the store of an MLflow URI cannot be.
     """
     try:
-        paths = resolve(place, which or LATEST, scaffold.average, artifacts)
+        paths = checkpoint_paths(place, which or LATEST, scaffold.average, artifacts)
     except NoCheckpointError as error:
         if scaffold.optional:
             return None
         raise error.or_else(OPTIONAL) from error
-    readers = [open_checkpoint(path) for path in paths]
+    readers = [open_reader(path) for path in paths]
     specs = [reader.spec() for reader in readers]
     origins = tuple(origin(str(scaffold.checkpoint), spec) for spec in specs)
     source = Source(specs[0], origins, readers[0])
@@ -101,10 +100,8 @@ def open_sources(
                 raise CheckpointError(_not_trained_here(place))
             source = open_source(scaffold, place, scaffold.which, artifacts)
         except (CheckpointError, TrackingError) as error:
-            problems[name] = tuple(
-                replace(problem, state=f"scaffolds.{name}.checkpoint: {problem.state}")
-                for problem in error.problems
-            )
+            key = f"scaffolds.{name}.checkpoint"
+            problems[name] = tuple(problem.within(key) for problem in error.problems)
             continue
         if source is not None:
             sources[name] = source
@@ -134,8 +131,8 @@ def read_warm_start(
     Raises:
       ConfigError: with everything that is not valid.
     """
-    if isinstance(scaffolds, str | Path):
-        content = _read(scaffolds)
+    if isinstance(scaffolds, str | bytes | os.PathLike):
+        content = _read(os.fsdecode(scaffolds))
         if isinstance(content, Mapping) and "scaffolds" in content:
             restoration = content.get("restoration") if restoration is None else restoration
             content = content["scaffolds"]
@@ -150,8 +147,7 @@ def read_warm_start(
     return configs, rules
 
 
-def _read(path: str | Path) -> Any:
-    where = os.fspath(path)
+def _read(where: str) -> Any:
     try:
         content = OmegaConf.load(io.StringIO(files.read_text(where, _MAX_YAML)))
         return OmegaConf.to_container(content, resolve=True)

@@ -20,17 +20,17 @@ from runner.restoration.expressions import Expression, Function, Step, Tensor
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.resampling import Interpolate, Pad, Reduce, Repeat, Scale
 from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.target import Build, Target
+from runner.restoration.target import Build, ConvertedVariable
 from runner.restoration.vocabularies import remap
 
 _Steps = tuple[Conversion, ...]
 
 
-def _transpose(target: Target, shape: Shape, *axes: int) -> _Steps:
+def _transpose(target: ConvertedVariable, shape: Shape, *axes: int) -> _Steps:
     return (Transpose(axes or tuple(reversed(range(len(shape))))),)
 
 
-def _reshape(target: Target, shape: Shape, *sizes: int) -> _Steps:
+def _reshape(target: ConvertedVariable, shape: Shape, *sizes: int) -> _Steps:
     if -1 in sizes:
         known = math.prod(size for size in sizes if size != -1)
         rest = math.prod(shape) // known if known else 0
@@ -38,7 +38,7 @@ def _reshape(target: Target, shape: Shape, *sizes: int) -> _Steps:
     return (Reshape(sizes or target.shape),)
 
 
-def _slice(target: Target, shape: Shape, ranges: str) -> _Steps:
+def _slice(target: ConvertedVariable, shape: Shape, ranges: str) -> _Steps:
     texts = [text.strip() for text in str(ranges).split(",")]
     if "..." in texts:
         at = texts.index("...")
@@ -70,7 +70,7 @@ def _range(text: str, size: int) -> tuple[int, int]:
     return first, end
 
 
-def _split(target: Target, shape: Shape, parts: int, part: int, axis: int = 0) -> _Steps:
+def _split(target: ConvertedVariable, shape: Shape, parts: int, part: int, axis: int = 0) -> _Steps:
     if not -len(shape) <= axis < len(shape) or not 0 <= part < parts or shape[axis] % parts:
         raise ValueError(f"{list(shape)} has no part {part} of {parts} along axis {axis}")
     size = shape[axis] // parts
@@ -81,7 +81,7 @@ def _split(target: Target, shape: Shape, parts: int, part: int, axis: int = 0) -
     return (Slice(tuple(offset), tuple(sizes)),)
 
 
-def _unflatten(target: Target, shape: Shape, *sizes: int) -> _Steps:
+def _unflatten(target: ConvertedVariable, shape: Shape, *sizes: int) -> _Steps:
     """Reorders the axis that a flatten of (channels, height, width) made to channels last."""
     axes = [at for at, size in enumerate(shape) if size == math.prod(sizes)]
     if len(axes) != 1:
@@ -92,7 +92,7 @@ def _unflatten(target: Target, shape: Shape, *sizes: int) -> _Steps:
     return Reshape(spread), Transpose(tuple(order)), Reshape(shape)
 
 
-def _interpolate(target: Target, shape: Shape, *grid: int, old: str = "") -> _Steps:
+def _interpolate(target: ConvertedVariable, shape: Shape, *grid: int, old: str = "") -> _Steps:
     """Resizes to `grid`, by default the square that fits the variable; `old` is e.g. `14x14`."""
     if len(shape) < 2:
         raise ValueError(f"{list(shape)} holds no grid of position embeddings")
@@ -107,7 +107,7 @@ def _interpolate(target: Target, shape: Shape, *grid: int, old: str = "") -> _St
     return (Interpolate((rows, columns), (grid[0], grid[1]), others),)
 
 
-def _tokens(target: Target, shape: Shape, old: str, new: str, axis: int = 0) -> _Steps:
+def _tokens(target: ConvertedVariable, shape: Shape, old: str, new: str, axis: int = 0) -> _Steps:
     if not -len(shape) <= axis < len(shape) or len(shape) != len(target.shape):
         raise ValueError(f"{list(shape)} and {list(target.shape)} have no common axis {axis}")
     axis %= len(shape)
@@ -192,7 +192,7 @@ def _bind(
 
 
 def source_tensor(
-    expression: Expression, source: str, target: Target, tensors: Iterator[TensorSpec]
+    expression: Expression, source: str, target: ConvertedVariable, tensors: Iterator[TensorSpec]
 ) -> SourceTensor:
     """Returns the expression with its tensors, which come in the order of `names_in`.
 

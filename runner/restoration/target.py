@@ -9,7 +9,7 @@ from runner.restoration.conversions import Conversion, Shape
 from runner.restoration.vocabularies import read_vocabulary
 
 
-class Target(NamedTuple):
+class ConvertedVariable(NamedTuple):
     """The variable that a conversion is built for.
 
     Attributes:
@@ -36,7 +36,7 @@ class Target(NamedTuple):
 Build = Callable[..., tuple[Conversion, ...]]
 
 
-def last_parts(target: Target, ends: Mapping[str, str], parts: int = 1) -> str:
+def last_parts(target: ConvertedVariable, ends: Mapping[str, str], parts: int = 1) -> str:
     """Returns the last parts of the variable's name, which must be one of `ends`.
 
     Raises:

@@ -16,7 +16,7 @@ from runner.restoration.conversions import (
     Slice,
     Transpose,
 )
-from runner.restoration.target import Target, last_parts
+from runner.restoration.target import ConvertedVariable, last_parts
 
 AMBIGUOUS = (
     "a square kernel {} may be of PyTorch's Linear or of GPT2's Conv1D, which the checkpoint has "
@@ -118,22 +118,22 @@ def recurrent_names(variable: str, name: str, layer: int = 0) -> tuple[str, ...]
     return (torch_name, torch_name.replace("bias_ih", "bias_hh"))
 
 
-def transposed(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def transposed(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Reverses a matrix."""
     return (Transpose((1, 0)),)
 
 
-def reordered(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def reordered(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Reverses a kernel, and takes a bias as it is."""
     return conv(target, shape) if len(shape) > 1 else ()
 
 
-def conv(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def conv(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Moves (out, in, spatial...) to (spatial..., in, out); transposed convolutions likewise."""
     return (Transpose((*range(2, len(shape)), 1, 0)),)
 
 
-def depthwise_kernel(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def depthwise_kernel(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Moves (channels * multiplier, 1, spatial...) to (spatial..., channels, multiplier)."""
     # PyTorch counts the outputs channel by channel: index = channel * multiplier + m.
     out, one, *window = shape if len(shape) > 2 else (0, 0)
@@ -146,12 +146,12 @@ def depthwise_kernel(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     return split, Transpose((*range(2, 2 + len(window)), 0, 1))
 
 
-def depthwise(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def depthwise(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Changes a depthwise kernel, and takes a bias as it is."""
     return depthwise_kernel(target, shape) if len(shape) > 1 else ()
 
 
-def lstm(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def lstm(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Transposes the weights of an LSTM."""
     # The gates are i, f, g, o, which is Keras' order.
     if last_parts(target, RECURRENT) != "bias":
@@ -161,7 +161,7 @@ def lstm(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     return ()
 
 
-def gru(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def gru(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Transposes the weights of a GRU, and reorders its gates."""
     order = GateOrder(TORCH_GRU, KERAS_GRU)
     if last_parts(target, RECURRENT) != "bias":
@@ -171,7 +171,7 @@ def gru(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     return (order,)
 
 
-def any_layer(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def any_layer(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Changes a layer's variable by its name and shape."""
     leaf = target.name.rpartition("/")[2]
     if leaf in TORCH_LEAVES or (target.layer and not leaf.endswith("kernel")):
@@ -186,7 +186,7 @@ def any_layer(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     return ()
 
 
-def einsum_dense(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def einsum_dense(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Splits the axis that PyTorch has for all heads, and orders axes as the layer's equation."""
     axes = target.axes or (*range(len(target.shape)),)
     if [*axes] == sorted(axes) or len(shape) < 2:
@@ -195,12 +195,12 @@ def einsum_dense(target: Target, shape: Shape) -> tuple[Conversion, ...]:
     return *conv(target, shape), split, Transpose(tuple(map(axes.index, sorted(axes))))
 
 
-def conv1d_gpt2(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def conv1d_gpt2(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Takes the kernel as it is, with axes for the heads where the variable has them."""
     return (Reshape(target.shape),) * (shape != target.shape)
 
 
-def attention(target: Target, shape: Shape) -> tuple[Conversion, ...]:
+def attention(target: ConvertedVariable, shape: Shape) -> tuple[Conversion, ...]:
     """Takes a projection, also out of a tensor of all three."""
     part, leaf = last_parts(target, _ATTENTION, parts=2).split("/")
     steps: tuple[Conversion, ...] = ()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Collision, StateChoice
 from runner.config.schema import ScaffoldConfig
+from runner.console import some_of
 from runner.errors import Problem, nearest
 from runner.restoration.patterns import Selected, select
-from runner.restoration.problems import bad_expression, some
+from runner.restoration.problems import bad_expression
 
 EMA_SUFFIX = "/ExponentialMovingAverage"
 OF_MODEL = "value of the model"
@@ -42,8 +43,6 @@ CHOICES: Mapping[StateClass, StateChoice] = {
 }
 
 _BY_DEFAULT = (StateChoice.weights, StateChoice.batch_norm)
-# The keys of a scaffold that say how its variables train.
-_TRAINING = ("trainable", "freeze_until_step", "learning_rate_multiplier")
 
 _BY_NAME = (
     (re.compile(r"(.*/)?global_step"), StateClass.GLOBAL_STEP),
@@ -180,15 +179,14 @@ class Ownership:
     """The claims of the scaffolds on the variables.
 
     Attributes:
-      claims: variable name -> the scaffolds whose checkpoints give its value, more than one only
-        with `collision: mean`; the first is its owner. A variable that no scaffold claims is
-        absent.
+      claims: variable name -> the scaffold that owns it, whose checkpoint gives its value. A
+        variable that no scaffold claims is absent.
       owners: slot or average -> the variable that it belongs to, see `owners_of`.
       problems: patterns that match nothing or are not valid, scaffolds that own nothing, and
-        scaffolds that claim one variable and may not, or train it differently.
+        scaffolds that claim one variable and may not.
     """
 
-    claims: Mapping[str, tuple[str, ...]]
+    claims: Mapping[str, str]
     owners: Mapping[str, str]
     problems: tuple[Problem, ...]
 
@@ -225,11 +223,23 @@ def assign_owners(
             ]
         else:
             problems += _empty_classes(scaffold, config, [states[name] for name in claimed])
-    problems += _collisions(claims, scaffolds, collision)
-    chosen = {Collision.mean: slice(None), Collision.last: slice(-1, None)}
-    part = chosen.get(collision, slice(1))
-    claims = {name: claimants[part] for name, claimants in claims.items()}
-    return Ownership(claims, owners, tuple(problems))
+    if collision is Collision.error:
+        problems += _collisions(claims)
+    winner = -1 if collision is Collision.last else 0
+    claims_of_one = {name: claimants[winner] for name, claimants in claims.items()}
+    return Ownership(claims_of_one, owners, tuple(problems))
+
+
+def owners_of_weights(
+    names: Iterable[str],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    collision: Collision,
+    addresses: Mapping[str, str],
+) -> Mapping[str, str]:
+    """Returns weight, or batch-norm statistic -> the scaffold that owns it, as a plan will."""
+    states = {name: classify(name, model=True) for name in names}
+    weights = {name: state for name, state in states.items() if state in WARM_STARTED}
+    return assign_owners(weights, scaffolds, collision, addresses=addresses).claims
 
 
 def _claimed(
@@ -293,31 +303,17 @@ def _empty_classes(
     ]
 
 
-def _collisions(
-    claims: Mapping[str, tuple[str, ...]],
-    scaffolds: Mapping[str, ScaffoldConfig],
-    collision: Collision,
-) -> Iterator[Problem]:
-    """Yields a problem for each group of scaffolds that may not share their variables."""
+def _collisions(claims: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
+    """Yields a problem for each group of scaffolds that claim the same variables."""
     by_claimants: dict[tuple[str, ...], list[str]] = {}
     for name, claimants in claims.items():
         by_claimants.setdefault(claimants, []).append(name)
     for claimants, names in by_claimants.items():
-        shared = f"scaffolds {' and '.join(claimants)} claim the same variables: {some(names)}"
-        if len(claimants) > 1 and collision is Collision.error:
+        if len(claimants) > 1:
+            who = " and ".join(claimants)
             yield Problem(
-                shared,
+                f"scaffolds {who} claim the same variables: {some_of(names, 3)}",
                 "a variable's value comes from one place",
                 "exclude it from one, or set restoration.collision",
-                tuple(f"restoration.collision={choice}" for choice in ("first", "last", "mean")),
+                ("restoration.collision=first", "restoration.collision=last"),
             )
-        for key in _TRAINING if collision is Collision.mean else ():
-            values = {claimant: getattr(scaffolds[claimant], key) for claimant in claimants}
-            if len(set(values.values())) > 1:
-                settings = ", ".join(f"{claimant} has {values[claimant]}" for claimant in claimants)
-                yield Problem(
-                    f"{shared}, but not their `{key}`: {settings}",
-                    "a variable trains in one way",
-                    f"give them the same `{key}`, or set another restoration.collision",
-                    ("restoration.collision=first", "restoration.collision=last"),
-                )

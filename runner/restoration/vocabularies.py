@@ -105,7 +105,7 @@ def read_vocabulary(path: str) -> tuple[str, ...]:
     A file of word vectors is the vocabulary of its own rows.
 
     Raises:
-      ValueError: when the file cannot be read, or is not UTF-8.
+      ValueError: when the file cannot be read, is not UTF-8, or has more than a token in each line.
     """
     try:
         path = files.local_copy(path)
@@ -117,4 +117,10 @@ def read_vocabulary(path: str) -> tuple[str, ...]:
         raise ValueError(f"the vocabulary {path} cannot be read: {error}") from error
     # Not splitlines(): a token may hold one of the separators that Unicode knows besides these.
     lines = _LINE_END.split(text.removeprefix("\ufeff"))
-    return tuple(lines if lines[-1] else lines[:-1])
+    tokens = lines if lines[-1] else lines[:-1]
+    if len(tokens) > 1 and all("\t" in token for token in tokens):
+        raise ValueError(
+            f"the vocabulary {path} has a tab in every line, such as {tokens[0]!r}: a line is a "
+            "token and nothing else (cut -f1 keeps what is before the tab)"
+        )
+    return tuple(tokens)

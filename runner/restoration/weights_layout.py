@@ -44,6 +44,15 @@ def named_sources(
     return replace(located, specs={**located.specs, **named})
 
 
+def places(spec: CheckpointSpec, model: WeightsLayout) -> dict[str, str | None]:
+    """Returns variable -> the tensor in its place in a file with the names of a Keras model.
+
+    It is empty where places leave it open, and None where names tell.
+    """
+    place = _named(spec, model, None).place
+    return {name: place(name, name) for name in model.order} if place else {}
+
+
 def _named(spec: CheckpointSpec, model: WeightsLayout, slots: Slots | None) -> CheckpointSpec:
     if not spec.layers:
         return replace(spec, place=Ordinals(model, spec).place)

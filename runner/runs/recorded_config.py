@@ -19,8 +19,8 @@ from runner.config.masking import MASKED
 from runner.config.schema import to_compose
 from runner.errors import ConfigError, Problem, RunDirectoryError
 from runner.runs.run_directory import RunDirectory
-from runner.tracking.address import resolve
-from runner.tracking.backends import recorded_settings
+from runner.tracking.address import address_of
+from runner.tracking.store_kinds import recorded_settings
 from runner.tracking.tracking_directory import TrackingDirectory
 
 # Keys of objects that are built to evaluate or export, with their secrets.
@@ -130,7 +130,7 @@ def _override(key: str) -> str:
 
 
 def _gone(directory: RunDirectory, uri: Any) -> Iterator[Problem]:
-    database = resolve(uri, Path.cwd()).database if uri else None
+    database = address_of(uri, Path.cwd()).database if uri else None
     if database is not None and not database.parent.is_dir():
         yield Problem(
             f"{directory.path} is recorded in {database}, whose folder does not exist any more",
@@ -140,6 +140,6 @@ def _gone(directory: RunDirectory, uri: Any) -> Iterator[Problem]:
 
 
 def _tracking(directory: RunDirectory) -> Mapping[str, Any]:
-    """Returns the settings of the run's stores: only its opening has passwords and whole paths."""
-    opening = TrackingDirectory(directory.path).opening()
-    return recorded_settings(opening.stores if opening else ())
+    """Returns the settings of the run's stores: only its identity has passwords and whole paths."""
+    identity = TrackingDirectory(directory.path).identity()
+    return recorded_settings(identity.stores if identity else ())

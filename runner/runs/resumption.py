@@ -26,8 +26,8 @@ _EXTENDABLE = (
 _UNSEEN = "another secret, or the scaffolds in another order"
 
 
-class Opening(Enum):
-    """How a run is opened: a new one, an interrupted one as it was, or one for more steps."""
+class StartKind(Enum):
+    """How a run starts: a new one, an interrupted one as it was, or one for more steps."""
 
     new = "new"
     resumed = "resumed"
@@ -40,12 +40,12 @@ class ClaimedDirectory:
 
     Attributes:
       directory: the run directory.
-      opening: how the run was opened.
+      start: how the run was opened.
       former: the run's record before that; None for a new run.
     """
 
     directory: RunDirectory
-    opening: Opening
+    start: StartKind
     former: RunRecord | None = None
 
 
@@ -129,12 +129,12 @@ def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
             directory = RunDirectory(next_numbered_folder(container))
             directory.claim()
             directory.write(record)
-            return ClaimedDirectory(directory, Opening.new)
+            return ClaimedDirectory(directory, StartKind.new)
         directory.claim()
         former = directory.load_record()
         if former.fingerprint == record.fingerprint and former.status != Status.FINISHED:
             directory.update(status=Status.RUNNING)
-            return ClaimedDirectory(directory, Opening.resumed, former)
+            return ClaimedDirectory(directory, StartKind.resumed, former)
         changes = differences(former.settings, record.settings)
         extension = {"step": _steps_taken(directory), "changes": changes}
         directory.update(
@@ -144,7 +144,7 @@ def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
             trained=False,
             extensions=[*former.extensions, extension],
         )
-        return ClaimedDirectory(directory, Opening.extended, former)
+        return ClaimedDirectory(directory, StartKind.extended, former)
 
 
 def discard(directory: RunDirectory, container: Path) -> None:

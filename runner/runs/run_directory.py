@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +13,10 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
-from runner.errors import Problem, RunDirectoryError, RunInUseError
+from runner.config.choices import Mode
+from runner.config.masking import Mask
+from runner.config.schema import RunConfig
+from runner.errors import ConfigError, Problem, RunDirectoryError, RunInUseError
 from runner.system.atomic_files import numbered_folders, write_text
 from runner.system.locks import OwnerFile, locked
 from runner.system.run_format import FORMAT, require_format
@@ -21,6 +25,9 @@ from runner.system.status import Status
 PROVENANCE = "provenance.json"
 
 _T = TypeVar("_T")
+
+# TensorFlow reads them in a path as in a shell.
+_PATTERNS = frozenset("*?[\\")
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,31 @@ class RunDirectory:
             "wait for it or end it; resume=never starts another run beside it",
         )
         return RunInUseError(problem, self.path)
+
+
+def usable_container(config: RunConfig, mask: Mask) -> Path:
+    """Returns `run_dir` as a path in which TensorFlow finds checkpoints.
+
+    Raises:
+      ConfigError: there is none, or it holds a secret.
+    """
+    run_dir, state = Path(config.run_dir), f"run_dir is {mask.text(config.run_dir)!r}"
+    remedy = "give it another name, for example run_dir=runs/my_experiment"
+    if mask.is_in(config.run_dir):
+        cause = "it holds a secret, and the name of a folder cannot be masked"
+        raise ConfigError.of(state, cause, remedy)
+    if run_dir.is_relative_to(Path.cwd()) and _PATTERNS & set(config.run_dir):
+        # The project's folder may have any name: from here, the path does not contain it.
+        run_dir = run_dir.relative_to(Path.cwd())
+    if _PATTERNS & set(str(run_dir)):
+        cause = (
+            "TensorFlow takes *, ?, [ and \\ in a path for a pattern, and finds no checkpoint there"
+        )
+        if config.mode is not Mode.train and not _PATTERNS & set(run_dir.name):
+            folder = shlex.quote(str(run_dir.parent))
+            remedy = f"begin where the path has none: cd {folder}, and run_dir={run_dir.name}"
+        raise ConfigError.of(state, cause, remedy)
+    return run_dir
 
 
 def runs(container: Path) -> list[tuple[RunDirectory, RunRecord]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -18,7 +18,6 @@ from runner.restoration.restorer import Restorer
 from runner.session.cached_session import cached
 from runner.session.pretrained import Directories, PretrainedScaffolds, Scaffolds
 from runner.session.session_manager import SessionManager, with_arguments_of
-from runner.session.waiting import waits_reported
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
@@ -61,8 +60,8 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         self._restorer = restorer or PretrainedScaffolds(
             pretrained_checkpoint_dirs, pretrained_scaffolds
         )
+        self._target = master
         self._session_arguments: dict[str, Any] = {
-            "master": master,
             "config": config,
             "checkpoint_dir": checkpoint_dir,
             "checkpoint_filename_with_path": checkpoint_filename_with_path,
@@ -73,15 +72,8 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         if isinstance(self._restorer, PretrainedScaffolds):
             self._restorer.build()
         scaffold = self.scaffold.finalize()
-        manager = SessionManager(
-            local_init_op=scaffold.local_init_op,
-            ready_op=scaffold.ready_op,
-            ready_for_local_init_op=scaffold.ready_for_local_init_op,
-            graph=tf.compat.v1.get_default_graph(),
-            local_init_feed_dict=scaffold.local_init_feed_dict,
-            restorer=self._restorer,
-        )
-        session = manager.prepare_session(
+        session = _session_manager(scaffold, self._restorer).prepare_session(
+            self._target,
             saver=scaffold.saver,
             init_op=scaffold.init_op,
             init_feed_dict=scaffold.init_feed_dict,
@@ -102,13 +94,29 @@ class WorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
         max_wait_secs: int = 1800,
     ) -> None:
         """Takes the arguments of `tf.compat.v1.train.WorkerSessionCreator`."""
-        super().__init__(scaffold, master, config, max_wait_secs)
-        self._waits_for = (master, config)
+        self.scaffold = scaffold or tf.compat.v1.train.Scaffold()
+        super().__init__(self.scaffold, master, config, max_wait_secs)
+        self._target = master
+        self._session_arguments: dict[str, Any] = {"config": config, "max_wait_secs": max_wait_secs}
 
     def create_session(self) -> tf.compat.v1.Session:
         """Waits until the chief has made the model ready, and returns a new session."""
-        with waits_reported(*self._waits_for):
-            return cached(super().create_session())
+        manager = _session_manager(self.scaffold.finalize())
+        return cached(manager.wait_for_session(self._target, **self._session_arguments))
+
+
+def _session_manager(
+    scaffold: _Scaffold, restorer: Restorer | PretrainedScaffolds | None = None
+) -> SessionManager:
+    """Returns a manager of the sessions of a finalized scaffold in the default graph."""
+    return SessionManager(
+        local_init_op=scaffold.local_init_op,
+        ready_op=scaffold.ready_op,
+        ready_for_local_init_op=scaffold.ready_for_local_init_op,
+        graph=tf.compat.v1.get_default_graph(),
+        local_init_feed_dict=scaffold.local_init_feed_dict,
+        restorer=restorer,
+    )
 
 
 class _CachingSessionCreator(tf.compat.v1.train.SessionCreator):
@@ -280,30 +288,46 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         pretrained_checkpoint_dirs=pretrained_checkpoint_dirs,
         pretrained_scaffolds=pretrained_scaffolds,
     )
-    all_hooks = list(chief_only_hooks or ())
-    summary_dir = summary_dir or checkpoint_dir
-    if summary_dir and log_step_count_steps and log_step_count_steps > 0:
-        all_hooks.append(
-            tf.compat.v1.train.StepCounterHook(log_step_count_steps, output_dir=summary_dir)
-        )
-    steps, secs = _interval(save_summaries_steps, save_summaries_secs, (100, None))
+    stock = _stock_hooks(
+        scaffold,
+        checkpoint_dir,
+        summary_dir or checkpoint_dir,
+        log_every=log_step_count_steps,
+        summaries=_interval(save_summaries_steps, save_summaries_secs, (100, None)),
+        checkpoints=_interval(save_checkpoint_steps, save_checkpoint_secs, (None, 600)),
+        save_graph_def=save_graph_def,
+    )
+    all_hooks = [*(chief_only_hooks or ()), *stock, *(hooks or ())]
+    return MonitoredSession(creator, all_hooks, stop_grace_period_secs)
+
+
+_Interval: TypeAlias = tuple[int | None, int | None]
+
+
+def _stock_hooks(
+    scaffold: _Scaffold,
+    checkpoint_dir: str | None,
+    summary_dir: str | None,
+    *,
+    log_every: int | None,
+    summaries: _Interval,
+    checkpoints: _Interval,
+    save_graph_def: bool,
+) -> Iterator[_Hook]:
+    """Yields the hooks of TensorFlow's chief, in its order; an interval is (steps, seconds)."""
+    if summary_dir and log_every and log_every > 0:
+        yield tf.compat.v1.train.StepCounterHook(log_every, output_dir=summary_dir)
+    steps, secs = summaries
     if summary_dir and max(steps or 0, secs or 0) > 0:
-        all_hooks.append(
-            tf.compat.v1.train.SummarySaverHook(steps, secs, summary_dir, scaffold=scaffold)
-        )
-    steps, secs = _interval(save_checkpoint_steps, save_checkpoint_secs, (None, 600))
+        yield tf.compat.v1.train.SummarySaverHook(steps, secs, summary_dir, scaffold=scaffold)
+    steps, secs = checkpoints
     if checkpoint_dir and max(steps or 0, secs or 0) > 0:
-        all_hooks.append(
-            tf.compat.v1.train.CheckpointSaverHook(
-                checkpoint_dir, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def
-            )
+        yield tf.compat.v1.train.CheckpointSaverHook(
+            checkpoint_dir, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def
         )
-    return MonitoredSession(creator, [*all_hooks, *(hooks or ())], stop_grace_period_secs)
 
 
-def _interval(
-    steps: int | None, secs: int | None, default: tuple[int | None, int | None]
-) -> tuple[int | None, int | None]:
+def _interval(steps: int | None, secs: int | None, default: _Interval) -> _Interval:
     """Returns (steps, seconds) as TensorFlow reads them: the default without either argument."""
     if steps is _USE_DEFAULT and secs is _USE_DEFAULT:
         return default

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from runner.checkpoints.contents import LostCheckpointError, NoCheckpointError
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.internals.tensorflow import run_once
@@ -22,7 +21,7 @@ from runner.restoration.initialization import necessary
 from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.problems import Miss, combined, missing_problems
 from runner.restoration.restorer import InitFunction
-from runner.restoration.session_backend import Feeds, InGraph, SessionBackend, Target
+from runner.restoration.session_assigner import AssignOp, Feeds, InGraph, SessionAssigner
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import StateClass, VariableSpec
 
@@ -54,11 +53,7 @@ class PretrainedScaffolds:
     """
 
     def __init__(self, checkpoint_dirs: Directories | None, scaffolds: Scaffolds | None) -> None:
-        if isinstance(checkpoint_dirs, str | bytes | os.PathLike):
-            checkpoint_dirs = [checkpoint_dirs]
-        if isinstance(scaffolds, tf.compat.v1.train.Scaffold):
-            scaffolds = [scaffolds]
-        directories, scaffolds = list(checkpoint_dirs or ()), list(scaffolds or ())
+        directories, scaffolds = _listed(checkpoint_dirs), _listed(scaffolds)
         for scaffold in scaffolds:
             if not isinstance(scaffold, tf.compat.v1.train.Scaffold):
                 raise ConfigError.of(
@@ -145,8 +140,8 @@ class PretrainedScaffolds:
             run_once(session, necessary([operation], overwritten, inits), feeds)
         for function in functions:
             function(session)
-        backend = SessionBackend(session, targets, variables={}, in_graph=in_graph)
-        restore_values(plan, readers, backend)
+        assigner = SessionAssigner(session, targets, variables={}, in_graph=in_graph)
+        restore_values(plan, readers, assigner)
 
     def _open(self) -> dict[str, CheckpointReader]:
         """Opens the checkpoints of the scaffolds that restore.
@@ -161,8 +156,8 @@ class PretrainedScaffolds:
         places = {name: place for place, name in enumerate(self._scaffolds)}
         for name, directory in self._directories.items():
             try:
-                with _in_argument(f"pretrained_checkpoint_dirs[{places[name]}]"):
-                    readers[name] = open_checkpoint(resolve(directory)[0])
+                with CheckpointError.within(f"pretrained_checkpoint_dirs[{places[name]}]"):
+                    readers[name] = open_reader(checkpoint_paths(directory)[0])
             except NoCheckpointError as error:
                 if not getattr(self._scaffolds[name], "optional", False):
                     remedy = "declare it: runner.Scaffold(optional=True)"
@@ -176,9 +171,17 @@ class PretrainedScaffolds:
         return readers
 
 
+def _listed(value: Any) -> list[Any]:
+    """Returns the list that an argument is; a path, and what is no list, is a list of one."""
+    if value is None:
+        return []
+    is_one = isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable)
+    return [value] if is_one else list(value)
+
+
 def plan_savers(
     savers: Mapping[str, _Saver], readers: Mapping[str, CheckpointReader]
-) -> tuple[RestorationPlan, dict[str, Target], list[InGraph]]:
+) -> tuple[RestorationPlan, dict[str, AssignOp], list[InGraph]]:
     """Plans what the savers of scaffolds restore from their checkpoints.
 
     A saver's restore operation reads a bundle that holds the tensors under the names in the saver;
@@ -195,7 +198,7 @@ def plan_savers(
     _refuse_overlap(restored)
     assignments: list[Assignment] = []
     problems: list[Problem] = []
-    targets: dict[str, Target] = {}
+    targets: dict[str, AssignOp] = {}
     in_graph: list[InGraph] = []
     graph = tf.compat.v1.get_default_graph()
     for name, reader in readers.items():
@@ -210,7 +213,7 @@ def plan_savers(
         # A table has no operation that assigns it alone.
         has_table = any(tensor.assign is None for tensor in tensors)
         targets |= {
-            tensor.name: Target(tensor.value, restore if has_table else tensor.assign)
+            tensor.name: AssignOp(tensor.value, restore if has_table else tensor.assign)
             for tensor in tensors
         }
     if problems:
@@ -258,16 +261,6 @@ class _RestoredTensor:
         spec = TensorSpec(self.name, shape, dtype)
         variable = VariableSpec(spec, StateClass.WEIGHT, trainable=True, initializer="")
         return Assignment(variable, scaffold, (SourceTensor(scaffold, tensor, conversions),))
-
-
-@contextmanager
-def _in_argument(argument: str) -> Iterator[None]:
-    """Names the argument in every problem of its checkpoint."""
-    try:
-        yield
-    except CheckpointError as error:
-        problems = (replace(one, state=f"{argument}: {one.state}") for one in error.problems)
-        raise type(error)(*problems) from error
 
 
 def _assign(

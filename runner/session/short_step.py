@@ -27,7 +27,7 @@ SAMPLES = 100
 # the same load. The threads of the pool take tens of milliseconds to wake up: with blocks of 5
 # calls, 61 of 100 starts were wrong where the pool takes two thirds of the time.
 ROUNDS, BLOCK = 5, 100
-# Calls from one look to the next: what goes on beside the first steps of a process ends soon.
+# Calls from one look to the next: what runs beside the first steps of a process ends soon.
 PAUSES = (200, 2_000, 20_000)
 # Operations that wait for other operations of the step, which one thread would never reach, or that
 # pass their threads on to others, which would then work one by one.
@@ -72,7 +72,7 @@ class ShortStep:
         self._untimed: float = 0
         self._looks = _looks(prepare, needs_pool)
         self._step, _ = next(self._looks)
-        self._looking = threading.Lock()
+        self._measuring = threading.Lock()
 
     @property
     def settled(self) -> bool:
@@ -84,7 +84,7 @@ class ShortStep:
         if self._untimed:
             self._untimed -= 1
             return self._step(*values)
-        if not self._looking.acquire(blocking=False):
+        if not self._measuring.acquire(blocking=False):
             return self._step(*values)  # Another thread's call is timed.
         try:
             start = self._clock()
@@ -96,7 +96,7 @@ class ShortStep:
                 self._step, self._untimed = end.value or self._step, math.inf
             return result
         finally:
-            self._looking.release()
+            self._measuring.release()
 
 
 def _looks(

@@ -13,14 +13,14 @@ A sweep in the order of its life:
   sweep_directory  the files: what identifies the sweep, and one record for each attempt at a trial
   parent_run       the run in MLflow whose children the trials are
   launchers        Hydra's launchers, as far as a sweep treats them differently
-  devices          GPUs of trials that run side by side
+  device_sets      GPUs of trials that run side by side
   execution        launches attempts, and retries failures
   job              one attempt, in whatever process the launcher has chosen; its `Trial` is the
                    sweep as the run in that process sees it
   objectives       rank trials
   bands            learning curves of trials that repeat each other
   results          tables, files and tags at the end
-  figures          drawn by Matplotlib and Optuna
+  study_figures    drawn by Matplotlib and Optuna
 A search also has:
   search_space     the distributions that trials are drawn from
   study            Optuna's study: draws trials, decides which are pruned, and adds the

@@ -30,7 +30,7 @@ from runner.errors import (
     UserCodeError,
 )
 from runner.runs.run_directory import RunDirectory, when_free
-from runner.sweeps.devices import take_devices
+from runner.sweeps.device_sets import take_devices
 from runner.sweeps.launchers import may_be_requeued, requeue_signals
 from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.lifeline import at_work

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.formats import recognise
-from runner.checkpoints.locate import LATEST, resolve
+from runner.checkpoints.locate import LATEST, checkpoint_paths
 from runner.config.choices import EXPERIMENT, MLFLOW_SCHEMES, OPTIONAL, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (
@@ -36,7 +36,7 @@ from runner.config.composition import (
     with_plus_plus,
     without_hydra,
 )
-from runner.config.fingerprint import Identity, in_scaffold
+from runner.config.fingerprint import Identity
 from runner.config.instantiation import check_signature
 from runner.config.keys import target_nodes
 from runner.config.schema import MODEL_SWITCHES, RunConfig, ScaffoldConfig
@@ -208,14 +208,17 @@ def _check_source(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> No
     if scaffold.checkpoint is None or any(_is_elsewhere(source, written) for source in sources):
         return
     try:
-        for path in resolve(scaffold.checkpoint, scaffold.which or LATEST, scaffold.average):
+        for path in checkpoint_paths(
+            scaffold.checkpoint, scaffold.which or LATEST, scaffold.average
+        ):
             recognise(path)
     except CheckpointError as error:
         if isinstance(error, NoCheckpointError):
             if scaffold.optional:
                 return
             error = error.or_else(OPTIONAL)
-        raise ConfigError(*(in_scaffold(name, problem) for problem in error.problems)) from error
+        key = f"scaffolds.{name}.checkpoint"
+        raise ConfigError(*(problem.within(key) for problem in error.problems)) from error
 
 
 def _is_elsewhere(source: str, written: set[Path]) -> bool:
@@ -230,18 +233,24 @@ def parsed(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list
     """Returns overrides as the grammar reads them.
 
     A quoted string is a string also as an argument of `choice()`, `sort()` and `shuffle()`, which
-    Hydra passes without its quotes and would read again: `choice('1.10',x)` as 1.1 and x.
+    Hydra passes without its quotes and would read again: `choice('1.10',x)` as 1.1 and x. So is
+    what `str()` returns.
     """
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     for override in parsed:
         if isinstance(choices := override.value(), ChoiceSweep):
-            choices.list = [
-                QuotedString(value, Quote.single)
-                if isinstance(value, str) and not is_plain(value)
-                else value
-                for value in choices.list
-            ]
+            choices.list = _in_quotes(choices.list)
     return parsed
+
+
+def _in_quotes(value: Any) -> Any:
+    """Returns a value whose strings have quotes where the grammar needs them."""
+    if isinstance(value, list):
+        return [_in_quotes(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _in_quotes(item) for key, item in value.items()}
+    is_bare = isinstance(value, str) and not is_plain(value)
+    return QuotedString(value, Quote.single) if is_bare else value
 
 
 def name_of(override: Override) -> str:

@@ -191,16 +191,16 @@ class Results:
 
     def _draw(self, tracker: Tracker, folder: Path) -> None:
         # Importing Matplotlib takes time that a sweep without figures need not wait for.
-        from runner.sweeps import figures
+        from runner.sweeps import study_figures
         from runner.training.figures import Plot, draw
 
         plots: dict[str, Plot] = {}
         try:
-            study = self.study or figures.study_of(self.trials, self.objectives)
+            study = self.study or study_figures.study_of(self.trials, self.objectives)
         except ImportError as error:
             self.screen.line(f'no further figures: {error}; pip install "runner[optuna]"')
         else:
-            plots = figures.study_plots(study, self.objectives)
-        plots |= figures.band_plots(self._bands, self.objectives[0], self.settings)
+            plots = study_figures.study_plots(study, self.objectives)
+        plots |= study_figures.band_plots(self._bands, self.objectives[0], self.settings)
         for file in draw(plots, folder):
             tracker.log_artifact(file, "figures")

@@ -102,7 +102,7 @@ class AttemptFile:
     def read(self) -> Attempt:
         """Returns the attempt."""
         content: dict[str, Any] = json.loads(self.path.read_text())
-        relative = content.pop("way_to_run")
+        relative = content.pop("run_from_here")
         content["run_dir"] = resolve_moved(content["run_dir"], relative, self.path.parent)
         content["overrides"] = tuple(content["overrides"])
         content["values"] = dict(content["values"])
@@ -116,7 +116,7 @@ class AttemptFile:
         # As pairs: the keys of a mapping would be sorted.
         values = list(attempt.values.items())
         relative = relative_path(attempt.run_dir, self.path.parent)
-        write_json(self.path, asdict(attempt) | {"values": values, "way_to_run": relative})
+        write_json(self.path, asdict(attempt) | {"values": values, "run_from_here": relative})
 
     def update(self, **changes: Any) -> Attempt:
         """Changes some attributes and returns the attempt."""
@@ -154,7 +154,7 @@ class AttemptFile:
         """
         if say is not None and is_held(Path(self.lock.lock_file)):
             say(f"trial {self.read().trial} is still running since before; waiting for it")
-        with self.lock:
+        with locked(self.lock, f"the end of trial {self.read().trial}"):
             attempt = self.read()
             if attempt.status is Status.RUNNING:
                 message = f"{DIED}: {cause}" if cause else DIED

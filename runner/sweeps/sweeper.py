@@ -30,7 +30,7 @@ from runner.errors import (
     RunnerError,
     require_all,
 )
-from runner.sweeps.devices import trial_devices
+from runner.sweeps.device_sets import trial_devices
 from runner.sweeps.execution import Execution
 from runner.sweeps.launchers import LauncherKind
 from runner.sweeps.objectives import Objective, ranked_trials

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ from runner.errors import RunDirectoryError, SaveError
 
 # Full, over quota, too large, read-only, failing.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
+# Processes tell each other paths by lines, and configurations interpolate.
+_UNRECORDED = ("\n", "\r", "${")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -30,7 +34,8 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
       text: its content.
       lasting: whether the content must survive a crash of the machine too.
     """
-    temporary = path.with_name(f"{path.name}.tmp")
+    # Processes that search together write the same files at their end.
+    temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     try:
         with temporary.open("w") as file:
             file.write(text)
@@ -95,8 +100,15 @@ def make_container(container: Path, key: str) -> None:
     """Creates the directory that a setting, `key`, names for numbered run or sweep directories.
 
     Raises:
-      RunDirectoryError: it cannot be created.
+      RunDirectoryError: it cannot be created, or its path not be recorded.
     """
+    path = str(container.absolute())
+    if any(text in path for text in _UNRECORDED):
+        raise RunDirectoryError.of(
+            f"{key} is {path!r}",
+            "a path with a line break or a ${ is read back as something else",
+            f"rename the folder, or give {key}=... another",
+        )
     try:
         container.mkdir(parents=True, exist_ok=True)
     except OSError as error:

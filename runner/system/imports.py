@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from runner.errors import InterruptedRunError
+
 
 @contextmanager
 def without_collections() -> Iterator[None]:
@@ -36,6 +38,8 @@ LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 def without_import_notes() -> Iterator[None]:
     """Discards what is written to file descriptor 2 inside the block, unless the block fails.
 
+    A signal is no failure.
+
     TensorFlow's C++ libraries report CPU features and missing GPU drivers while they are loaded,
     whatever the log level is. A user who sets `TF_CPP_MIN_LOG_LEVEL=0` sees them.
     """
@@ -48,6 +52,8 @@ def without_import_notes() -> Iterator[None]:
         os.dup2(notes.fileno(), 2)
         try:
             yield
+        except InterruptedRunError:
+            raise
         except BaseException:
             notes.seek(0)
             with os.fdopen(os.dup(descriptor), "wb") as stderr:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
+from runner.system.atomic_files import write_text
+
 logger = logging.getLogger(__name__)
 
 
@@ -44,15 +46,37 @@ def is_held(lock_file: Path) -> bool:
 _QUIET_SECONDS = 10.0
 
 
+class LongWait:
+    """Says on standard error, once, after ten seconds, what this process waits for.
+
+    Args:
+      purpose: what it is, as in `waiting for PURPOSE`.
+    """
+
+    def __init__(self, purpose: str) -> None:
+        self._purpose = purpose
+        self._due: float | None = time.monotonic() + _QUIET_SECONDS
+
+    def poll(self) -> None:
+        """Says it if that is due; to be called again and again while waiting."""
+        if self._due is not None and time.monotonic() >= self._due:
+            self._due = None
+            _say_waiting(self._purpose)
+
+
+def _say_waiting(purpose: str) -> None:
+    print(f"waiting for {purpose}", file=sys.stderr, flush=True)
+
+
 @contextmanager
-def locked(lock_file: Path | str, purpose: str) -> Iterator[None]:
+def locked(lock: BaseFileLock | Path | str, purpose: str) -> Iterator[None]:
     """Holds a lock inside the block; waits for as long as another process holds it.
 
     Args:
-      lock_file: the file of the lock.
+      lock: the lock, or its file.
       purpose: what the lock is for, to say after ten seconds, as in `waiting for PURPOSE`.
     """
-    lock = FileLock(lock_file)
+    lock = lock if isinstance(lock, BaseFileLock) else FileLock(lock)
     acquire_saying(lock, purpose)
     try:
         yield
@@ -65,8 +89,7 @@ def acquire_saying(lock: BaseFileLock, purpose: str) -> None:
     try:
         lock.acquire(timeout=_QUIET_SECONDS)
     except Timeout:
-        holds = f"another process holds {lock.lock_file}"
-        print(f"waiting for {purpose}: {holds}", file=sys.stderr, flush=True)
+        _say_waiting(f"{purpose}: another process holds {lock.lock_file}")
         lock.acquire()
 
 
@@ -117,9 +140,7 @@ class OwnerFile:
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         owner = Owner(socket.gethostname(), _boot(), os.getpid(), since)
         # Not synced: what a crash of the machine loses names no living process.
-        temporary = self._path.with_name(f"{self._path.name}.tmp")
-        temporary.write_text(json.dumps(asdict(owner), indent=2))
-        temporary.replace(self._path)
+        write_text(self._path, json.dumps(asdict(owner), indent=2), lasting=False)
         self._stop.clear()
         threading.Thread(
             target=_touch, args=(self._path, self._stop, self._beat), daemon=True

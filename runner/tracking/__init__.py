@@ -8,7 +8,7 @@ limited time. Finding runs and models asks MLflow directly.
   records, with secrets masked, to its journal. `stored_runs`: the types of runs and models
 - `journal`: the lines of a journal; `tracking_directory`: its files
 - `current_run`: what one's own code records to the run that is being trained
-- `backends`: the table of stores; `destination`: the interface of a backend; `event_files`:
+- `store_kinds`: the table of stores; `destination`: the interface of a store; `event_files`:
   TensorBoard's
 - `follower_process`: the process beside a run that delivers; `delivery`: from a run to all of its
   stores, also by `python -m runner.sync`; `follower`: from the journal to one store
@@ -27,9 +27,9 @@ from collections.abc import Mapping
 
 from runner.config.masking import Mask
 from runner.config.schema import TrackingConfig
-from runner.tracking.backends import configured_uris, mlflow_uri
 from runner.tracking.follower_process import start_follower
 from runner.tracking.run_store import RunStore, Tracker
+from runner.tracking.store_kinds import configured_uris, mlflow_uri
 from runner.tracking.stored_runs import TrackedRun
 
 __all__ = ["RunStore", "TrackedRun", "Tracker", "open_store", "start_delivery"]

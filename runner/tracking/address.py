@@ -84,7 +84,7 @@ class Address:
         return f"{mlflow} ui --backend-store-uri {shlex.quote(self.shown)}"
 
 
-def resolve(uri: str, directory: Path) -> Address:
+def address_of(uri: str, directory: Path) -> Address:
     """Returns the address of a tracking URI; a relative SQLite path is relative to `directory`.
 
     Raises:

@@ -72,7 +72,7 @@ class CurrentRun:
         self._record(lambda tracker, now: tracker.log_metrics(values, now), step)
 
     def log_text(self, text: str, file: str, step: int | None = None) -> None:
-        """Records a text, as a file such as `samples.txt` or `report.md`."""
+        """Records a string, as a file such as `samples.txt` or `report.md`."""
         content = self._mask.text(text)
         self._log_file(file, step, lambda path: path.write_text(content))
 

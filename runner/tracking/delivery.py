@@ -15,9 +15,9 @@ from pathlib import Path
 from filelock import Timeout
 
 from runner.errors import RunDirectoryError
-from runner.tracking.address import resolve
-from runner.tracking.backends import MLFLOW, backend_of
+from runner.tracking.address import address_of
 from runner.tracking.follower import Follower
+from runner.tracking.store_kinds import MLFLOW, kind_of_store
 from runner.tracking.tracking_directory import TrackingDirectory
 
 logger = logging.getLogger(__name__)
@@ -43,30 +43,30 @@ def sync(directory: TrackingDirectory, uri: str | None = None) -> bool:
       RunDirectoryError: nothing was recorded there.
       TrackingError: the URI cannot be used.
     """
-    opening = directory.opening()
-    if opening is None:
+    identity = directory.identity()
+    if identity is None:
         raise RunDirectoryError.of(
             f"{directory.run_directory} holds nothing to deliver",
-            "it has no tracking/opening.json: it is not a run directory, or was not tracked",
+            "it has no tracking/identity.json: it is not a run directory, or was not tracked",
             "name the directory of one run, such as runs/NAME/001",
         )
     if uri is not None:
-        others = (store for store in opening.stores if backend_of(store) is not MLFLOW)
-        opening = replace(opening, stores=(resolve(uri, Path.cwd()).uri, *others))
-        directory.write_opening(opening)
+        others = (store for store in identity.stores if kind_of_store(store) is not MLFLOW)
+        identity = replace(identity, stores=(address_of(uri, Path.cwd()).uri, *others))
+        directory.write_identity(identity)
 
     def follow(store: str) -> bool:
         _thread.log = log
         return _follow(directory, store)
 
     with _logged_to(directory.log) as log, ThreadPoolExecutor() as pool:
-        return all(list(pool.map(follow, opening.stores)))
+        return all(list(pool.map(follow, identity.stores)))
 
 
 def _follow(directory: TrackingDirectory, uri: str) -> bool:
     wait = partial(_wait, directory)
     lock = directory.delivery_lock(uri)
-    connect = partial(backend_of(uri).connect, directory, uri)
+    connect = partial(kind_of_store(uri).connect, directory, uri)
     waited = 0.0
     while waited < _LOCK_SECONDS:
         try:

@@ -1,4 +1,4 @@
-"""The interface of a backend: one run in a store."""
+"""The interface of a store that a run is recorded in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.tracking.journal import Record
 class Destination(abc.ABC):
     """One run in a store.
 
-    A backend is a subclass in a module of its own, with an entry in `backends.BACKENDS`.
+    A store is a subclass in a module of its own, with an entry in `store_kinds.STORE_KINDS`.
     """
 
     run_id: str | None = None

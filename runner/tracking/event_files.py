@@ -1,4 +1,4 @@
-"""TensorBoard's event files as a backend."""
+"""TensorBoard's event files as a store of runs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from itertools import islice
 from runner.errors import RunnerError
 from runner.system.atomic_files import sync_to_disk
 from runner.system.status import Status
-from runner.tracking.backends import ParentMissingError
 from runner.tracking.destination import Destination
 from runner.tracking.encoding import Delivery, description
 from runner.tracking.journal import (
@@ -28,7 +27,8 @@ from runner.tracking.journal import (
     read_lines,
     segments,
 )
-from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+from runner.tracking.store_kinds import ParentMissingError
+from runner.tracking.tracking_directory import Position, RunIdentity, TrackingDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _CHUNK = 1000
 _INTERVAL = 1.0
 _RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
-Connect = Callable[[Opening], Destination]
+Connect = Callable[[RunIdentity], Destination]
 
 
 class Follower:
@@ -60,7 +60,7 @@ class Follower:
 
     Args:
       directory: holds the journal and the position.
-      uri: the store, as the run's opening names it.
+      uri: the store, as the identity of the run names it.
       connect: opens the run in the store, creating it if necessary; may raise.
       wait: waits so many seconds, or less.
       now: a monotonic clock, in seconds.
@@ -94,7 +94,7 @@ class Follower:
         """Delivers until the run has ended and the store has all; returns False on giving up.
 
         It gives up when the run has ended and nothing could be delivered for
-        `Opening.patience_seconds`, and at once when the run is no longer to go to this store.
+        `RunIdentity.patience_seconds`, and at once when the run is no longer to go to this store.
         """
         self._position = self._directory.position(self._uri)
         self._load_delivered()
@@ -102,19 +102,19 @@ class Follower:
         while True:
             # Before the journal is read: all records of an ended run are then in the journal.
             written = self._directory.is_written()
-            opening = self._directory.opening()
-            if opening is None or self._uri not in opening.stores:
+            identity = self._directory.identity()
+            if identity is None or self._uri not in identity.stores:
                 return False
-            self._ended_before = opening.ended
+            self._ended_before = identity.ended
             before = (self._position.segment, self._position.offset)
             try:
-                self._deliver_all(opening, written)
+                self._deliver_all(identity, written)
                 self._report_status(written)
             except Exception as error:  # noqa: BLE001 - it is tried again
                 self._failed(error)
                 progress = before != (self._position.segment, self._position.offset)
                 if written or progress or give_up_at is None:
-                    give_up_at = self._now() + opening.patience_seconds
+                    give_up_at = self._now() + identity.patience_seconds
                 elif self._now() >= give_up_at:
                     return False
                 self._wait(_RETRY_DELAYS[min(self._failures, len(_RETRY_DELAYS)) - 1])
@@ -123,9 +123,9 @@ class Follower:
                     return True
                 self._wait(_INTERVAL)
 
-    def _deliver_all(self, opening: Opening, written: bool) -> None:
+    def _deliver_all(self, identity: RunIdentity, written: bool) -> None:
         if self._destination is None:
-            self._destination = self._open(opening)
+            self._destination = self._open(identity)
         while self._pending or self._read_chunk(self._destination, written):
             while self._pending:
                 self._destination.deliver(self._pending[0], self._failures)
@@ -133,8 +133,8 @@ class Follower:
                 self._succeeded()
             self._position.offset = self._position.sending
 
-    def _open(self, opening: Opening) -> Destination:
-        destination = self._connect(opening)
+    def _open(self, identity: RunIdentity) -> Destination:
+        destination = self._connect(identity)
         if self._position.run_id not in (None, destination.run_id):
             logger.warning(
                 "%s has no run %s any more: all that was recorded is delivered to run %s.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from runner.errors import InterruptedRunError, RunnerError, TrackingError
 from runner.system.imports import without_collections
+from runner.system.locks import LongWait
 from runner.tracking.delivery import sync
 from runner.tracking.tracking_directory import TrackingDirectory
 
@@ -37,6 +39,8 @@ _NICENESS = 5
 # How often a wait for a delivery checks whether a signal has come, and what it leaves for the rest.
 _POLL_SECONDS = 0.1
 _RESERVED_SECONDS = 1.0
+# How long the end of a command after a signal waits for deliveries.
+_SIGNALLED_SECONDS = 5.0
 # How many runs are delivered at once.
 _MAX_RUNS = 1000
 _writing = threading.Lock()
@@ -151,7 +155,8 @@ class FollowerProcess:
           run_directory: the run directory of a run that has ended.
           timeout: how many seconds to wait without the delivery of any of them.
           remaining: returns how many seconds a signal leaves for the end of the run, of which the
-            last is for the caller; None without a signal.
+            last is for the caller; None without a signal. It takes a few seconds at most, because
+            the process in the background delivers the rest.
 
         Returns:
           The run directories, among those waited for, that are not delivered completely.
@@ -162,10 +167,16 @@ class FollowerProcess:
         if run_directory in unfinished and unfinished[run_directory].parent in unfinished:
             return []
         undelivered = []
+        ends = math.inf
+        wait = LongWait("the tracking store, to which the rest of the run's records is delivered")
 
         def is_over() -> bool:
-            left = remaining()
-            return time.monotonic() >= deadline or (left is not None and left <= _RESERVED_SECONDS)
+            nonlocal ends
+            left, now = remaining(), time.monotonic()
+            if left is not None:
+                ends = min(ends, now + min(left - _RESERVED_SECONDS, _SIGNALLED_SECONDS))
+            wait.poll()
+            return now >= min(deadline, ends)
 
         deadline = time.monotonic() + timeout
         for path, run in unfinished.items():

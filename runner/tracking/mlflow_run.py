@@ -1,4 +1,4 @@
-"""MLflow as a backend: delivers the records of one run."""
+"""MLflow as a store of runs: delivers the records of one run."""
 
 from __future__ import annotations
 

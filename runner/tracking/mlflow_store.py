@@ -16,13 +16,13 @@ from mlflow.exceptions import MlflowException
 
 from runner.errors import NotInStoreError, RunnerError, TrackingError
 from runner.system.status import Status
-from runner.tracking.address import DEFAULT_URI, resolve
+from runner.tracking.address import DEFAULT_URI, address_of
 from runner.tracking.encoding import decode_key, encode_tag
 from runner.tracking.mlflow_connection import open_client
 from runner.tracking.mlflow_models import keep_model, register_model
 from runner.tracking.mlflow_run import MlflowRun, described
 from runner.tracking.stored_runs import RUN_DIR_TAG, UID_TAG, ExportedModel, TrackedRun
-from runner.tracking.tracking_directory import Opening
+from runner.tracking.tracking_directory import RunIdentity
 
 _PARENT_TAG = "mlflow.parentRunId"
 # With it MLflow's pages show an experiment's runs and their charts first, not traces of GenAI.
@@ -46,17 +46,17 @@ class MlflowStore:
     """
 
     def __init__(self, uri: str | None = None) -> None:
-        self.address = resolve(uri or DEFAULT_URI, Path.cwd())
+        self.address = address_of(uri or DEFAULT_URI, Path.cwd())
         self._client: MlflowClient | None = None
 
-    def open_run(self, opening: Opening, run_id: str | None, parent: str | None) -> MlflowRun:
+    def open_run(self, identity: RunIdentity, run_id: str | None, parent: str | None) -> MlflowRun:
         """Opens a run for delivery, creating it if necessary.
 
         A run is created once: its tag `runner.uid` identifies it also when the process that
         created it died before it could write down the id.
 
         Args:
-          opening: identity of the run.
+          identity: identity of the run.
           run_id: MLflow's id of the run, if known. A store that no longer has the run, because its
             database was deleted, gets another.
           parent: MLflow's id of the parent run.
@@ -65,17 +65,19 @@ class MlflowStore:
           TrackingError: the store cannot be used, or the run or its experiment is deleted.
         """
         client = self.connect()
-        with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be opened"):
+        with self._reported(
+            f"run {identity.run_name!r} of {identity.experiment!r} cannot be opened"
+        ):
             run = None if run_id is None else _existing(client, run_id)
             if run is None:
-                experiment_id = self._experiment_id(client, opening.experiment)
-                run = self._find(client, experiment_id, opening.uid)
+                experiment_id = self._experiment_id(client, identity.experiment)
+                run = self._find(client, experiment_id, identity.uid)
             if run is None:
-                tags = {**opening.tags, UID_TAG: opening.uid}
+                tags = {**identity.tags, UID_TAG: identity.uid}
                 tags |= {} if parent is None else {_PARENT_TAG: parent}
                 encoded = dict(encode_tag(*tag) for tag in tags.items())
                 run = client.create_run(
-                    experiment_id, opening.start_time, encoded, opening.run_name
+                    experiment_id, identity.start_time, encoded, identity.run_name
                 )
         if run.info.lifecycle_stage != "active":
             raise self._deleted(
@@ -83,20 +85,22 @@ class MlflowStore:
             )
         return MlflowRun(client, run, self.address)
 
-    def id_of(self, opening: Opening | None) -> str | None:
+    def id_of(self, identity: RunIdentity | None) -> str | None:
         """Returns MLflow's id of an opened run that was created before, from any folder; or None.
 
         Raises:
           TrackingError: the store cannot be used.
         """
-        if opening is None:
+        if identity is None:
             return None
         client = self.connect()
-        with self._reported(f"run {opening.run_name!r} of {opening.experiment!r} cannot be found"):
-            experiment = client.get_experiment_by_name(opening.experiment)
+        with self._reported(
+            f"run {identity.run_name!r} of {identity.experiment!r} cannot be found"
+        ):
+            experiment = client.get_experiment_by_name(identity.experiment)
             if experiment is None:
                 return None
-            run = self._find(client, experiment.experiment_id, opening.uid)
+            run = self._find(client, experiment.experiment_id, identity.uid)
             return None if run is None else str(run.info.run_id)
 
     def run(self, run_id: str) -> TrackedRun:

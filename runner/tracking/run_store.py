@@ -18,8 +18,7 @@ from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.internals.mlflow import records_load_of_any_store
 from runner.system.status import Status
-from runner.tracking.address import Address, resolve
-from runner.tracking.backends import backend_of, configured_uris, mlflow_uri
+from runner.tracking.address import Address, address_of
 from runner.tracking.follower_process import FollowerProcess, start_follower
 from runner.tracking.journal import (
     Artifact,
@@ -33,8 +32,9 @@ from runner.tracking.journal import (
     read_lines,
     segments,
 )
+from runner.tracking.store_kinds import configured_uris, kind_of_store, mlflow_uri
 from runner.tracking.stored_runs import COMMAND_TAG, ExportedModel, TrackedRun
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_store import MlflowStore
@@ -194,7 +194,7 @@ class RunStore:
         self.mask = mask or Mask(self.config.mask, {})
         self._custom_follower = follower
         uri = mlflow_uri(self.config)
-        self._address: Address | None = resolve(uri, Path.cwd()) if uri else None
+        self._address: Address | None = address_of(uri, Path.cwd()) if uri else None
         self._mlflow_store: MlflowStore | None = None
         self._uris = configured_uris(self.config)
 
@@ -231,12 +231,12 @@ class RunStore:
                 "wait for it, or end it",
             ) from error
         first_tags = _masked(tags, self.mask)
-        opening = files.opening() or Opening(
+        identity = files.identity() or RunIdentity(
             uuid.uuid4().hex, experiment, run_name, first_tags, parent, start_time=now()
         )
-        files.write_opening(
+        files.write_identity(
             replace(
-                opening,
+                identity,
                 stores=self._uris,
                 system_metrics=self._records_load(),
                 patience_seconds=self.config.patience_seconds,
@@ -254,7 +254,7 @@ class RunStore:
 
     def recorded(self, directory: Path) -> bool:
         """Returns whether the run of a run directory is recorded, and can be recorded further."""
-        return bool(self._uris) and TrackingDirectory(directory).opening() is not None
+        return bool(self._uris) and TrackingDirectory(directory).identity() is not None
 
     def deliver_rest(self, directory: Path) -> None:
         """Starts the delivery of the rest of a killed process's run, and of its status.
@@ -262,19 +262,19 @@ class RunStore:
         It neither waits for the store nor raises because of it.
         """
         files = TrackingDirectory(directory.absolute())
-        opening = files.opening() if self._uris else None
-        if opening is None:
+        identity = files.identity() if self._uris else None
+        if identity is None:
             return
-        statuses = {files.position(uri).status for uri in opening.stores}
+        statuses = {files.position(uri).status for uri in identity.stores}
         if statuses.isdisjoint({None, Status.RUNNING.value}):
             return
-        parent = Path(opening.parent) if opening.parent else None
+        parent = Path(identity.parent) if identity.parent else None
         self._follower().follow(files.run_directory, parent)
 
     def location(self, directory: Path) -> str:
         """Returns the places where the run of a run directory is recorded, for display."""
         files = TrackingDirectory(directory)
-        places = [backend_of(uri).location(files, uri) for uri in self._uris]
+        places = [kind_of_store(uri).location(files, uri) for uri in self._uris]
         return "; ".join(places) or "only in the run directory: tracking is off"
 
     @property

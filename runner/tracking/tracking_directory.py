@@ -20,7 +20,7 @@ _CLAIM_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Opening:
+class RunIdentity:
     """Identity of a run, and the stores to record it in.
 
     Attributes:
@@ -115,28 +115,28 @@ class TrackingDirectory:
         self.store(uri).mkdir(parents=True, exist_ok=True)
         return FileLock(self.store(uri) / "lock", thread_local=False)
 
-    def opening(self) -> Opening | None:
-        """Returns the run's opening, or None when nothing was ever recorded here.
+    def identity(self) -> RunIdentity | None:
+        """Returns the run's identity, or None when nothing was ever recorded here.
 
         Raises:
           RunDirectoryError: when it is of another format.
         """
-        file = self.path / "opening.json"
+        file = self.path / "identity.json"
         content = _read(file)
         if content is None:
             return None
         require_format(content, file)
         del content["format"]
-        relative = content.pop("way_to_parent")
+        relative = content.pop("parent_from_here")
         parent = resolve_moved(content["parent"], relative, self.run_directory)
-        return Opening(**{**content, "parent": parent, "stores": tuple(content["stores"])})
+        return RunIdentity(**{**content, "parent": parent, "stores": tuple(content["stores"])})
 
-    def write_opening(self, opening: Opening) -> None:
-        """Replaces the opening; only the user may read it, because URIs hold passwords."""
+    def write_identity(self, identity: RunIdentity) -> None:
+        """Replaces the identity; only the user may read it, because URIs hold passwords."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        relative = relative_path(opening.parent, self.run_directory)
-        content = {"format": FORMAT, **asdict(opening), "way_to_parent": relative}
-        write_json(self.path / "opening.json", content)
+        relative = relative_path(identity.parent, self.run_directory)
+        content = {"format": FORMAT, **asdict(identity), "parent_from_here": relative}
+        write_json(self.path / "identity.json", content)
 
     def position(self, uri: str) -> Position:
         """Returns how far the journal has been delivered to a store."""

@@ -3,8 +3,8 @@
 - `run`: `Experiment`, what exists before there is a run directory, and `OpenedRun` afterwards;
   `RunContext` and `Coordinator` connect them to the command, the screen, a sweep and a cluster;
   `watch`: `TrialWatch`, by which a sweep watches a run.
-- `sources`: `Sources` finds and pins each scaffold's checkpoint, first training the experiment that
-  it comes from if there is no finished run of it; its `plan_run` plans with them.
+- `run_sources`: `Sources` finds and pins each scaffold's checkpoint, first training the experiment
+  that it comes from if there is no finished run of it; its `plan_run` plans with them.
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order (the last
   one ends it after a signal, or when its trial is pruned), and where their metrics go;
   `means`: means of training metrics; `named_hooks`: the hooks of the configuration.

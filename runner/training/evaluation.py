@@ -13,7 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from runner.checkpoints.contents import NoCheckpointError
-from runner.checkpoints.locate import resolve
+from runner.checkpoints.locate import checkpoint_paths
 from runner.config.choices import SCAFFOLDS, EvaluatedSplit
 from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError
@@ -88,7 +88,7 @@ def chosen_weights(experiment: Experiment, which: str) -> Iterator[Weights]:
         return
     directory = experiment.finished_run()
     try:
-        (prefix,) = resolve(str(directory.path), which)
+        (prefix,) = checkpoint_paths(str(directory.path), which)
     except NoCheckpointError as error:
         raise RunDirectoryError.of(
             f"{directory.path} has no checkpoint",

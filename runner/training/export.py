@@ -75,10 +75,6 @@ def _require_scaffold(experiment: Experiment, names: str) -> None:
         state = f"export.names={names} names no scaffold"
         cause = "the values go back under the names of the checkpoint that they came from"
         raise ConfigError.of(state, cause, "", ranked(names, config.scaffolds))
-    if config.export.register is not None:
-        state = "export.names and export.register are both set"
-        cause = "a SavedModel is registered, and not tensors under other names"
-        raise ConfigError.of(state, cause, "delete one of the two")
 
 
 def _export_names(experiment: Experiment, weights: Weights, names: str, folder: Path) -> None:

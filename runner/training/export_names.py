@@ -8,14 +8,14 @@ from typing import Any
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.restoration.inversion import invert
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import EMA_SUFFIX
 from runner.system.atomic_files import unfinished
 from runner.system.signals import Interruption
 from runner.training.evaluation import Weights
-from runner.training.sources import Sources
+from runner.training.run_sources import Sources
 
 FILE = "model.safetensors"
 
@@ -56,7 +56,7 @@ def export_names(
 
 def _values(plan: RestorationPlan, weights: Weights) -> dict[str, NDArray[Any]]:
     """Returns the values of the variables in a run's checkpoint, averages where they count."""
-    reader = open_checkpoint(weights.prefix)
+    reader = open_reader(weights.prefix)
     spec, tensors = reader.spec(), {}
     for variable in (assignment.variable for assignment in plan.assignments):
         average = spec.find(variable.full_name + EMA_SUFFIX)

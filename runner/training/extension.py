@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 
@@ -12,7 +11,7 @@ from runner.errors import RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.program_in_session import CALLBACKS
 from runner.graph.traces import METRICS
-from runner.graph.variables import CheckpointSaver, saved_as
+from runner.graph.variables import CheckpointSaver, PartialSaver, saved_as
 from runner.restoration.model_variables import LEARNING_RATE
 from runner.runs.resumption import differences
 from runner.runs.run_directory import RunDirectory
@@ -57,29 +56,6 @@ def _of_callbacks(built: BuiltGraph) -> Mapping[str, tf.Variable]:
     }
 
 
-class SaverOfExtension(tf.compat.v1.train.Saver):
-    """Restores the checkpoint from before an extension without variables that start over.
-
-    Args:
-      saver: restores every other checkpoint.
-      fresh: name -> variable that is initialised.
-      prefix: the checkpoint from before the extension.
-    """
-
-    def __init__(self, saver: CheckpointSaver, fresh: Mapping[str, Any], prefix: str) -> None:
-        super().__init__({name: item for name, item in saver.saved.items() if name not in fresh})
-        self._saver, self._prefix = saver, prefix
-        self._initializer = tf.compat.v1.variables_initializer([*fresh.values()])
-
-    def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
-        """Restores a checkpoint."""
-        if save_path != self._prefix:
-            self._saver.restore(sess, save_path)
-            return
-        super().restore(sess, save_path)
-        sess.run(self._initializer)
-
-
 def saver_of_extension(run: OpenedRun, newest: str) -> tf.compat.v1.train.Saver | None:
     """Returns the saver for a run whose newest checkpoint is from before its last extension.
 
@@ -101,4 +77,6 @@ def saver_of_extension(run: OpenedRun, newest: str) -> tf.compat.v1.train.Saver 
     if not fresh or not isinstance(saver, CheckpointSaver):
         return None
     with run.built.graph.as_default():
-        return SaverOfExtension(saver, fresh, newest)
+        others = tf.compat.v1.variables_initializer([*fresh.values()])
+        saved = {name: item for name, item in saver.saved.items() if name not in fresh}
+        return PartialSaver(saved, others, whole=saver, lacks=lambda prefix: prefix == newest)

@@ -25,7 +25,7 @@ from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryErr
 from runner.graph.trained_model import initial_model
 from runner.restoration.model_variables import keras_variables
 from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
-from runner.restoration.reading import checksum, converted_values, in_scaffold
+from runner.restoration.reading import checksum, converted_values
 from runner.restoration.variables import Partition, StateClass, VariableSpec
 from runner.restoration.weights_layout import WeightsLayout, named_sources, weights_layout
 from runner.runs.run_directory import PROVENANCE, RunDirectory
@@ -89,11 +89,8 @@ def _open(sources: Mapping[str, Any]) -> dict[str, CheckpointReader]:
     readers: dict[str, CheckpointReader] = {}
     problems: list[Problem] = []
     for name, origins in sources.items():
-        try:
-            with in_scaffold(name):
-                readers[name] = open_pinned([(o["path"], o["digest"]) for o in origins])
-        except CheckpointError as error:
-            problems += error.problems
+        with CheckpointError.within(f"scaffolds.{name}", problems):
+            readers[name] = open_pinned([(o["path"], o["digest"]) for o in origins])
     if problems:
         raise CheckpointError(*problems)
     return readers

@@ -11,10 +11,9 @@ import tensorflow as tf
 from runner.checkpoints import contents
 from runner.config.cluster_spec import is_cluster
 from runner.errors import ConfigError, InterruptedRunError
-from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import InputState, not_resumed_exactly
-from runner.graph.variables import saved_as
+from runner.graph.variables import PartialSaver, saved_as
 from runner.hooks import ProgressHook
 from runner.restoration.initialization import reads_variables
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
@@ -198,22 +197,12 @@ def _saver(run: OpenedRun) -> tf.compat.v1.train.Saver:
         "and batches are dealt out again"
     )
     with run.coordinator.replica.scope():
-        return _SaverOfAnyNumber(built, training, position)
-
-
-class _SaverOfAnyNumber(tf.compat.v1.train.Saver):
-    """Restores checkpoints of any number of workers, without the input's position where needed."""
-
-    def __init__(self, built: BuiltGraph, training: Training, position: InputState) -> None:
-        super().__init__(saved_as(built.variables))
-        self._saver, self._training, self._position = built.saver, training, position
-
-    def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
-        if _has_position(save_path, self._position):
-            self._saver.restore(sess, save_path)
-            return
-        super().restore(sess, save_path)
-        sess.run(self._training.input_initializer)
+        return PartialSaver(
+            saved_as(built.variables),
+            training.input_initializer,
+            whole=built.saver,
+            lacks=lambda prefix: not _has_position(prefix, position),
+        )
 
 
 def _has_position(checkpoint: str, position: InputState) -> bool:

@@ -37,7 +37,7 @@ class TrainingMeans:
             self._recorded.append(values)
 
     def take(self) -> dict[str, float]:
-        """Returns the means, and begins anew; they are empty where no step was recorded."""
+        """Returns the means, and starts over; they are empty where no step was recorded."""
         recorded, self._recorded = self._recorded, []
         if not recorded:
             return {}

@@ -15,7 +15,7 @@ import keras
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.config.schema import RunConfig
-from runner.errors import CheckpointError, ConfigError, PlanError, Problem
+from runner.errors import CheckpointError, PlanError, Problem
 from runner.graph.trained_model import initial_model
 from runner.internals.keras import restored_names
 from runner.restoration.eager import restore_model
@@ -25,7 +25,7 @@ from runner.restoration.proving import prove
 from runner.restoration.reference import Reference, read_reference
 from runner.system.user_code import calling
 from runner.training.first_values import start_of
-from runner.training.sources import Sources
+from runner.training.run_sources import Sources
 
 
 def proven(
@@ -34,7 +34,7 @@ def proven(
     """Returns a plan with the proofs that its configuration asks for, and the problems of these.
 
     Where the plan has problems already, or a source is an experiment that is not trained yet,
-    nothing is proven.
+    nothing is proven. `validate` refuses proofs of runs without a Keras model.
 
     Args:
       config: the configuration of the run.
@@ -43,7 +43,6 @@ def proven(
       model: the run's Keras model, which keeps its values; None where it trains none.
 
     Raises:
-      ConfigError: when the run has no Keras model.
       UserCodeError: when the model raises an error.
     """
     paths = {name: scaffold.proof for name, scaffold in config.scaffolds.items()}
@@ -51,7 +50,7 @@ def proven(
     problems: list[Problem] = []
     for name, path in ({"": config.proof} | paths).items():
         if path is not None:
-            with _collected(problems, name):
+            with CheckpointError.within(_key(name), problems):
                 references[name] = read_reference(path)
     plan = replace(plan, problems=(*plan.problems, *problems))
     restoring = [name for name in plan.sources if plan.restored(name)]
@@ -59,32 +58,24 @@ def proven(
     if missing and references:
         note = f"not proven yet: the source of {', '.join(missing)} is still to be trained"
         return replace(plan, notes=(*plan.notes, note))
-    if plan.problems or not references:
+    if plan.problems or not references or model is None:
         return plan
     proofs: list[Proof] = []
     readers = {name: sources.open(name) for name in restoring}
-    if model is None:
-        raise ConfigError.of(
-            "proof is set, and the run has no Keras model",
-            "it trains a graph or a function",
-            "delete `proof`",
-        )
     with _first_values(model, plan, readers):
         for name, reference in references.items():
-            with _collected(problems, name), calling("model", f"it was given {reference.path}"):
+            with (
+                CheckpointError.within(_key(name), problems),
+                calling("model", f"it was given {reference.path}"),
+            ):
                 proofs.append(prove(model, reference, plan=plan, scaffold=name))
     problems += [proof.problem() for proof in proofs if not proof.agrees]
     return replace(plan, problems=tuple(problems), proofs=tuple(proofs))
 
 
-@contextmanager
-def _collected(problems: list[Problem], scaffold: str) -> Iterator[None]:
-    """Collects what is wrong with a reference, and names the key that names it."""
-    try:
-        yield
-    except CheckpointError as error:
-        key = f"scaffolds.{scaffold}.proof" if scaffold else "proof"
-        problems += [replace(p, state=f"{key}: {p.state}") for p in error.problems]
+def _key(scaffold: str) -> str:
+    """Returns the key that names a reference."""
+    return f"scaffolds.{scaffold}.proof" if scaffold else "proof"
 
 
 @contextmanager
@@ -107,7 +98,7 @@ def first_model(
 ) -> Iterator[keras.Model]:
     """Builds the model of a run outside its graph, with the first values that its plan restores.
 
-    Afterwards random numbers go on as if there had been no such model.
+    Afterwards random numbers continue as if there had been no such model.
     """
     with restored_names():
         model = initial_model(config)

@@ -24,7 +24,7 @@ from runner.config.schedule import NEVER, as_schedule
 from runner.config.schema import RunConfig
 from runner.config.training_schema import EVALUATE_EVERY, OBJECTIVE
 from runner.console import Screen
-from runner.errors import ConfigError, InterruptedRunError
+from runner.errors import InterruptedRunError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.devices import devices_of
@@ -34,14 +34,14 @@ from runner.restoration.restorer import Restorer
 from runner.runs.provenance import environment_tags
 from runner.runs.resumption import (
     ClaimedDirectory,
-    Opening,
     ResumeCriteria,
+    StartKind,
     discard,
     interrupted_run,
     no_such_run,
     open_run,
 )
-from runner.runs.run_directory import RunDirectory, RunRecord, runs
+from runner.runs.run_directory import RunDirectory, RunRecord, runs, usable_container
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.system.signals import Interruption
 from runner.system.status import Status
@@ -49,7 +49,7 @@ from runner.tracking import Tracker, open_store
 from runner.tracking.current_run import CurrentRun
 from runner.tracking.stored_runs import RUN_DIR_TAG
 from runner.training.proving import proven
-from runner.training.sources import FINGERPRINT_TAG, Sources, plan_run
+from runner.training.run_sources import FINGERPRINT_TAG, Sources, plan_run
 from runner.training.watch import SWEEP_TAG, TrialWatch
 
 _Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
@@ -142,11 +142,10 @@ class Experiment:
     def __init__(self, config: RunConfig, context: RunContext) -> None:
         self.config, self.context, self.screen = config, context, context.screen
         self.mask = Mask(config.tracking.mask, asdict(config))
-        _require_usable(config.run_dir, self.mask)
+        self.container = usable_container(config, self.mask)
         self.recorder = CurrentRun(self.mask)
         self.store = open_store(config.tracking, asdict(config), self.mask)
         self.sources = Sources(config, self.store)
-        self.container = Path(config.run_dir)
 
     @cached_property
     def settings(self) -> dict[str, object]:
@@ -250,19 +249,6 @@ class Experiment:
         )
 
 
-def _require_usable(run_dir: str, mask: Mask) -> None:
-    cause = ""
-    if mask.is_in(run_dir):
-        cause = "it holds a secret, and the name of a folder cannot be masked"
-    elif set(run_dir) & set("*?[\\"):
-        cause = (
-            "TensorFlow takes *, ?, [ and \\ in a path for a pattern, and finds no checkpoint there"
-        )
-    if cause:
-        remedy = "give it another name, for example run_dir=runs/my_experiment"
-        raise ConfigError.of(f"run_dir is {mask.text(run_dir)!r}", cause, remedy)
-
-
 @contextmanager
 def claimed_directory(
     experiment: Experiment, interruption: Interruption
@@ -301,7 +287,7 @@ class OpenedRun:
         epoch decides them.
       training: the training step of `built`.
       directory: the run directory.
-      opening: whether the run is new, resumed or extended.
+      start: whether the run is new, resumed or extended.
       former: its record before that; None for a new run.
       plan: where variables come from; None for a run that continues from its own checkpoint.
       interruption: reports signals.
@@ -324,7 +310,7 @@ class OpenedRun:
         self.training: Training = self.built.training
         config = _with_epochs(experiment.config, self.training.epochs)
         self.config = _with_objective(config, self.built.evaluation.metrics)
-        self.directory, self.opening = claimed.directory, claimed.opening
+        self.directory, self.start = claimed.directory, claimed.start
         self.former = claimed.former
         self.started = time.monotonic()
 
@@ -345,9 +331,9 @@ class OpenedRun:
             path, name, f"{name} {path.name}", tags=tags, parent=watch.parent
         )
         # `open` ignores the tags of runs that are recorded already.
-        if self.opening is not Opening.new:
+        if self.start is not StartKind.new:
             tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})
-        if self.opening is Opening.extended:
+        if self.start is StartKind.extended:
             extensions = self.directory.load_record().extensions
             listed = (f"from step {one['step']}: {'; '.join(one['changes'])}" for one in extensions)
             tracker.set_tags({"runner.extended": "\n".join(listed)})

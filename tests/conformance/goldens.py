@@ -23,8 +23,8 @@ import tensorstore
 from numpy.typing import NDArray
 from packaging.version import Version
 
-from tests.tiny.tables import recompressed
-from tests.tiny.torch_files import save_arrays, save_legacy, state_dict
+from tests.support.tables import recompressed
+from tests.support.torch_files import save_arrays, save_legacy, state_dict
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -57,7 +57,7 @@ class Golden:
     """A checkpoint made for a test.
 
     Attributes:
-      path: the argument of `open_checkpoint`.
+      path: the argument of `open_reader`.
       files: its files.
       dtype: the dtype of all tensors but the step.
       step: the step it records; None when the format has no place for one.

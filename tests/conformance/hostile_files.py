@@ -37,10 +37,10 @@ from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices
 
 from runner import inspect
 from tests.conformance.goldens import MAKERS, make, relocated
-from tests.tiny import torch_files
-from tests.tiny.bytes import MUTATIONS
-from tests.tiny.tables import recompressed, stored
-from tests.tiny.torch_files import Storage, tensor
+from tests.support import torch_files
+from tests.support.bytes import MUTATIONS
+from tests.support.tables import recompressed, stored
+from tests.support.torch_files import Storage, tensor
 
 MEMORY, SECONDS = 1 << 30, 20
 _NUMBERS = {"FLOAT": 1, "STRING": 7}  # In `tensorflow/core/framework/types.proto`.

@@ -143,7 +143,9 @@ def fill(variables: dict[str, Any], seed: int) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(seed)
     values = {}
     for key in sorted(variables):
-        values[key] = rng.uniform(0.5, 2, variables[key].shape).astype(np.float32)
+        # Adafactor keeps integers for vectors.
+        dtype = np.dtype(str(getattr(variables[key].dtype, "name", variables[key].dtype)))
+        values[key] = rng.uniform(0.5, 2, variables[key].shape).astype(dtype)
         variables[key].assign(values[key])
     return values
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from runner.checkpoints import contents
 from runner.checkpoints.inspection import diff
-from runner.checkpoints.locate import latest_checkpoint, resolve
-from runner.checkpoints.open import AverageReader, open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths, latest_checkpoint
+from runner.checkpoints.open import AverageReader, open_reader
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError
 from tests.conformance.goldens import MAKERS, STEP, Golden, make, relocated, tensors
@@ -43,7 +43,7 @@ def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
 @every_format
 def test_the_spec_has_every_tensor_and_no_bookkeeping(name: str, shared_golden: Get) -> None:
     golden = shared_golden(name)
-    spec = open_checkpoint(golden.path).spec()
+    spec = open_reader(golden.path).spec()
     file = spec.path.removesuffix("#state_dict")  # The mapping that is read by default.
     assert (file, spec.step) == (golden.path, golden.step)
     assert spec.format
@@ -60,7 +60,7 @@ def test_the_spec_has_every_tensor_and_no_bookkeeping(name: str, shared_golden: 
 @every_format
 def test_values_are_read_exactly_and_in_the_order_asked_for(name: str, shared_golden: Get) -> None:
     golden = shared_golden(name)
-    reader = open_checkpoint(golden.path)
+    reader = open_reader(golden.path)
     names = dict(reversed(names_in(reader.spec()).items()))
     values = list(reader.read(list(names.values())))
     assert [name for name, _ in values] == list(names.values())
@@ -71,7 +71,7 @@ def test_values_are_read_exactly_and_in_the_order_asked_for(name: str, shared_go
 
 @every_format
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, shared_golden: Get) -> None:
-    reader = open_checkpoint(shared_golden(name).path)
+    reader = open_reader(shared_golden(name).path)
     kernel = names_in(reader.spec())["dense/kernel"]
     with pytest.raises(CheckpointError, match=f"holds no tensor '{kernel}x'") as caught:
         list(reader.read([f"{kernel}x"]))
@@ -81,15 +81,15 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, shared_golden: G
 @every_format
 def test_the_digest_is_of_the_content(name: str, shared_golden: Get, tmp_path: Path) -> None:
     golden = shared_golden(name)
-    digest = open_checkpoint(golden.path).spec().digest
+    digest = open_reader(golden.path).spec().digest
     algorithm, _, digits = digest.partition(":")
     assert (algorithm, len(digits)) == ("sha256", 64)
-    assert open_checkpoint(golden.path, digest).spec().digest == digest
+    assert open_reader(golden.path, digest).spec().digest == digest
     changed = tensors()
     changed["dense/bias"][-1] += 1
     other = make(name, tmp_path, changed)
     with pytest.raises(CheckpointError, match="is not the checkpoint that was pinned"):
-        open_checkpoint(other.path, digest)
+        open_reader(other.path, digest)
 
 
 @every_format
@@ -101,7 +101,7 @@ def test_a_read_only_folder_is_enough(name: str, shared_golden: Get, tmp_path: P
         path.chmod(0o555 if path.is_dir() else 0o444)
     before = snapshot(folder)
     try:
-        reader = open_checkpoint(*resolve(str(folder / Path(golden.path).name)))
+        reader = open_reader(*checkpoint_paths(str(folder / Path(golden.path).name)))
         assert len(dict(reader.read(list(reader.spec().tensors)))) == len(reader.spec().tensors)
         assert snapshot(folder) == before, "reading writes nothing"
     finally:
@@ -132,7 +132,7 @@ def test_remote_checkpoints_are_read(
         tf.io.gfile.makedirs(target.rpartition("/")[0])
         tf.io.gfile.copy(str(file), target)
     path = relocated(golden, golden_folder / name, f"{remote}/{name}")
-    reader = open_checkpoint(path)
+    reader = open_reader(path)
     assert reader.spec().path.partition("#")[0] == path
     assert not diff(golden.path, path)
     ((_, value),) = reader.read([names_in(reader.spec())["conv/kernel"]])
@@ -143,7 +143,7 @@ def test_remote_checkpoints_are_read(
 def test_checkpoints_are_averaged(name: str, shared_golden: Get, tmp_path: Path) -> None:
     paths = [shared_golden(name).path]
     paths += [make(name, tmp_path / str(offset), tensors(offset)).path for offset in (1.0, 5.0)]
-    reader = AverageReader([open_checkpoint(path) for path in paths])
+    reader = AverageReader([open_reader(path) for path in paths])
     spec = reader.spec()
     ((_, value),) = reader.read([names_in(spec)["norm/moving_mean"]])
     assert value.dtype.name == shared_golden(name).dtype
@@ -165,7 +165,7 @@ def test_half_a_file_is_refused(name: str, shared_golden: Get, tmp_path: Path) -
 @every_format
 def test_a_flipped_byte_in_a_tensor_is_found(name: str, shared_golden: Get, tmp_path: Path) -> None:
     golden = shared_golden(name)
-    digest = open_checkpoint(golden.path).spec().digest
+    digest = open_reader(golden.path).spec().digest
     file, position = place_of("embed/embeddings", golden)
     content = bytearray(file.read_bytes())
     content[position] ^= 1
@@ -182,7 +182,7 @@ def test_the_format_is_recognised_under_any_name(
     golden = shared_golden(name)
     wrong_suffix = tmp_path / "weights.npz.h5.bin"
     shutil.copyfile(golden.path, wrong_suffix)
-    original, renamed = open_checkpoint(golden.path), open_checkpoint(str(wrong_suffix))
+    original, renamed = open_reader(golden.path), open_reader(str(wrong_suffix))
     assert renamed.spec().format == original.spec().format
     assert renamed.spec().tensors == original.spec().tensors
 
@@ -191,18 +191,18 @@ def test_the_format_is_recognised_under_any_name(
 def test_a_directory_stands_for_the_only_checkpoint_in_it(name: str, shared_golden: Get) -> None:
     golden = shared_golden(name)
     directory = golden.path if Path(golden.path).is_dir() else str(Path(golden.path).parent)
-    assert resolve(directory) == [golden.path]
+    assert checkpoint_paths(directory) == [golden.path]
 
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name.startswith(("bundle", "v1"))])
 def test_a_prefix_is_found_as_a_checkpoint_of_tensorflow(name: str, shared_golden: Get) -> None:
     path = shared_golden(name).path
-    assert resolve(path) == [path]
+    assert checkpoint_paths(path) == [path]
     assert latest_checkpoint(path) == path
     directory = os.path.dirname(path)
     assert contents.is_checkpoint(path)
     assert contents.steps(directory) == {STEP: path}
-    assert resolve(directory, str(STEP)) == [path]
+    assert checkpoint_paths(directory, str(STEP)) == [path]
     if name != "v1_sharded":  # Only the `checkpoint` file lists the pattern of its shards.
         assert contents.in_directory(directory) == (path,)
 
@@ -210,7 +210,7 @@ def test_a_prefix_is_found_as_a_checkpoint_of_tensorflow(name: str, shared_golde
 @every_format
 def test_what_restore_v2_reads_is_the_same(name: str, shared_golden: Get) -> None:
     golden = shared_golden(name)
-    reader = open_checkpoint(golden.path)
+    reader = open_reader(golden.path)
     bundle = reader.bundle()
     if bundle is None:
         assert not name.startswith(("bundle", "v1", "object", "saved_model"))
@@ -258,6 +258,6 @@ def place_of(name: str, golden: Golden) -> tuple[Path, int]:
 
 
 def read_all(path: str, digest: str | None = None) -> None:
-    reader = open_checkpoint(path, digest)
+    reader = open_reader(path, digest)
     for _ in reader.read(list(reader.spec().tensors)):
         pass

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from runner.checkpoints import files
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
 from tests.conformance import hostile_files
 from tests.conformance.goldens import make
 from tests.conformance.test_mutations import content_of
-from tests.tiny.forked import ROOT, Forks
+from tests.support.forked import ROOT, Forks
 
 # These cover every kind of guard, and take a moment each.
 QUICK = (
@@ -67,7 +67,7 @@ def test_a_truncated_v1_checkpoint_is_refused(part: float, tmp_path: Path) -> No
     path = Path(golden.path)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
     with pytest.raises(CheckpointError, match="is not a checkpoint of a known format"):
-        open_checkpoint(str(path))
+        open_reader(str(path))
 
 
 def test_a_flipped_v1_checkpoint_is_named(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_flipped_v1_checkpoint_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["npy_record", "keras_h5_of_keras3", "bundle", "npz"])
 def test_a_file_swapped_under_the_same_size_and_time_is_noticed(name: str, tmp_path: Path) -> None:
     golden = make(name, tmp_path)
-    digest = open_checkpoint(golden.path).spec().digest
+    digest = open_reader(golden.path).spec().digest
     for file in golden.files:
         before, content = file.stat(), bytearray(file.read_bytes())
         content[-9 if name == "bundle" else len(content) // 2] ^= 1

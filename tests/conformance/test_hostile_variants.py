@@ -32,11 +32,11 @@ import pytest
 import safetensors.numpy
 
 from runner.checkpoints import word_vectors
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
-from tests.tiny.bytes import MUTATIONS
-from tests.tiny.torch_files import Pickled, Storage, save, tensor
+from tests.support.bytes import MUTATIONS
+from tests.support.torch_files import Pickled, Storage, save, tensor
 
 DATA = Path(__file__).parents[1] / "data"
 SHORT, LONG = 200, 10_000
@@ -51,7 +51,7 @@ class Seed:
 
     Attributes:
       folder: its files.
-      path: the argument of `resolve`, in the folder.
+      path: the argument of `checkpoint_paths`, in the folder.
       mutated: the files that a variant changes.
     """
 
@@ -358,8 +358,8 @@ def read(path: str, folder: Path) -> str:
     """Reads a checkpoint in a folder, and says what came of it."""
     form = ""
     try:
-        (resolved,) = resolve(path)
-        reader = open_checkpoint(resolved)
+        (resolved,) = checkpoint_paths(path)
+        reader = open_reader(resolved)
         spec = reader.spec()
         form = spec.format
         names = [name for name, tensor in spec.tensors.items() if tensor.bytes <= _READ]

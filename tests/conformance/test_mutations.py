@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
 from tests.conformance.goldens import MAKERS, Golden, make, relocated
-from tests.tiny.bytes import MUTATIONS
-from tests.tiny.forked import ROOT, Forks
+from tests.support.bytes import MUTATIONS
+from tests.support.forked import ROOT, Forks
 
 PER_FORMAT = 5
 
 
 def content_of(path: str, digest: str | None = None) -> dict[str, NDArray[Any]]:
     """Reads every tensor of a checkpoint."""
-    reader = open_checkpoint(path, digest)
+    reader = open_reader(path, digest)
     spec = reader.spec()
     values = dict(reader.read(list(spec.tensors)))
     for name, value in values.items():
@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
     for name in MAKERS:
         original, mutated = folder / name, folder / f"{name}_mutated"
         golden = make(name, original)
-        digest = open_checkpoint(golden.path).spec().digest
+        digest = open_reader(golden.path).spec().digest
         expected = content_of(golden.path)
         rng = random.Random(name)
         for number in range(PER_FORMAT):

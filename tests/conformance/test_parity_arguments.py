@@ -15,7 +15,7 @@ from tensorflow.python.distribute import distribute_coordinator, one_device_stra
 
 import runner
 from runner.errors import ConfigError
-from tests.tiny.session_events import Events
+from tests.support.session_events import Events
 
 NAMES = [
     "ChiefSessionCreator",

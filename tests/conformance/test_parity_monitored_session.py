@@ -1,4 +1,4 @@
-"""`runner.MonitoredSession` does what TensorFlow's does with the same arguments."""
+"""`runner.MonitoredSession` and `SingularMonitoredSession` do what TensorFlow's do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import collections
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,47 +17,92 @@ import tensorflow.compat.v1 as tf
 
 import runner
 from runner.cluster.local import free_addresses
-from tests.tiny import session_cases as cases
-from tests.tiny.forked import Forks
-from tests.tiny.parity import assert_parity
-from tests.tiny.session_cases import given
-from tests.tiny.session_events import Events, Hook, Model, Plays, fails, raising
+from tests.support import session_cases as cases
+from tests.support.forked import Forks
+from tests.support.parity import Case, Counting, assert_parity
+from tests.support.session_cases import given
+from tests.support.session_events import Events, Hook, Model, Plays, fails, raising
 
-KIND = "MonitoredSession"
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    **cases.HOOKS,
-    "no creator": {"session_creator": given(None)},
-    "a chief": {"session_creator": lambda api: api.ChiefSessionCreator()},
-    "TensorFlow's chief": {"session_creator": lambda api: tf.train.ChiefSessionCreator()},
-    "a creator that is a string": {"session_creator": given("creator")},
-    "a creator that is a session": {"session_creator": lambda api: tf.Session()},
+# Arguments of both, and of one of them.
+ARGUMENTS: dict[str, dict[str, dict[str, Callable[[Any], Any]]]] = {
+    "MonitoredSession": {
+        **cases.HOOKS,
+        "no creator": {"session_creator": given(None)},
+        "a chief": {"session_creator": lambda api: api.ChiefSessionCreator()},
+        "TensorFlow's chief": {"session_creator": lambda api: tf.train.ChiefSessionCreator()},
+        "a creator that is a string": {"session_creator": given("creator")},
+        "a creator that is a session": {"session_creator": lambda api: tf.Session()},
+    },
+    "SingularMonitoredSession": {
+        **cases.HOOKS,
+        "a scaffold": {"scaffold": lambda api: api.Scaffold()},
+        "TensorFlow's scaffold": {"scaffold": lambda api: tf.train.Scaffold()},
+        "a scaffold that is a string": {"scaffold": given("scaffold")},
+        "a configuration": {"config": given(tf.ConfigProto(allow_soft_placement=True))},
+        "a target that is not there": {"master": given("nowhere://a:1")},
+        "a directory that is not there": {"checkpoint_dir": given("/nowhere")},
+        "a directory that is a number": {"checkpoint_dir": given(3)},
+        "a checkpoint that is not there": {"checkpoint_filename_with_path": given("/nowhere/a")},
+        "both a directory and a checkpoint": {
+            "checkpoint_dir": given("/nowhere"),
+            "checkpoint_filename_with_path": given("/nowhere/a"),
+        },
+    },
+}
+# What both do, by case.
+CASES: dict[str, Callable[[str], Case]] = {
+    **{
+        f"{stage} fails by {error}": partial(cases.failing, stage=stage, error=error)
+        for stage in cases.STAGES
+        for error in cases.ERRORS
+    },
+    **{f"a hook asks for {name}": partial(cases.requesting, name=name) for name in cases.REQUESTS},
+    **{f"call: {name}": partial(cases.running, name=name) for name in cases.RUNS},
+    **{f"{error} in the block": partial(cases.ending, error=error) for error in cases.ERRORS},
 }
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_arguments(name: str, tmp_path: Path) -> None:
-    assert_parity(cases.constructed(KIND, ARGUMENTS[name]), tmp_path)
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, named in ARGUMENTS.items() for name in named]
+)
+def test_arguments(kind: str, name: str, tmp_path: Path) -> None:
+    assert_parity(cases.constructed(kind, ARGUMENTS[kind][name]), tmp_path)
 
 
-@pytest.mark.parametrize("error", cases.ERRORS)
-@pytest.mark.parametrize("stage", cases.STAGES)
-def test_a_hook_that_fails(stage: str, error: str, tmp_path: Path) -> None:
-    assert_parity(cases.failing(KIND, stage, error), tmp_path)
+@pytest.mark.parametrize("kind", ARGUMENTS)
+@pytest.mark.parametrize("name", CASES)
+def test_what_both_do(name: str, kind: str, tmp_path: Path) -> None:
+    assert_parity(CASES[name](kind), tmp_path)
 
 
-@pytest.mark.parametrize("name", cases.REQUESTS)
-def test_what_hooks_ask_for(name: str, tmp_path: Path) -> None:
-    assert_parity(cases.requesting(KIND, name), tmp_path)
+# What a singular session restores, from a folder and the checkpoint in it.
+SOURCES: dict[str, Callable[[Path, str], dict[str, Any]]] = {
+    "a directory": lambda folder, saved: {"checkpoint_dir": str(folder)},
+    "a checkpoint": lambda folder, saved: {"checkpoint_filename_with_path": saved},
+    "both": lambda folder, saved: {
+        "checkpoint_dir": str(folder),
+        "checkpoint_filename_with_path": saved,
+    },
+    "a checkpoint of another name": lambda folder, saved: {
+        "checkpoint_filename_with_path": f"{saved}-2"
+    },
+}
 
 
-@pytest.mark.parametrize("name", cases.RUNS)
-def test_calls(name: str, tmp_path: Path) -> None:
-    assert_parity(cases.running(KIND, name), tmp_path)
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_a_singular_session_restores(name: str, tmp_path: Path) -> None:
+    def case(api: Any, events: Events, folder: Path) -> Any:
+        with tf.Graph().as_default():
+            model, saver = Counting(), tf.train.Saver()
+            with api.SingularMonitoredSession() as session:
+                session.run(model.train_op)
+                saved = saver.save(session.raw_session(), str(folder / "model.ckpt-1"))
+        model = Counting()
+        session = api.SingularMonitoredSession(**SOURCES[name](folder, saved))
+        assert isinstance(session.raw_session(), tf.Session)
+        return model.run(session, steps=1)
 
-
-@pytest.mark.parametrize("error", cases.ERRORS)
-def test_errors_in_the_block(error: str, tmp_path: Path) -> None:
-    assert_parity(cases.ending(KIND, error), tmp_path)
+    assert_parity(case, tmp_path)
 
 
 # Plays of several calls.
@@ -253,7 +299,7 @@ def test_both_do_the_same(name: str, tmp_path: Path) -> None:
 
 def serve(forks: Forks, address: str) -> subprocess.Popen[str]:
     """Starts a process that serves, and waits until it does."""
-    command = [sys.executable, "-m", "tests.tiny.server", address]
+    command = [sys.executable, "-m", "tests.support.server", address]
     process = forks.start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     assert process.stdout.readline() == "serves\n"

@@ -13,8 +13,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 
-from tests.tiny.parity import Counting, assert_parity, initialized_to
-from tests.tiny.session_events import Events
+from tests.support.parity import Counting, assert_parity, initialized_to
+from tests.support.session_events import Events
 
 
 def trained(api: Any, events: Events, folder: Path, **arguments: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.tiny.parity import Counting, assert_parity, plain
-from tests.tiny.session_events import Events
+from tests.support.parity import Counting, assert_parity, plain
+from tests.support.session_events import Events
 
 FIELDS = (
     *("init_op", "init_feed_dict", "ready_op", "ready_for_local_init_op", "local_init_op"),

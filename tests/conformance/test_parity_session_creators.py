@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.tiny.parity import Counting, assert_parity
-from tests.tiny.session_events import Events, Model
+from tests.support.parity import Counting, assert_parity
+from tests.support.session_events import Events, Model
 
 # Arguments, from the API and a folder with a checkpoint.
 CHIEFS: dict[str, Callable[[Any, Path], dict[str, Any]]] = {
@@ -101,3 +101,27 @@ def test_workers(name: str, tmp_path: Path) -> None:
                 return worker.run([model.step, model.train_op])
 
     assert_parity(case, tmp_path)
+
+
+# The method of the session manager that makes a creator's sessions.
+MANAGED = {"ChiefSessionCreator": "prepare_session", "WorkerSessionCreator": "wait_for_session"}
+
+
+@pytest.mark.parametrize("kind", MANAGED)
+def test_what_replaces_a_method_of_the_manager_counts(kind: str, tmp_path: Path) -> None:
+    """As in Estimator's own tests, whose workers wait for no chief."""
+
+    def case(api: Any, events: Events, folder: Path) -> Any:
+        def ready(manager: Any, *args: Any, **kwargs: Any) -> tf.Session:
+            events.append(f"{args} {sorted(kwargs)}")
+            session = tf.Session()
+            session.run(tf.global_variables_initializer())
+            return session
+
+        model = Counting()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(api.SessionManager, MANAGED[kind], ready)
+            with getattr(api, kind)().create_session() as session:
+                return session.run(model.train_op)
+
+    assert assert_parity(case, tmp_path).events

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.tiny.parity import Counting, assert_parity, initialized_to
-from tests.tiny.session_events import Events
+from tests.support.parity import Counting, assert_parity, initialized_to
+from tests.support.session_events import Events
 
 
 class Saved(Counting):

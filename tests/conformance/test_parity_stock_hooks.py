@@ -15,7 +15,7 @@ import runner
 from runner.config.instantiation import References
 from runner.errors import RunnerError
 from runner.graph.configured_hooks import HOOKS
-from tests.tiny.parity import Counting, written_files
+from tests.support.parity import Counting, written_files
 
 TRAIN = "tensorflow.compat.v1.train"
 # Numbers that no two runs share.

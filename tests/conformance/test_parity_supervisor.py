@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.tiny.parity import assert_parity, initialized_to
-from tests.tiny.session_events import Events, Plays, fails
+from tests.support.parity import assert_parity, initialized_to
+from tests.support.session_events import Events, Plays, fails
 
 PLAYS = Plays()
 play = PLAYS.add

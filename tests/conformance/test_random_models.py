@@ -33,7 +33,7 @@ from tests.conformance.random_models import (
     random_node,
     reordered,
 )
-from tests.tiny.torch_files import save_arrays
+from tests.support.torch_files import save_arrays
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
 pytestmark = [
@@ -58,6 +58,10 @@ OPTIMIZERS: tuple[Callable[[], Any], ...] = (
     lambda: keras.optimizers.RMSprop(keras.optimizers.schedules.CosineDecay(0.1, 9), centered=True),
     lambda: keras.optimizers.Adam(0.1, use_ema=True),
     lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.AdamW(0.1)),
+    lambda: keras.optimizers.Adafactor(0.1),
+    lambda: keras.optimizers.Ftrl(0.1),
+    lambda: keras.optimizers.Adam(0.1, amsgrad=True),
+    lambda: keras.optimizers.Lion(0.1, use_ema=True, gradient_accumulation_steps=2),
 )
 
 

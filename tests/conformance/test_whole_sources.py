@@ -15,6 +15,7 @@ from typing import Any
 
 import h5py
 import ml_dtypes
+import msgpack
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 import runner
 from runner.errors import CheckpointError, PlanError
-from tests.tiny.torch_files import Pickled, Storage, save, save_legacy, tensor
+from tests.support.torch_files import Class, Pickled, Storage, save, save_legacy, tensor
 
 DATA = Path(__file__).parents[1] / "data"
 VALUE = np.arange(6, dtype=np.float32).reshape(2, 3) + 0.5
@@ -157,6 +158,15 @@ def safetensors_of_another_library(folder: Path) -> tuple[object, str]:
     return path, "w"
 
 
+@case("w has an unknown setting 'scale'")
+def safetensors_with_an_unknown_setting(folder: Path) -> tuple[object, str]:
+    entry = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24], "scale": 2}
+    header = json.dumps({"w": entry}).encode()
+    content = len(header).to_bytes(8, "little") + header + VALUE.tobytes()
+    (folder / "w.safetensors").write_bytes(content)
+    return folder / "w.safetensors", "w"
+
+
 @case("lacks 1 of its 1 shards")
 def shards_that_are_not_there(folder: Path) -> tuple[object, str]:
     index = {"weight_map": {"w": "model-00001-of-00001.safetensors"}}
@@ -244,6 +254,27 @@ def torch_of_sparse_numbers(folder: Path) -> tuple[object, str]:
     return _torch_with(folder, Pickled("torch._utils._rebuild_sparse_tensor", 0, ()), bytes(24))
 
 
+@case("array of NumPy and float32 do not convert")
+def torch_of_an_array_beside_a_tensor(folder: Path) -> tuple[object, str]:
+    array = Pickled("numpy._core.multiarray._reconstruct", "numpy", (0,), "b")
+    view = tensor(Storage(count=6), shape=(2, 3), strides=(3, 1))
+    return save(folder / "w.pt", {"v": view, "w": array}, {"0": VALUE.tobytes()}), "w"
+
+
+@case("Scaled of PyTorch and float32 do not convert")
+def torch_of_another_class_with_settings(folder: Path) -> tuple[object, str]:
+    view: Any = (Storage(count=6), 0, (2, 3), (3, 1), False, {})
+    function, kind = Class("torch._utils._rebuild_tensor_v2"), Class("mine.Scaled")
+    name = "torch._tensor._rebuild_from_type_v2"
+    return _torch_with(folder, Pickled(name, function, kind, view, {"scale": 3}), VALUE.tobytes())
+
+
+@case("extra state of PyTorch and float32 do not convert")
+def torch_of_extra_state(folder: Path) -> tuple[object, str]:
+    state = {"w": tensor(Storage(count=6), shape=(2, 3), strides=(3, 1)), "_extra_state": {"a": 3}}
+    return save(folder / "w.pt", state, {"0": VALUE.tobytes()}), "_extra_state"
+
+
 @case("it does not say its byte order")
 def torch_of_old_without_a_byte_order(folder: Path) -> tuple[object, str]:
     path = folder / "w.pt"
@@ -294,6 +325,44 @@ def hdf5_of_masked_floats(folder: Path) -> tuple[object, str]:
     return _hdf5(folder, VALUE, _FillValue=np.float32(0.5))
 
 
+@case("some values of /w were never written")
+def hdf5_without_a_chunk(folder: Path) -> tuple[object, str]:
+    with h5py.File(folder / "w.h5", "w") as file:
+        file.create_dataset("w", (2, 3), "f4", chunks=(1, 3), fillvalue=7)[0] = VALUE[0]
+    return folder / "w.h5", "w"
+
+
+@case("MATLAB wrote /w, whose axes are in the opposite order")
+def hdf5_of_matlab(folder: Path) -> tuple[object, str]:
+    return _hdf5(folder, VALUE, MATLAB_class=np.bytes_(b"single"))
+
+
+@case("it lists the layer b, which is not there")
+def keras_without_a_layer(folder: Path) -> tuple[object, str]:
+    path, name = _keras(folder)
+    with h5py.File(folder / "w.h5", "a") as file:
+        file.attrs["layer_names"] = ["a", "b"]
+    return path, name
+
+
+@case()
+def keras_with_a_weight_that_is_not_listed(folder: Path) -> tuple[object, str]:
+    path, _ = _keras(folder)
+    with h5py.File(folder / "w.h5", "a") as file:
+        file["a/a/v:0"] = VALUE
+        file["a/a/w:0"][()] = 7
+    return path, "a/a/v"
+
+
+@case()
+def keras_with_a_layer_of_a_name_with_slashes(folder: Path) -> tuple[object, str]:
+    with h5py.File(folder / "w.h5", "w") as file:
+        file.attrs["layer_names"] = ["a/b"]
+        file.create_group("a/b").attrs["weight_names"] = ["a/b/w:0"]
+        file["a/b/a/b/w:0"] = VALUE
+    return folder / "w.h5", "a/b/w"
+
+
 def _keras(folder: Path, **attributes: str) -> tuple[object, str]:
     with h5py.File(folder / "w.h5", "w") as file:
         file.attrs.update(layer_names=["a"], **attributes)
@@ -322,6 +391,68 @@ def keras_of_cudnn(folder: Path) -> tuple[object, str]:
     tensors = {"kernel": VALUE, "recurrent_kernel": np.ones((1, 3), "f4"), "bias": np.ones(6, "f4")}
     np.savez(folder / "w.npz", allow_pickle=False, **{f"w/{n}": tensors[n] for n in tensors})
     return folder / "w.npz", "w/kernel"
+
+
+# MessagePack
+
+
+def _msgpack(folder: Path, content: bytes) -> tuple[object, str]:
+    (folder / "w.msgpack").write_bytes(content)
+    return folder / "w.msgpack", "w"
+
+
+def _array(value: NDArray[Any]) -> msgpack.ExtType:
+    data = (value.shape, value.dtype.str.lstrip("<"), value.tobytes())
+    return msgpack.ExtType(1, msgpack.packb(data))
+
+
+def _chunked(**chunks: NDArray[Any]) -> bytes:
+    parts = {name.lstrip("_"): _array(chunk) for name, chunk in chunks.items()}
+    whole = {"__msgpack_chunked_array__": True, "shape": {"0": 2, "1": 3}, "chunks": parts}
+    return msgpack.packb({"w": whole})  # type: ignore[no-any-return]
+
+
+@case()
+def msgpack_in_chunks_out_of_order(folder: Path) -> tuple[object, str]:
+    return _msgpack(folder, _chunked(_1=VALUE.ravel()[4:], _0=VALUE.ravel()[:4]))
+
+
+@case("the chunks of an array have several types")
+def msgpack_in_chunks_of_several_types(folder: Path) -> tuple[object, str]:
+    return _msgpack(folder, _chunked(_0=VALUE.ravel()[:4], _1=np.arange(2, dtype=np.int32)))
+
+
+@case("w lacks some of its chunks")
+def msgpack_without_a_chunk(folder: Path) -> tuple[object, str]:
+    return _msgpack(folder, _chunked(_0=VALUE.ravel()[:4], _2=VALUE.ravel()[4:]))
+
+
+@case("a map has two keys 'w'")
+def msgpack_with_a_name_twice(folder: Path) -> tuple[object, str]:
+    key, one, two = (msgpack.packb(part) for part in ("w", _array(VALUE), _array(VALUE + 1)))
+    return _msgpack(folder, b"\x82" + key + one + key + two)
+
+
+@case("a map has two keys '0'")
+def msgpack_with_a_number_and_its_name(folder: Path) -> tuple[object, str]:
+    content = {"layers": {0: _array(VALUE), "0": _array(VALUE + 1)}}
+    return _msgpack(folder, msgpack.packb(content))[0], "layers/0"
+
+
+@case()
+def msgpack_in_a_list(folder: Path) -> tuple[object, str]:
+    content = {"layers": [_array(VALUE + 1), _array(VALUE)]}
+    return _msgpack(folder, msgpack.packb(content))[0], "layers/1"
+
+
+@case("bytes of MessagePack and float32 do not convert")
+def msgpack_of_bytes(folder: Path) -> tuple[object, str]:
+    return _msgpack(folder, msgpack.packb({"w": VALUE.tobytes()}))
+
+
+@case("extension 7 of MessagePack and float32 do not convert")
+def msgpack_of_another_extension(folder: Path) -> tuple[object, str]:
+    return _msgpack(folder, msgpack.packb({"w": msgpack.ExtType(7, VALUE.tobytes())}))
 
 
 # Orbax

@@ -21,8 +21,8 @@ import tensorflow as tf
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.journal import Metrics, read_lines, segments
 from runner.tracking.tracking_directory import TrackingDirectory
-from tests.tiny.forked import environment
-from tests.tiny.runs import wait_for
+from tests.support.forked import environment
+from tests.support.runs import wait_for
 
 from .conftest import Command, command_line
 

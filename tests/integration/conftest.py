@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runner.runs.run_directory import RunDirectory, RunRecord
-from tests.tiny.forked import ROOT, Forks, environment
+from tests.support.forked import ROOT, Forks, environment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
     from .cases import MakeCase
 
-TINY_CONF = ROOT / "tests" / "tiny" / "conf"
+TINY_CONF = ROOT / "tests" / "samples" / "conf"
 
 
 def command_line(*arguments: str) -> list[str]:
@@ -128,6 +132,34 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
     while not file.exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
+
+
+CONTROL = re.compile(r"\x1b\[\??[0-9;]*[A-Za-z]")
+"""What moves the cursor, colours or clears."""
+
+
+def in_terminal(
+    forks: Forks, command: Sequence[str], folder: Path, env: Mapping[str, str], *, columns: int
+) -> subprocess.Popen[str]:
+    """Starts a fork in a terminal of so many columns, which its `stdout` reads."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    env = {name: value for name, value in env.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    process = forks.start(command, cwd=folder, env=env, start_new_session=True, **streams)
+    os.close(theirs)
+    process.stdout = open(ours, errors="replace")  # noqa: SIM115 - Popen's attribute
+    return process
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    """Returns all that a process writes into its terminal, until that ends."""
+    assert process.stdout is not None
+    written = []
+    with process.stdout, suppress(OSError):  # It ends with the last process that has it open.
+        while read := os.read(process.stdout.fileno(), 65536):
+            written.append(read)
+    return b"".join(written).decode(errors="replace")
 
 
 def _end(processes: Iterable[subprocess.Popen[str]]) -> None:

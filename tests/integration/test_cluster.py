@@ -27,13 +27,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from runner.cluster.local import free_addresses
-from tests.tiny.forked import ROOT
+from tests.support.forked import ROOT
 
 from .conftest import Command, wait_for
 
 TINY = "+experiment=tiny"
 LOCAL = ("cluster=local", "cluster.recovery_wait_secs=0.2", "cluster.grace_secs=20")
-SLOW = "data._target_=tests.tiny.odd.Slow"
+SLOW = "data._target_=tests.samples.odd.Slow"
 ENDLESS = (SLOW, "train.steps=100000", "tracking=none")
 STREAMED = "keras.metrics.SparseCategoricalAccuracy"
 CHECKPOINT = "runs/tiny/001/checkpoints/checkpoint"
@@ -91,7 +91,7 @@ class Watched:
 
 
 WARM = (
-    "model._target_=tests.tiny.odd.Plain",
+    "model._target_=tests.samples.odd.Plain",
     "scaffolds={body: {variables: {include: [body/*]}, checkpoint: pretrained}}",
     "restoration.verify=true",
 )
@@ -147,7 +147,8 @@ def test_a_cluster_whose_tasks_are_killed_is_one_run_with_the_metrics_of_all(
     assert recorded[-1] >= 110
     streamed, accuracy = (dict(history(f"validation/{name}")) for name in ("streamed", "accuracy"))
     assert streamed == pytest.approx(accuracy)
-    assert history("validation/loss")[-1][0] == command.steps("tiny/001")[-1]
+    # Another worker's last step may come between the evaluation and the checkpoint.
+    assert 120 <= history("validation/loss")[-1][0] <= command.steps("tiny/001")[-1]
     # What the worker has sent, and the chief not recorded, is lost with the server.
     assert history("worker0/train/loss")[-1][0] >= 100
     if fresh:
@@ -158,7 +159,7 @@ def held_back(command: Command, steps: int, *more: str) -> Watched:
     """Starts a run whose batches come slowly as long as there is a file `slow`."""
     pretrained(command.folder)
     (command.folder / "slow").touch()
-    data = "data._target_=tests.tiny.odd.Held"
+    data = "data._target_=tests.samples.odd.Held"
     shape = ("cluster.ps=2", f"train.steps={steps}")
     rare = ("train.evaluate_every=100000", "tracking=none")
     return Watched(command.start(TINY, *LOCAL, *WARM, data, *shape, *rare, *more))
@@ -229,7 +230,7 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command) -> None:
     assert left <= saved < steps
     assert begins(chief_begins, 4) >= saved
 
-    # A server at that time: nobody can save what it held.
+    # A server at that time: no process can save what it held.
     wait_for(evaluating, watched.process)
     kill("ps 0")
     evaluating.unlink()
@@ -284,7 +285,7 @@ def test_a_collective_run_whose_tasks_are_killed_is_the_undisturbed_one(command:
 @pytest.mark.soak
 def test_a_process_that_has_lost_another_has_no_use_for_collectives() -> None:
     ports = [address.rpartition(":")[2] for address in free_addresses(2)]
-    program = ROOT / "tests" / "tiny" / "lost_collective.py"
+    program = ROOT / "tests" / "support" / "lost_collective.py"
     done = subprocess.run(
         [sys.executable, program, "0", *ports], capture_output=True, text=True, check=True
     )

@@ -19,9 +19,9 @@ from runner.graph.built_graph import BuiltGraph
 from runner.restoration.plan import make_plan
 from runner.restoration.restorer import Restorer
 from runner.tracking import RunStore, open_store
-from runner.training.sources import Sources
+from runner.training.run_sources import Sources
 from tests.conformance.goldens import STEP, make, tensors
-from tests.tiny.composing import composing
+from tests.support.composing import composing
 
 NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 

@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 import yaml
 
 from runner.tracking.run_store import Tracker
-from tests.tiny.configs import LINEAR, PLAIN
-from tests.tiny.runs import directory, run, saved, short, written
+from tests.support.configs import LINEAR, PLAIN
+from tests.support.runs import directory, run, saved, short, written
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "hook"
 TRAIN = "tensorflow.compat.v1.train"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny.packages import wheel_of_sdist
-from tests.tiny.runs import wait_for
+from tests.support.packages import wheel_of_sdist
+from tests.support.runs import wait_for
 
 
 @pytest.mark.soak

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from runner.runs.saved_checkpoints import by_step, state
-from tests.tiny.privileges import mounted
-from tests.tiny.runs import wait_for
+from tests.support.privileges import mounted
+from tests.support.runs import wait_for
 
 from .cases import (
     SAVING,
@@ -42,7 +42,7 @@ WAITING = (
     *TINY,
     "train.steps=30",
     "+data.slow_validation=evaluating",
-    "+hooks.wait={_target_: tests.tiny.hooks.WaitOnce, step: 13, marker: waiting}",
+    "+hooks.wait={_target_: tests.samples.hooks.WaitOnce, step: 13, marker: waiting}",
 )
 UNTRACKED = ("+experiment=tiny", "tracking=none")
 
@@ -72,7 +72,8 @@ def test_a_run_survives_every_kind_of_end_bit_for_bit(make_case: MakeCase) -> No
     assert remedy == "  remedy: the same command continues the run"
     assert run.evaluation_due.exists(), "it is put off to the next start"
     assert state(run.checkpoints) == ["model.ckpt-10", "model.ckpt-20"]
-    assert run.load_record().status == delivered(case, "tiny")[0] == "KILLED"
+    assert run.load_record().status == "KILLED"
+    wait_for(lambda: delivered(case, "tiny")[0] == "KILLED")
 
     assert case.code() == 0, case.output()
     assert case.output().count("restores this run's checkpoint, and reads no pretrained one") == 2
@@ -139,7 +140,7 @@ def test_a_second_signal_ends_at_once_and_leaves_the_checkpoint_whole(make_case:
 
 @pytest.mark.soak
 def test_of_two_processes_that_start_at_once_one_trains(make_case: MakeCase) -> None:
-    case = make_case("case", *UNTRACKED, "+hooks.slow={_target_: tests.tiny.hooks.Slow,"
+    case = make_case("case", *UNTRACKED, "+hooks.slow={_target_: tests.samples.hooks.Slow,"
                      " seconds: 0.3, marker: stepping}")  # fmt: skip
     codes = sorted(process.wait() for process in [case.start(), case.start()])
     assert codes == [0, 2], case.output()
@@ -151,7 +152,7 @@ def test_of_two_processes_that_start_at_once_one_trains(make_case: MakeCase) -> 
 
 @pytest.mark.soak
 def test_a_clock_that_is_set_back_changes_nothing(make_case: MakeCase) -> None:
-    back = "+hooks.back={_target_: tests.tiny.hooks.SetClockBack, step: 7, marker: back}"
+    back = "+hooks.back={_target_: tests.samples.hooks.SetClockBack, step: 7, marker: back}"
     twin, case = make_case("twin", *TINY), make_case("case", *TINY, back)
     assert twin.code() == 0, twin.output()
     assert case.code() == 0, case.output()
@@ -166,7 +167,7 @@ FILLING = (
     "train.evaluate_every=15",
     "train.checkpoint_every=10",
     "+model.ballast=100000",
-    "+hooks.fill={_target_: tests.tiny.hooks.FillDisk, folder: runs, step: 21, until: 41}",
+    "+hooks.fill={_target_: tests.samples.hooks.FillDisk, folder: runs, step: 21, until: 41}",
     "tracking.close_seconds=60",
 )
 
@@ -211,7 +212,7 @@ LARGE = (
     "train.evaluate_every=15",
     "train.checkpoint_every=10",
     "+model.ballast=4000000",
-    "+hooks.slow={_target_: tests.tiny.hooks.Slow, seconds: 0.02, marker: stepping}",
+    "+hooks.slow={_target_: tests.samples.hooks.Slow, seconds: 0.02, marker: stepping}",
 )
 
 

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from runner.checkpoints.locate import resolve
+from runner.checkpoints.locate import checkpoint_paths
 from runner.cluster.local import free_addresses
 from runner.errors import TrackingError
 from runner.system.locks import is_held
 from runner.tracking.delivery import sync
 from runner.tracking.mlflow_store import MlflowStore
-from tests.tiny.following import twin
-from tests.tiny.forked import Forked, Forks, environment
-from tests.tiny.recording import Recording
-from tests.tiny.runs import wait_for
+from tests.support.following import twin
+from tests.support.forked import Forked, Forks, environment
+from tests.support.recording import Recording
+from tests.support.runs import wait_for
 
 
 class Server:
@@ -124,12 +124,12 @@ def test_a_uri_is_downloaded_once(
 ) -> None:
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
     uri, store = place.format(server), MlflowStore(server.uri)
-    (path,) = resolve(uri, artifacts=store)
+    (path,) = checkpoint_paths(uri, artifacts=store)
     assert Path(path).is_relative_to(tmp_path)
     with np.load(path) as found:
         assert found["bias"].tolist() == [4.0, 4.0]
     os.utime(path, (1, 1))
-    assert resolve(uri, artifacts=store) == [path]
+    assert checkpoint_paths(uri, artifacts=store) == [path]
     assert os.stat(path).st_mtime == 1, "it was downloaded again"
 
 
@@ -139,7 +139,7 @@ def test_what_is_not_there_is_an_error(
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
     for uri in (f"runs:/{server.run_id}/nothing", f"{server.artifacts}/nothing"):
         with pytest.raises(TrackingError, match=f"{uri} cannot be downloaded from {server.uri}"):
-            resolve(uri, artifacts=MlflowStore(server.uri))
+            checkpoint_paths(uri, artifacts=MlflowStore(server.uri))
 
 
 # Faults

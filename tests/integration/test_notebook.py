@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.notebooks import PAGE, notebook
-from tests.tiny.forked import Forked, Forks
-from tests.tiny.runs import wait_for
+from tests.support.forked import Forked, Forks
+from tests.support.runs import wait_for
 
 pytest.importorskip("ipykernel", reason="notebooks need Python 3.11")
 jupyter = pytest.importorskip("jupyter_client")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import runs
+from tests.support import runs
 
 from .conftest import Command, finish, summary, wait_for
 
@@ -40,12 +40,12 @@ def test_a_search_that_is_killed_is_continued_by_the_same_command_and_prunes(
         "hydra/sweeper=optuna",
         "+experiment=tiny",
         "optimizer.learning_rate=interval(1e-9,0.01)",
-        "hydra.sweeper.sampler={_target_: tests.tiny.samplers.WorseEachTime}",
+        "hydra.sweeper.sampler={_target_: tests.samples.samplers.WorseEachTime}",
         "hydra/sweeper/pruner=median",
         "hydra.sweeper.pruner.n_startup_trials=1",
         "hydra.sweeper.n_trials=2",
         "train.evaluate_every=5",
-        f"+hooks.disturb={{_target_: tests.tiny.hooks.WaitOnce,step: 13,marker: '{marker}'}}",
+        f"+hooks.disturb={{_target_: tests.samples.hooks.WaitOnce,step: 13,marker: '{marker}'}}",
         "sweep.figures=false",
     )
     process = command.start(*arguments)

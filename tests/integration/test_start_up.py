@@ -22,7 +22,7 @@ def test_a_process_imports_and_makes_no_more_than_its_first_step_needs(
         "train.steps=2",
         "session.intra_op_threads=7",
         "session.inter_op_threads=41",
-        "+hooks.listing._target_=tests.tiny.hooks.Listing",
+        "+hooks.listing._target_=tests.samples.hooks.Listing",
     )
     assert (done.returncode, said(done)) == (0, [])
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("{")]

@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support import runs
+
 from .conftest import Command, finish, said, summary, wait_for
 
 TINY = "+experiment=tiny"
@@ -19,7 +21,7 @@ NO_FIGURES = "sweep.figures=false"
 
 def _hook(name: str, command: Command) -> str:
     marker = command.folder / "marker"
-    return f"+hooks.disturb={{_target_: tests.tiny.hooks.{name},step: 13,marker: '{marker}'}}"
+    return f"+hooks.disturb={{_target_: tests.samples.hooks.{name},step: 13,marker: '{marker}'}}"
 
 
 def _children(command: Command, experiment: str) -> tuple[str, dict[str, str]]:
@@ -35,7 +37,7 @@ def test_a_sweep_over_a_warm_start(command: Command) -> None:
         "+experiment=warm",
         "optimizer.learning_rate=1e-3,3e-3",
         "sweep.threshold=0.1",
-        "+hydra.callbacks.returned._target_=tests.tiny.callbacks.Returned",
+        "+hydra.callbacks.returned._target_=tests.samples.callbacks.Returned",
         f"+hydra.callbacks.returned.file='{returned}'",
     )
     assert done.returncode == 0, done.stderr
@@ -75,7 +77,8 @@ def test_a_signal_ends_the_whole_sweep_and_the_same_command_continues_it(command
     done = finish(process)
     assert done.returncode == 143
     assert "runner: ended by SIGTERM" in said(done)
-    assert _children(command, "tiny") == ("KILLED", {"tiny 001": "FAILED", "tiny 002": "KILLED"})
+    killed = ("KILLED", {"tiny 001": "FAILED", "tiny 002": "KILLED"})
+    runs.wait_for(lambda: _children(command, "tiny") == killed)
 
     # It also tries again what has failed, and reports that.
     again = command.run(*arguments)
@@ -155,7 +158,7 @@ def test_trials_side_by_side_have_devices_of_their_own(
         "seed=1,2,3",
         f"hydra/launcher={launcher}",
         "sweep.devices_per_trial=2",
-        f"+hooks.seen={{_target_: tests.tiny.hooks.DevicesSeen,file: '{seen}'}}",
+        f"+hooks.seen={{_target_: tests.samples.hooks.DevicesSeen,file: '{seen}'}}",
         NO_FIGURES,
     )
     assert done.returncode == 0, done.stderr
@@ -184,13 +187,13 @@ def test_a_signal_ends_trials_in_other_processes_and_the_same_command_continues_
     Before that, a trial of `slurm_local` runs out of time: it is saved and resumed.
     """
     marker = command.folder / "marker"
-    hook = f"_target_: tests.tiny.hooks.WaitOnce,step: 13,marker: '{marker}-${{seed}}'"
+    hook = f"_target_: tests.samples.hooks.WaitOnce,step: 13,marker: '{marker}-${{seed}}'"
     arguments = ("-m", TINY, f"hydra/launcher={launcher}", f"+hooks.disturb={{{hook}}}", "seed=1,2")
     process = command.start(*arguments)
     for seed in (1, 2):
         wait_for(command.folder / f"marker-{seed}", process)
-    runs = [command.folder / "runs" / "tiny" / name for name in ("001", "002")]
-    trials = [psutil.Process(json.loads((run / "owner.json").read_text())["pid"]) for run in runs]
+    owners = [command.folder / "runs/tiny" / name / "owner.json" for name in ("001", "002")]
+    trials = [psutil.Process(json.loads(owner.read_text())["pid"]) for owner in owners]
     if launcher == "slurm_local":
         trials[0].send_signal(signal.SIGUSR2)
         seed = command.record("tiny/001").settings["seed"]
@@ -212,7 +215,8 @@ def test_a_signal_ends_trials_in_other_processes_and_the_same_command_continues_
     assert f"runner: ended by {number.name}" in said(done)
     assert psutil.wait_procs(trials, 30)[1] == []
     first = "FINISHED" if launcher == "slurm_local" else "KILLED"
-    assert _children(command, "tiny") == ("KILLED", {"tiny 001": first, "tiny 002": "KILLED"})
+    killed = ("KILLED", {"tiny 001": first, "tiny 002": "KILLED"})
+    runs.wait_for(lambda: _children(command, "tiny") == killed)
     assert command.steps("tiny/002") == [10, 13]
     if launcher == "slurm_local":
         return
@@ -221,3 +225,45 @@ def test_a_signal_ends_trials_in_other_processes_and_the_same_command_continues_
     assert again.returncode == 0, again.stderr
     finished = {"tiny 001": "FINISHED", "tiny 002": "FINISHED"}
     assert _children(command, "tiny") == ("FINISHED", finished)
+
+
+GRIDS = (("seed=1,2",), ("seed=3,4",))
+SAME = (("seed=1,2",),) * 2
+SEARCHES = (
+    (
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=2",
+        "optimizer.learning_rate=interval(1e-4,1e-2)",
+    ),
+) * 2
+IN_PROCESSES = tuple((*grid, "hydra/launcher=processes") for grid in GRIDS)
+PAIRS = {
+    "grids": (GRIDS, None, [0, 0]),
+    "one grid twice": (SAME, None, [0, 2]),
+    "one search": (SEARCHES, None, [0, 0]),
+    "trials in processes": (IN_PROCESSES, None, [0, 0]),
+    "ended": (GRIDS, signal.SIGTERM, [143, 143]),
+    "interrupted search": (SEARCHES, signal.SIGINT, [130, 130]),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", PAIRS)
+def test_two_sweeps_that_start_together_in_a_fresh_folder_never_stand_still(
+    kind: str, fresh_command: Command
+) -> None:
+    """Without a database: both find that MLflow's tables have to be made."""
+    pair, number, codes = PAIRS[kind]
+    (fresh_command.folder / "mlflow.db").unlink()
+    common = ("-m", TINY, NO_FIGURES, "train.steps=10", "train.evaluate_every=5")
+    processes = [fresh_command.start(*common, *one) for one in pair]
+    if number is not None:
+        wait_for(fresh_command.folder / "runs" / "sweeps" / "001" / "sweep.json", processes[0])
+        for process in processes:
+            process.send_signal(number)
+        began = time.monotonic()
+    outcomes = [finish(process) for process in processes]
+    assert sorted(done.returncode for done in outcomes) == codes, outcomes
+    if number is not None:
+        assert time.monotonic() - began < 20.0  # On a busy machine.
+        assert {said(done)[-2] for done in outcomes} == {f"runner: ended by {number.name}"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.tiny.configs import tiny
-from tests.tiny.runs import directory, run
+from tests.support.configs import tiny
+from tests.support.runs import directory, run
 
 from .cases import tensors
 from .conftest import Command
@@ -29,7 +29,7 @@ def test_a_trial_gives_the_same_whatever_ran_before_it_and_leaves_nothing_behind
     tmp_path: Path,
 ) -> None:
     first = [line for line in run(tmp_path / "first") if "validation" in line]
-    other = {"_target_": "tests.tiny.experiment.Net", "units": 7, "extra": True}
+    other = {"_target_": "tests.samples.experiment.Net", "units": 7, "extra": True}
     run(tmp_path / "other", seed=5, model=other)
     with pytest.raises(Exception, match="the loss is nan"):
         run(tmp_path / "poisoned", data={**tiny().data, "poison_after": 3})
@@ -57,7 +57,7 @@ def test_a_sweep_of_a_hundred_trials_does_not_grow(command: Command) -> None:
         "-m",
         "+experiment=tiny",
         f"seed=range(0,{warm_up + count})",
-        f"+hooks.footprint={{_target_: tests.tiny.hooks.Footprint,file: '{file}'}}",
+        f"+hooks.footprint={{_target_: tests.samples.hooks.Footprint,file: '{file}'}}",
         "sweep.figures=false",
     )
     output, errors = process.communicate(timeout=1500)

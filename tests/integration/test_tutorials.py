@@ -7,15 +7,13 @@ import re
 import runpy
 import shlex
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from tests.tiny.command_line import in_process
-from tests.tiny.packages import ROOT, wheel_of_sdist
+from tests.support.command_line import in_process
+from tests.support.packages import install
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 FENCED = re.compile(r'```(\w+)(?: title="(.*?)")?\n(.*?)```', re.DOTALL)
@@ -51,32 +49,35 @@ def test_a_reader_gets_through(
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"quadrants", "three"}
 
 
-@pytest.mark.parametrize("installed", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_reader_migrates_an_estimator(tmp_path: Path, installed: bool) -> None:
-    site, folder = ROOT, tmp_path / "folder"
-    if installed:
-        site = tmp_path / "site"
-        zipfile.ZipFile(wheel_of_sdist(tmp_path)).extractall(site)
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    programs = {"python": [sys.executable], "runner": [sys.executable, "-m", "runner"]}
+def test_a_reader_migrates_an_estimator(tmp_path: Path) -> None:
+    programs, folder = install(tmp_path), tmp_path / "folder"
+    path = f"{programs}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PIP_NO_INDEX": "1"}  # All packages are there.
+    environment.pop("PYTHONPATH", None)
+    folder.mkdir()
+
+    def run(command: str) -> str:
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
     output = ""
     for language, name, block in FENCED.findall((TUTORIALS / "estimator.md").read_text()):
         if name:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(block)
-        for line in block.splitlines() if language == "sh" else ():
-            program, *arguments = shlex.split(line)
-            if program in programs:
-                done = subprocess.run(
-                    [*programs[program], *arguments],
-                    cwd=folder,
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
-                output += done.stdout + done.stderr
-                assert done.returncode == 0, output
+        elif language == "sh":
+            output += "".join(map(run, block.splitlines()))
+    where = run("python -c 'import runner; print(runner.__file__)'")
+    assert where.startswith(str(tmp_path / "venv"))
     assert "4 of 4 model variables (100 % of their bytes) from 2 checkpoints" in output
     assert "best:    validation/accuracy 0.9" in output
     assert tf.train.load_variable(str(folder / "finetuned"), "global_step") == 100

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from runner.tracking.tracking_directory import TrackingDirectory
-from tests.tiny.forked import Forks
+from tests.support.forked import Forks
 
 from .conftest import Command, finish, said
 

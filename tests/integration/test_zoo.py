@@ -18,8 +18,8 @@ from runner.graph.build import build_graph
 from runner.internals.tensorflow import eager_mode
 from runner.restoration.restorer import Restorer
 from runner.tracking import RunStore
-from runner.training.sources import Sources, plan_run
-from tests.tiny.configs import tiny
+from runner.training.run_sources import Sources, plan_run
+from tests.support.configs import tiny
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -1,4 +1,4 @@
-"""Programs in the style of keras.io, small and written anew, and how each is run here."""
+"""Programs in the style of keras.io, small and rewritten, and how each is run here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.keras_io import generative, supervised, transfer
-from tests.tiny.runs import short
+from tests.support.runs import short
 
 BATCH = 8
 

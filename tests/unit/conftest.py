@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from runner.internals.tensorflow import Step
-    from tests.tiny.command_line import Command
-    from tests.tiny.counter import Counter
-    from tests.tiny.runs import Runs
+    from tests.samples.counter import Counter
+    from tests.support.command_line import Command
+    from tests.support.runs import Runs
 
 # The same examples every time, however slow the machine is; a failure is reported as it is shrunk.
 settings.register_profile("runner", deadline=None, derandomize=True, max_examples=60)
@@ -47,7 +47,7 @@ def in_callers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def counter(graph: tf.Graph) -> Counter:
     """Returns a model that counts, in a fresh graph."""
-    from tests.tiny.counter import Counter
+    from tests.samples.counter import Counter
 
     return Counter()
 
@@ -55,7 +55,7 @@ def counter(graph: tf.Graph) -> Counter:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MB."""
-    from tests.tiny.privileges import mounted
+    from tests.support.privileges import mounted
 
     with mounted(tmp_path / "small", "1m") as place:
         yield place
@@ -66,7 +66,7 @@ def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Command:
     """Runs the command line in this process, in an empty directory."""
-    from tests.tiny.command_line import in_process
+    from tests.support.command_line import in_process
 
     return in_process(tmp_path, monkeypatch, capfd)
 
@@ -74,7 +74,7 @@ def command(
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
     """Runs in one folder."""
-    from tests.tiny.runs import Runs
+    from tests.support.runs import Runs
 
     return Runs(tmp_path / "runs")
 
@@ -82,8 +82,8 @@ def runs(tmp_path: Path) -> Runs:
 @pytest.fixture
 def cheap(tmp_path: Path) -> Runs:
     """Runs of a model of one weight, for tests of what does not depend on the model."""
-    from tests.tiny.configs import LINEAR
-    from tests.tiny.runs import Runs
+    from tests.support.configs import LINEAR
+    from tests.support.runs import Runs
 
     return Runs(tmp_path / "runs", **LINEAR)
 
@@ -91,8 +91,8 @@ def cheap(tmp_path: Path) -> Runs:
 @pytest.fixture
 def plain(tmp_path: Path) -> Runs:
     """Runs of two dense layers, for tests of what variables and slots hold."""
-    from tests.tiny.configs import PLAIN
-    from tests.tiny.runs import Runs
+    from tests.support.configs import PLAIN
+    from tests.support.runs import Runs
 
     return Runs(tmp_path / "runs", **PLAIN)
 
@@ -100,7 +100,7 @@ def plain(tmp_path: Path) -> Runs:
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """A run that nothing disturbed, made once: to be read and compared with."""
-    from tests.tiny.runs import Runs
+    from tests.support.runs import Runs
 
     runs = Runs(tmp_path_factory.mktemp("whole") / "runs")
     runs.run()

@@ -17,8 +17,8 @@ from hydra.core.global_hydra import GlobalHydra
 
 import runner
 from runner.errors import ConfigError, InterruptedRunError, PlanError, RunDirectoryError
-from tests.tiny.configs import PLAIN, tiny
-from tests.tiny.runs import disturbed
+from tests.support.configs import PLAIN, tiny
+from tests.support.runs import disturbed
 
 
 def config(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_its_model_is_the_trained_one(trained: runner.Result, tmp_path: Path) ->
 
 
 def _blobs() -> Any:
-    from tests.tiny.experiment import Blobs
+    from tests.samples.experiment import Blobs
 
     return Blobs(batch_size=8, seed=0)
 
@@ -160,7 +160,7 @@ def test_a_plan_has_no_run(tmp_path: Path) -> None:
 
 
 def test_an_error_of_user_code_shows_its_frames(tmp_path: Path) -> None:
-    model = {"_target_": "tests.tiny.faulty.Failing", "when": "run"}
+    model = {"_target_": "tests.samples.faulty.Failing", "when": "run"}
     with pytest.raises(runner.RunnerError) as raised:
         runner.run(config(tmp_path, model=model))
     notes = getattr(raised.value, "__notes__", ["faulty.py"])

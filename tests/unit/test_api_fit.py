@@ -24,7 +24,7 @@ from runner.inputs import FitData
 from runner.inputs.data_digest import digest
 from tests.keras_io.generative import wgan_gp
 from tests.keras_io.parts import points
-from tests.tiny.runs import disturbed
+from tests.support.runs import disturbed
 
 _RANDOM = np.random.default_rng(0)
 X = _RANDOM.normal(size=(50, 4))

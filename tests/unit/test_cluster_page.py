@@ -13,13 +13,13 @@ from typing import Any
 import yaml
 from hydra import compose
 
-from runner.config.cluster import resolve
+from runner.config.cluster import resolve_cluster
 from runner.config.cluster_spec import addresses_of, task_of
 from runner.config.keys import paths
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
-from tests.tiny.composing import composing
-from tests.tiny.configs import tiny
+from tests.support.composing import composing
+from tests.support.configs import tiny
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SLURM = DOCS / "how-to" / "slurm.sh"
@@ -50,7 +50,7 @@ def test_slurm_gives_every_task_its_place(tmp_path: Path) -> None:
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert set(lines[1::2]) == {"-m runner +experiment=tiny name=two words"}
-    found = [resolve(tiny(), {"TF_CONFIG": each}).cluster for each in lines[::2]]
+    found = [resolve_cluster(tiny(), {"TF_CONFIG": each}).cluster for each in lines[::2]]
     assert [(task_of(each).type, task_of(each).index) for each in found] == [
         ("ps", 0),
         ("ps", 1),
@@ -68,7 +68,10 @@ def test_slurm_gives_every_task_its_place(tmp_path: Path) -> None:
 def test_slurm_may_start_an_evaluator(tmp_path: Path) -> None:
     done = slurm(tmp_path, 4, EVALUATOR="1")
     assert done.stderr == ""
-    found = [resolve(tiny(), {"TF_CONFIG": each}).cluster for each in done.stdout.splitlines()[::2]]
+    found = [
+        resolve_cluster(tiny(), {"TF_CONFIG": each}).cluster
+        for each in done.stdout.splitlines()[::2]
+    ]
     types = [(task_of(each).type, task_of(each).index) for each in found]
     assert types == [("ps", 0), ("chief", 0), ("worker", 0), ("evaluator", 0)]
     assert {each.evaluator for each in found} == {True}
@@ -130,7 +133,7 @@ def test_the_tfjob_is_one_that_the_operator_and_the_runner_understand(tmp_path: 
             assert any(config.run_dir.startswith(f"{each}/") for each in mounted)
             for index in range(spec["replicas"]):
                 given = operator_tf_config(specs, kind, index)
-                tasks.append(resolve(config, given).cluster)
+                tasks.append(resolve_cluster(config, given).cluster)
     assert [(task_of(each).type, task_of(each).index) for each in tasks] == [
         ("chief", 0),
         *(("worker", index) for index in range(3)),

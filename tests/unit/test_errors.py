@@ -10,6 +10,7 @@ import pytest
 
 from runner import errors
 from runner.errors import (
+    CheckpointError,
     ConfigError,
     InterruptedRunError,
     Problem,
@@ -17,6 +18,7 @@ from runner.errors import (
     RunInUseError,
     RunnerError,
     SweepError,
+    UserCodeError,
     nearest,
     ranked,
     require_all,
@@ -116,3 +118,28 @@ def test_an_error_reaches_another_process_whole(error: RunnerError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), copy.exit_code, vars(copy)) == (str(error), error.exit_code, vars(error))
+
+
+def test_within_names_a_key_in_every_problem_and_keeps_the_kind_of_error() -> None:
+    both = CheckpointError(Problem("first"), Problem("second", "why"))
+    with pytest.raises(CheckpointError) as raised, RunnerError.within("a.b"):
+        raise both
+    assert raised.value.problems == (Problem("a.b: first"), Problem("a.b: second", "why"))
+    assert both.problems == (Problem("first"), Problem("second", "why"))
+    user = UserCodeError(Problem("it raised"), "the frames")
+    with pytest.raises(UserCodeError) as raised_again, UserCodeError.within("model"):
+        raise user
+    assert (str(raised_again.value), raised_again.value.details) == (
+        "model: it raised",
+        "the frames",
+    )
+    collected: list[Problem] = []
+    with CheckpointError.within("c", collected):
+        _fail()
+    assert collected == [Problem("c: third")]
+    with pytest.raises(ConfigError, match=r"^fourth$"), CheckpointError.within("c", collected):
+        raise ConfigError.of("fourth")
+
+
+def _fail() -> None:
+    raise CheckpointError.of("third")

@@ -17,7 +17,7 @@ import runner
 from runner.errors import InterruptedRunError
 from tests.keras_io import PROGRAMS, Data
 from tests.keras_io.constructs import CONSTRUCTS
-from tests.tiny.runs import disturbed
+from tests.support.runs import disturbed
 
 
 @dataclass(frozen=True)

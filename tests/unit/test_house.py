@@ -99,6 +99,41 @@ def test_the_top_and_every_file_stay_short() -> None:
     assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
+def test_the_page_on_the_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    named = {name.removeprefix("runner/") for name in re.findall(r"`([a-z_/]+\.py)`", text)}
+    assert len(named) > 20
+    missing = [
+        name for name in named if not any((ROOT / root / name).is_file() for root in ("", "runner"))
+    ]
+    assert missing == []
+
+
+def test_every_folder_of_tests_is_in_their_readme() -> None:
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"__pycache__"}
+    text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w/]+)", text, re.MULTILINE)
+    assert {row.split("/")[0] for row in rows} == folders
+    named = [
+        path
+        for cell in re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
+        for path in re.findall(r"`([^`]*)`", cell)
+    ]
+    assert named
+    for name in named:
+        if "ROOM" not in name:
+            assert [*(ROOT / "tests").rglob(name.rstrip("/"))], name
+
+
+def test_no_two_classes_share_a_name() -> None:
+    homes: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, set()).add(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 def test_no_two_files_import_each_other_directly_or_through_others() -> None:
     graph = {
         name: {module for module in MODULES if module in _imported(path)} - {"runner", name}

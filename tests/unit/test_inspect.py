@@ -17,7 +17,7 @@ from runner.console import Screen
 from runner.inspect import main, state_class
 from runner.restoration.variables import StateClass
 from tests.conformance.goldens import save_bundle, save_npz
-from tests.tiny import torch_files
+from tests.support import torch_files
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,16 +18,16 @@ from runner.config.keys import annotation, options
 from runner.config.schema import RunConfig
 from runner.errors import InterruptedRunError
 from runner.system.lifeline import LIFELINE
-from tests.tiny.command_line import CONF, Command
+from tests.support.command_line import CONF, Command
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 MISTAKES_FOUND_LATER = {
-    "+model.unitz=3": ("model.unitz is not an argument of tests.tiny.experiment.Net", "units, "),
-    "model._target_=tests.tiny.experiment.Nett": (
-        "model._target_ is 'tests.tiny.experiment.Nett'",
-        "tests.tiny.experiment.Net",
+    "+model.unitz=3": ("model.unitz is not an argument of tests.samples.experiment.Net", "units, "),
+    "model._target_=tests.samples.experiment.Nett": (
+        "model._target_ is 'tests.samples.experiment.Nett'",
+        "tests.samples.experiment.Net",
     ),
     "tracking.uri=5": ("tracking.uri='5' cannot be used", "sqlite:///mlflow.db"),
 }

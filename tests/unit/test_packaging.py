@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.tiny.packages import wheel_of_sdist
+from tests.support.packages import wheel_of_sdist
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -179,9 +179,9 @@ def test_the_oldest_versions_are_the_lower_bounds() -> None:
 
 
 def script(name: str, *arguments: str) -> str:
-    """Runs a script of `tests.tiny` and returns the last line that it prints."""
+    """Runs a script of `tests.support` and returns the last line that it prints."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "tiny" / name), *arguments],
+        [sys.executable, str(ROOT / "tests" / "support" / name), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

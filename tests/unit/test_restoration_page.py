@@ -22,11 +22,11 @@ from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.plan import make_plan
 from runner.restoration.variables import StateClass
 from runner.tracking import RunStore
-from runner.training.sources import Sources
+from runner.training.run_sources import Sources
 from tests.conformance.goldens import tensors
-from tests.tiny.configs import tiny
-from tests.tiny.plans import slot, variable
-from tests.tiny.torch_files import save_arrays
+from tests.support.configs import tiny
+from tests.support.plans import slot, variable
+from tests.support.torch_files import save_arrays
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ["reference/restoration.md"]

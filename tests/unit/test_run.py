@@ -34,9 +34,9 @@ from runner.errors import (
 from runner.restoration.report import text
 from runner.runs.resumption import ClaimedDirectory, open_run
 from runner.training.run import Experiment, RunContext
-from tests.tiny.configs import LINEAR, tiny
-from tests.tiny.privileges import folder_for_all
-from tests.tiny.runs import Runs, disturbed, evaluations, short
+from tests.support.configs import LINEAR, tiny
+from tests.support.privileges import folder_for_all
+from tests.support.runs import Runs, disturbed, evaluations, short
 
 
 def assert_same_result(one: Runs, other: Runs, number: int = 1) -> None:
@@ -323,13 +323,33 @@ def test_a_run_that_another_process_left_meanwhile_is_resumed(
     assert_same_result(undisturbed, failed)
 
 
-@pytest.mark.parametrize("name", ["[1]", "a*b", "what?", "a\\b"])
-def test_a_run_directory_that_tensorflow_takes_for_a_pattern_is_refused(
-    name: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        *((name, "TensorFlow takes") for name in ("[1]", "a*b", "what?", "a\\b")),
+        *((name, "is read back as something else") for name in ("a\nb", "a${b}")),
+    ],
+)
+def test_a_run_directory_that_would_not_be_found_again_is_refused(
+    name: str, cause: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="TensorFlow takes"):
+    with pytest.raises((ConfigError, RunDirectoryError), match=cause):
         Runs(tmp_path / name, **LINEAR).run()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_project_folder_that_tensorflow_takes_for_a_pattern_is_no_part_of_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "[1] what?*"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    runs = Runs(project / "runs", **LINEAR)
+    runs.run()
+    assert runs.directory().has_checkpoint()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"cd .*, and run_dir=runs"):
+        runs.run(mode=Mode.evaluate)
 
 
 # Between them, every other character that may be in a name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import tensorflow as tf
 
 from runner.config.masked_output import hide
 from runner.config.masking import mask_of_command
-from tests.tiny.command_line import CONF, Command, in_process
-from tests.tiny.experiment import Blobs
+from tests.samples.experiment import Blobs
+from tests.support.command_line import CONF, Command, in_process
 
 PASSWORD = "s3c \"r''e\\t/7"
 SECRETS = {
@@ -36,6 +37,7 @@ class Guarded(Blobs):
 
     def train(self) -> tf.data.Dataset:
         print("logs in by", self.login)
+        print("Basic", base64.b64encode(f"me:{self.login['pass']}".encode()).decode())
         print("GET https://h/x?p=" + quote(self.login["pass"]), file=sys.stderr)
         if self.fails:
             raise ConnectionError(f"{self.login} is refused: {self.login['pass']}")
@@ -64,6 +66,7 @@ def test_a_run_prints_and_records_no_secret(
     written = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     for text in (outcome.out.encode(), outcome.err.encode(), *written):
         assert b"s3c" not in text
+        assert b"bWU6czNj" not in text  # "me:s3c" in Base64.
     recorded = list(tmp_path.glob("runs/tiny/001/config.yaml"))
     assert len(recorded) == (0 if code else 1)
 

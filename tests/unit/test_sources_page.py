@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 import runner
 from tests.conformance.goldens import old_array_protocol
-from tests.tiny.torch_files import save_arrays
-from tests.tiny.web import served
+from tests.support.torch_files import save_arrays
+from tests.support.web import served
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

@@ -10,11 +10,11 @@ import pytest
 
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph
-from tests.tiny.command_line import CONF, LINEAR, in_process
-from tests.tiny.configs import OWN_GRAPH, PLAIN, tiny
-from tests.tiny.runs import Runs, evaluations, short
+from tests.support.command_line import CONF, LINEAR, in_process
+from tests.support.configs import OWN_GRAPH, PLAIN, tiny
+from tests.support.runs import Runs, evaluations, short
 
-HERE = "tests.tiny.faulty"
+HERE = "tests.samples.faulty"
 
 
 class Case(NamedTuple):
@@ -190,7 +190,7 @@ def test_a_module_that_ends_the_process_is_an_error(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = in_process(tmp_path, monkeypatch, capfd, *CONF, *LINEAR, "tracking=none")
-    outcome = command("+hooks.quits._target_=tests.tiny.quitting.Hook", f"mode={mode}")
+    outcome = command("+hooks.quits._target_=tests.samples.quitting.Hook", f"mode={mode}")
     assert outcome.code == 1
     assert "runner: hooks.quits._target_ raised SystemExit: 0\n" in outcome.err
     assert 'quitting.py", line 7' in outcome.err

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from runner.checkpoints.bundle import BundleReader, ObjectBasedReader, object_path
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_bundle
 
@@ -45,15 +45,27 @@ def test_missing_and_truncated_shards_are_found_without_reading_them(
         BundleReader(prefix).spec()
 
 
-def test_wildcards_in_a_path_are_explained(tmp_path: Path) -> None:
+def test_wildcards_in_a_path_are_part_of_it(tmp_path: Path) -> None:
     prefix = str(tmp_path / "lr=[0.1].ckpt")
-    _save_parts(prefix, 1)
-    with pytest.raises(CheckpointError, match=r"TensorFlow\n.*takes \*, \? and \[ in a path"):
-        BundleReader(prefix).spec()
+    _save_parts(prefix, 2)
+    reader = BundleReader(prefix)
+    spec = reader.spec()
+    assert spec.path == prefix
+    (_, value), *_ = reader.read(list(spec.tensors))
+    bundle = reader.bundle()
+    name = next(iter(spec.tensors))
+    dtype = tf.as_dtype(spec.tensors[name].dtype)
+    (restored,) = tf.raw_ops.RestoreV2(
+        prefix=bundle.prefix,
+        tensor_names=[bundle.keys[name]],
+        shape_and_slices=[""],
+        dtypes=[dtype],
+    )
+    assert np.array_equal(restored, value)
 
 
 def _write(folder: Path, **parts: object) -> ObjectBasedReader:
-    reader = open_checkpoint(str(tf.train.Checkpoint(**parts).save(str(folder / "ckpt"))))
+    reader = open_reader(str(tf.train.Checkpoint(**parts).save(str(folder / "ckpt"))))
     assert isinstance(reader, ObjectBasedReader)
     return reader
 
@@ -136,4 +148,4 @@ def test_one_without_variables_is_refused(tmp_path: Path) -> None:
     for file in (tmp_path / "empty" / "variables").iterdir():
         file.unlink()
     with pytest.raises(CheckpointError, match=r"empty/variables/variables cannot be read as"):
-        open_checkpoint(str(tmp_path / "empty")).spec()
+        open_reader(str(tmp_path / "empty")).spec()

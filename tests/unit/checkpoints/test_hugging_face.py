@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
-from tests.tiny import torch_files
+from tests.support import torch_files
 
 COMMIT, OLDER = "a" * 40, "b" * 40
 
@@ -46,8 +46,8 @@ def test_an_address_may_name_a_mapping_in_its_file(cache: Path) -> None:
         {"w": np.zeros(3, "f4")},
         step=1,
     )
-    (path,) = resolve("hf://org/net/m.ckpt#state_dict")
-    assert open_checkpoint(path).spec().path.endswith(f"{COMMIT}/m.ckpt#state_dict")
+    (path,) = checkpoint_paths("hf://org/net/m.ckpt#state_dict")
+    assert open_reader(path).spec().path.endswith(f"{COMMIT}/m.ckpt#state_dict")
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_an_address_may_name_a_mapping_in_its_file(cache: Path) -> None:
 )
 def test_an_address_is_resolved_to_its_commit(address: str, commit: str, cache: Path) -> None:
     expected = cache / "models--org--net" / "snapshots" / commit / "model.safetensors"
-    assert resolve(address) == [str(expected)]
-    ((_, value),) = open_checkpoint(str(expected)).read(["w"])
+    assert checkpoint_paths(address) == [str(expected)]
+    ((_, value),) = open_reader(str(expected)).read(["w"])
     assert value.tolist() == [float(commit == COMMIT)] * 3
 
 
@@ -81,7 +81,7 @@ def test_what_is_not_cached_is_an_error_with_the_way_out(
     address: str, message: str, cache: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
-        resolve(address)
+        checkpoint_paths(address)
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -120,12 +120,15 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
-RESOLVE = "import sys; from runner.checkpoints.locate import resolve; print(*resolve(sys.argv[1]))"
+PATHS = (
+    "import sys; from runner.checkpoints.locate import checkpoint_paths; "
+    "print(*checkpoint_paths(sys.argv[1]))"
+)
 
 
 def resolved_in_a_process(address: str, cache: Path, **variables: str) -> str:
     environment = {**os.environ, "HF_HUB_CACHE": str(cache), "PYTHONPATH": os.getcwd(), **variables}
-    command = [sys.executable, "-c", RESOLVE, address]
+    command = [sys.executable, "-c", PATHS, address]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return (done.stdout or done.stderr).strip()
 
@@ -148,7 +151,7 @@ def test_what_is_not_cached_is_downloaded_once(tmp_path: Path) -> None:
         server.shutdown()
     assert downloaded == str(cache / "models--org--net" / "snapshots" / COMMIT / index)
     assert not Path(downloaded).with_name("tf_model.h5").exists()
-    ((_, value),) = open_checkpoint(downloaded).read(["w"])
+    ((_, value),) = open_reader(downloaded).read(["w"])
     assert value.tolist() == [0, 1, 2]
     offline = resolved_in_a_process(f"hf://org/net@{COMMIT}", cache, HF_HUB_OFFLINE="1")
     assert offline == downloaded
@@ -160,4 +163,4 @@ def test_without_the_library_nothing_is_downloaded(
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CheckpointError, match="install huggingface_hub"):
-        resolve("hf://org/other")
+        checkpoint_paths("hf://org/other")

@@ -16,7 +16,7 @@ from runner.checkpoints.keras_files import (
     KerasWeightsReader,
 )
 from runner.checkpoints.keras_names import keras_paths
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import CheckpointError
 from tests.conformance.goldens import old_array_protocol
@@ -27,7 +27,7 @@ def test_bfloat16_as_keras_writes_it(tmp_path: Path) -> None:
     value = np.array([1.5, -2], ml_dtypes.bfloat16)
     with h5py.File(path, "w") as file:
         file.create_dataset("w", data=value.view("V2")).attrs["dtype"] = "bfloat16"
-    reader = open_checkpoint(str(path))
+    reader = open_reader(str(path))
     assert reader.spec().tensors["w"].dtype == "bfloat16"
     ((_, read),) = reader.read(["w"])
     assert read.dtype == ml_dtypes.bfloat16
@@ -64,7 +64,7 @@ def test_a_file_that_changed_is_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "w.h5"
     with h5py.File(path, "w") as file:
         file["w"], file["lost"] = np.zeros(4, np.float32), np.zeros(4, np.float32)
-    reader = open_checkpoint(str(path))
+    reader = open_reader(str(path))
     reader.spec()
     with h5py.File(path, "w") as file:
         file["first"], file["w"] = np.zeros(100, np.float32), np.ones(4, np.float32)
@@ -85,7 +85,7 @@ def test_what_is_not_in_the_file_is_not_read(tmp_path: Path) -> None:
         file.create_dataset("unwritten", shape=(4,), dtype="float32")
         file.create_dataset("outside", (4,), "float32", external=[(str(other), 0, 16)])
         file["link"] = h5py.ExternalLink(str(other), "/")
-    reader = open_checkpoint(str(path))
+    reader = open_reader(str(path))
     assert list(reader.spec().tensors) == ["outside", "unwritten"]
     with pytest.raises(CheckpointError, match="the values of /unwritten were never written"):
         list(reader.read(["unwritten"]))
@@ -114,7 +114,7 @@ def test_weights_in_an_archive_are_read_whether_compressed_or_not(
     with zipfile.ZipFile(tmp_path / "net.keras", "w", method) as archive:
         archive.writestr("config.json", "{}")
         archive.write(tmp_path / "w.h5", "model.weights.h5")
-    reader = open_checkpoint(str(tmp_path / "net.keras"))
+    reader = open_reader(str(tmp_path / "net.keras"))
     ((_, read),) = reader.read(["layers/mine/vars/0"])
     np.testing.assert_array_equal(read, kernel)
 
@@ -143,7 +143,7 @@ def test_legacy_weights_have_the_layers_at_the_top(tmp_path: Path) -> None:
         group = file.create_group("a")
         group.attrs["weight_names"] = [b"a/kernel:0"]
         group["a/kernel:0"] = np.array([1], np.float32)
-    reader = open_checkpoint(str(tmp_path / "w.h5"))
+    reader = open_reader(str(tmp_path / "w.h5"))
     assert list(reader.spec().tensors) == ["a/kernel"]
 
 
@@ -154,7 +154,8 @@ def test_lists_in_parts_are_joined(tmp_path: Path) -> None:
         del attributes["weight_names"]
         attributes["weight_names0"], attributes["weight_names1"] = ["x"], ["y"]
         attributes["weight_names3"] = ["z, which is not reached"]
-    assert list(KerasH5Reader(path).spec().tensors) == ["x", "y"]
+    # What no list names has its path.
+    assert list(KerasH5Reader(path).spec().tensors) == ["model_weights/a/z", "x", "y"]
 
 
 @pytest.mark.parametrize(
@@ -177,11 +178,11 @@ def test_a_pinned_file_that_was_damaged_is_not_shown_to_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = _write(tmp_path / "m.h5", {"a": {"kernel": 1.0}})
-    digest = open_checkpoint(path).spec().digest
+    digest = open_reader(path).spec().digest
     Path(path).write_bytes(Path(path).read_bytes() + b"more")
     monkeypatch.setattr(h5py, "File", None)
     with pytest.raises(CheckpointError, match="is not the checkpoint that was pinned"):
-        open_checkpoint(path, digest)
+        open_reader(path, digest)
 
 
 @pytest.mark.parametrize("kind", ["missing", "group"])
@@ -200,7 +201,7 @@ def test_a_file_of_other_datasets_is_listed_by_their_paths(tmp_path: Path) -> No
     with h5py.File(tmp_path / "w.h5", "w") as file:
         file["layers/dense/vars/0"] = np.ones(2)
         file["labels"] = ["cat", "dog"]
-    spec = open_checkpoint(str(tmp_path / "w.h5")).spec()
+    spec = open_reader(str(tmp_path / "w.h5")).spec()
     dtypes = {name: tensor.dtype for name, tensor in spec.tensors.items()}
     assert dtypes == {"labels": "string", "layers/dense/vars/0": "float64"}
     assert (spec.step, spec.aliases) == (None, {})
@@ -289,7 +290,7 @@ def test_every_variable_of_a_subclassed_model_is_known(tmp_path: Path) -> None:
     path = tmp_path / "net.weights.h5"
     with old_array_protocol():
         model.save_weights(path)
-    spec = open_checkpoint(str(path)).spec()
+    spec = open_reader(str(path)).spec()
     wanted = {variable.path.removeprefix("net/"): variable.shape for variable in model.weights}
     shapes = {name: spec.tensors[spec.aliases[name]].shape for name in wanted if "seed" not in name}
     assert shapes == {name: shape for name, shape in wanted.items() if "seed" not in name}

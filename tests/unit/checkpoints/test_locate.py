@@ -12,10 +12,10 @@ import pytest
 from runner.checkpoints import contents
 from runner.checkpoints.contents import NoCheckpointError
 from runner.checkpoints.formats import TABLE_MAGIC
-from runner.checkpoints.locate import is_mlflow_uri, latest_checkpoint, resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths, is_mlflow_uri, latest_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
-from tests.tiny.privileges import folder_for_all, without_privileges
+from tests.support.privileges import folder_for_all, without_privileges
 
 RUN = "runs/001"
 
@@ -94,18 +94,18 @@ BEST, KEPT = f"{RUN}/best/model.ckpt", f"{RUN}/checkpoints/model.ckpt"
 def test_a_path_and_a_choice_stand_for_checkpoints(
     home: Path, path: str, choice: dict[str, Any], expected: list[str]
 ) -> None:
-    assert [os.path.relpath(resolved) for resolved in resolve(path, **choice)] == expected
+    assert [os.path.relpath(resolved) for resolved in checkpoint_paths(path, **choice)] == expected
 
 
 def test_a_step_is_taken_from_the_best_where_it_was_kept_no_longer(home: Path) -> None:
     (home / f"{KEPT}-20.index").unlink()
-    assert resolve(str(home / RUN), "20") == [str(home / f"{BEST}-20")]
+    assert checkpoint_paths(str(home / RUN), "20") == [str(home / f"{BEST}-20")]
 
 
 def test_a_tilde_is_the_home_of_the_user(home: Path) -> None:
     newest = str(home / "features/model.ckpt-2")
-    assert resolve("~/features") == [newest]
-    assert resolve("~", average=["~/features/model.ckpt-1", newest])[1] == newest
+    assert checkpoint_paths("~/features") == [newest]
+    assert checkpoint_paths("~", average=["~/features/model.ckpt-1", newest])[1] == newest
 
 
 REFUSED: list[tuple[str, dict[str, Any], str, list[str] | None]] = [
@@ -151,7 +151,7 @@ def test_what_is_not_there_is_reported_with_what_is(
     home: Path, path: str, choice: dict[str, Any], message: str, choices: list[str] | None
 ) -> None:
     with pytest.raises(CheckpointError) as caught:
-        resolve(path, **choice)
+        checkpoint_paths(path, **choice)
     assert re.search(message, str(caught.value))
     if choices is not None:
         shown = caught.value.problems[0].choices
@@ -164,12 +164,12 @@ def test_what_is_not_there_is_reported_with_what_is(
 def test_a_damaged_record_of_the_best(home: Path, content: str) -> None:
     (home / RUN / "best" / "best.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"best\.json does not name a checkpoint beside it"):
-        resolve(str(home / RUN), "best")
+        checkpoint_paths(str(home / RUN), "best")
 
 
 def test_all_problems_of_a_list_are_reported_at_once(home: Path) -> None:
     with pytest.raises(CheckpointError, match="of step 11") as caught:
-        resolve(RUN, average=[11, 10, "/nowhere/at/all"])
+        checkpoint_paths(RUN, average=[11, 10, "/nowhere/at/all"])
     assert "there is no checkpoint at /nowhere/at/all" in str(caught.value)
 
 
@@ -180,7 +180,7 @@ def test_the_newest_checkpoint_of_tensorflow(home: Path) -> None:
     with pytest.raises(CheckpointError, match="no such checkpoint is there"):
         latest_checkpoint("lost")
     with pytest.raises(NoCheckpointError, match="no checkpoint") as caught:
-        resolve("feature")
+        checkpoint_paths("feature")
     assert len(caught.value.problems[0].choices) == len({"features"})
 
 
@@ -205,7 +205,7 @@ def test_what_this_user_may_not_list_is_named(place: str, choice: dict[str, Any]
         (folder / "closed").chmod(0)
         (folder / "run" / "checkpoints").chmod(0)
         with without_privileges(), pytest.raises(CheckpointError, match=DENIED) as caught:
-            resolve(str(folder / place), **choice)
+            checkpoint_paths(str(folder / place), **choice)
         assert not isinstance(caught.value, NoCheckpointError), "no optional checkpoint is absent"
 
 
@@ -225,10 +225,14 @@ def test_the_files_of_a_run_in_mlflow_stand_for_it(home: Path) -> None:
         if "40" not in file.name:
             file.unlink()
     last = str(run / "checkpoints" / "model.ckpt-40")
-    assert resolve(str(run)) == resolve(str(run), "40") == [last]
-    assert resolve(str(run), "best") == resolve(str(run), "20") == [str(run / "best/model.ckpt-20")]
+    assert checkpoint_paths(str(run)) == checkpoint_paths(str(run), "40") == [last]
+    assert (
+        checkpoint_paths(str(run), "best")
+        == checkpoint_paths(str(run), "20")
+        == [str(run / "best/model.ckpt-20")]
+    )
     with pytest.raises(CheckpointError, match="holds no checkpoint of step 30") as caught:
-        resolve(str(run), "30")
+        checkpoint_paths(str(run), "30")
     assert caught.value.problems[0].choices == ("20", "40")
 
 
@@ -283,10 +287,10 @@ def test_a_model_that_mlflow_saved_is_what_its_flavor_names(
         (tmp_path / "m" / path).touch()
     (tmp_path / "m/MLmodel").write_text(f"flavors: {{{PYTHON}, {flavors}}}")
     if " " not in expected:
-        assert resolve(str(tmp_path / "m")) == [str(tmp_path / "m" / expected)]
+        assert checkpoint_paths(str(tmp_path / "m")) == [str(tmp_path / "m" / expected)]
         return
     with pytest.raises(CheckpointError, match=expected):
-        resolve(str(tmp_path / "m"))
+        checkpoint_paths(str(tmp_path / "m"))
 
 
 class Store:
@@ -314,8 +318,8 @@ def test_an_artifact_is_downloaded_once_for_each_store_and_version(
     store, other = Store("sqlite:///somewhere.db", 1), Store("sqlite:///elsewhere.db", 5)
 
     def value(uri: str, artifacts: Store) -> int:
-        (path,) = resolve(uri, artifacts=artifacts)
-        ((_, version),) = open_checkpoint(path).read(["w"])
+        (path,) = checkpoint_paths(uri, artifacts=artifacts)
+        ((_, version),) = open_reader(path).read(["w"])
         return int(version.item())
 
     uris = ["runs:/1234/model", "models:/m@champion", "mlflow-artifacts:/1/model"]

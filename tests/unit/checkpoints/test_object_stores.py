@@ -16,11 +16,11 @@ import pytest
 import safetensors.numpy
 
 from runner.checkpoints import files
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
 from tests.conformance.goldens import MAKERS, make, relocated, save_bundle
-from tests.tiny.web import served
+from tests.support.web import served
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -62,16 +62,16 @@ def test_every_format_is_read_from_a_store(name: str, tmp_path: Path, store: Any
     golden = make(name, tmp_path / "local")
     upload(store, tmp_path / "local", "/bucket")
     path = relocated(golden, tmp_path / "local", "memory://bucket")
-    here, there = open_checkpoint(golden.path), open_checkpoint(*resolve(path))
+    here, there = open_reader(golden.path), open_reader(*checkpoint_paths(path))
     assert list(there.spec().tensors) == list(here.spec().tensors)
     assert there.spec().path.startswith("memory://bucket")
     assert there.spec().digest == here.spec().digest
     names = list(here.spec().tensors)
     for (_, expected), (_, value) in zip(here.read(names), there.read(names), strict=True):
         assert value.tobytes() == expected.tobytes()
-    open_checkpoint(path, here.spec().digest)
+    open_reader(path, here.spec().digest)
     with pytest.raises(CheckpointError, match=r"memory://.* is not the checkpoint that was pinned"):
-        open_checkpoint(path, "sha256:0")
+        open_reader(path, "sha256:0")
 
 
 def test_a_directory_in_a_store_has_a_newest_checkpoint(tmp_path: Path, store: Any) -> None:
@@ -80,10 +80,10 @@ def test_a_directory_in_a_store_has_a_newest_checkpoint(tmp_path: Path, store: A
     state = 'model_checkpoint_path: "m-2"\nall_model_checkpoint_paths: "m-1"\n'
     (tmp_path / "checkpoint").write_text(state)
     upload(store, tmp_path, "/run")
-    assert resolve("memory://run") == ["memory://run/m-2"]
-    assert resolve("memory://run", "1") == ["memory://run/m-1"]
+    assert checkpoint_paths("memory://run") == ["memory://run/m-2"]
+    assert checkpoint_paths("memory://run", "1") == ["memory://run/m-1"]
     with pytest.raises(CheckpointError, match=r"choices: memory://run/m-[12]"):
-        resolve("memory://run/m-3")
+        checkpoint_paths("memory://run/m-3")
 
 
 def test_a_web_server_is_read_once_until_a_file_changes(
@@ -94,24 +94,24 @@ def test_a_web_server_is_read_once_until_a_file_changes(
         safetensors.numpy.save_file({"w": np.full(3, value, np.float32)}, file)
         os.utime(file, (value, value))
         path = f"{address}/model.safetensors"
-        reader = open_checkpoint(*resolve(path))
+        reader = open_reader(*checkpoint_paths(path))
         assert (reader.spec().path, reader.spec().digest) == (path, files.digest_of_file(str(file)))
-        ((_, read),) = open_checkpoint(path).read(["w"])
+        ((_, read),) = open_reader(path).read(["w"])
         assert read.tolist() == [value] * 3
     assert len([copy for copy in cache.iterdir() if copy.is_dir()]) == 2
     Path(files.local_copy(path)).write_bytes(b"damaged in the cache")
     with pytest.raises(CheckpointError, match=f"{path} is not a checkpoint"):
-        open_checkpoint(path).spec()
+        open_reader(path).spec()
 
 
 def test_the_mapping_of_a_pytorch_file_is_named(folder: Path, address: str) -> None:
     shutil.copy(DATA / "torch" / "lightning-2.15.pt", folder / "last.ckpt")
     for path in ("last.ckpt", "last.ckpt?download=true"):
         for suffix in ("", "#state_dict"):
-            spec = open_checkpoint(*resolve(f"{address}/{path}{suffix}")).spec()
+            spec = open_reader(*checkpoint_paths(f"{address}/{path}{suffix}")).spec()
             assert (spec.path, spec.step) == (f"{address}/{path}#state_dict", 120)
     with pytest.raises(CheckpointError, match=f"{address}/last.ckpt holds no tensors in 'other'"):
-        open_checkpoint(f"{address}/last.ckpt#other").spec()
+        open_reader(f"{address}/last.ckpt#other").spec()
 
 
 def test_shards_and_a_bundle_are_found_beside_their_index(folder: Path, address: str) -> None:
@@ -119,14 +119,14 @@ def test_shards_and_a_bundle_are_found_beside_their_index(folder: Path, address:
     safetensors.numpy.save_file({"w": np.ones(3, np.float32)}, folder / shard)
     index = {"weight_map": {"w": shard}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    ((_, value),) = open_checkpoint(f"{address}/model.safetensors.index.json").read(["w"])
+    ((_, value),) = open_reader(f"{address}/model.safetensors.index.json").read(["w"])
     assert value.tolist() == [1, 1, 1]
     save_bundle(folder / "model.ckpt-7", {"t": [2.0]})
-    ((_, value),) = open_checkpoint(*resolve(f"{address}/model.ckpt-7")).read(["t"])
+    ((_, value),) = open_reader(*checkpoint_paths(f"{address}/model.ckpt-7")).read(["t"])
     assert value.tolist() == [2]
     (folder / shard).unlink()
     with pytest.raises(CheckpointError, match=f"lacks 1 of its 1 shards\n.*{address}/{shard}"):
-        open_checkpoint(f"{address}/model.safetensors.index.json").spec()
+        open_reader(f"{address}/model.safetensors.index.json").spec()
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_what_cannot_be_opened_is_an_error_with_the_reason(
     path: str, message: str, address: str
 ) -> None:
     with pytest.raises(CheckpointError, match=message.format(address)):
-        resolve(path.format(address))
+        checkpoint_paths(path.format(address))
 
 
 @pytest.mark.parametrize("missing", ["fsspec", "aiohttp"])
 def test_a_missing_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(CheckpointError, match=r"https://h/x.pt.*\n.*\n.*runner\[remote\]"):
-        resolve("https://h/x.pt")
+        checkpoint_paths("https://h/x.pt")

@@ -10,22 +10,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from runner.checkpoints.array_files import NpzReader
 from runner.checkpoints.formats import Format, recognise
-from runner.checkpoints.open import AverageReader, open_checkpoint, open_pinned
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import AverageReader, open_pinned, open_reader
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_npz
-from tests.tiny.privileges import folder_for_all, without_privileges
+from tests.support.privileges import folder_for_all, without_privileges
 
 
 def test_tensorflow_is_not_imported_for_files_that_do_without(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", w=np.ones(3))
     code = (
         "import sys\n"
-        "from runner.checkpoints.locate import resolve\n"
-        "from runner.checkpoints.open import open_checkpoint\n"
-        "reader = open_checkpoint(resolve(sys.argv[1])[0])\n"
+        "from runner.checkpoints.locate import checkpoint_paths\n"
+        "from runner.checkpoints.open import open_reader\n"
+        "reader = open_reader(checkpoint_paths(sys.argv[1])[0])\n"
         "print(dict(reader.read(['w'])))\n"
         "print(sorted({'tensorflow', 'h5py', 'keras', 'mlflow'} & {*sys.modules}))\n"
     )
@@ -47,7 +49,7 @@ def _readers(folder: Path, *contents: dict[str, object]) -> list[NpzReader]:
 def test_one_path_is_opened_and_several_are_averaged(tmp_path: Path) -> None:
     paths = [reader.path for reader in _readers(tmp_path, {"w": [1.0]}, {"w": [4.0]})]
     for chosen, expected in ((paths[:1], 1.0), (paths, 2.5)):
-        pinned = [(path, open_checkpoint(path).spec().digest) for path in chosen]
+        pinned = [(path, open_reader(path).spec().digest) for path in chosen]
         ((_, value),) = open_pinned(pinned).read(["w"])
         assert value.tolist() == [expected]
     with pytest.raises(CheckpointError, match=r"0\.npz is not the checkpoint that was pinned"):
@@ -173,3 +175,25 @@ def test_missing_permissions_are_named() -> None:
         message = "cannot be read\n.*Permission denied\n.*give this user the right"
         with without_privileges(), pytest.raises(CheckpointError, match=message):
             recognise(str(path))
+
+
+# What the folder of a checkpoint, and its file, may be called; `p` is a folder too.
+NAMES = ["p#1", "a #b", "[1]*?", "it's", "a%41", "a=b", "größe🙂", "-lead", "tail.", " x ", "a\nb"]
+NAMES += ["x" * 190, "\\n", "~t", "${x}", "a,b", "{a}"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_and_its_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    folder = tmp_path / name
+    folder.mkdir()
+    np.savez(folder / f"{name}.npz", kernel=np.ones(3))
+    prefix = folder / "runs" / f"{name}.ckpt-7"
+    prefix.parent.mkdir()
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix), tensor_names=["kernel"], shape_and_slices=[""], tensors=[tf.ones(3)]
+    )
+    for place in (folder / f"{name}.npz", prefix, prefix.parent):
+        (path,) = checkpoint_paths(str(place))
+        ((_, value),) = open_reader(path).read(["kernel"])
+        assert value.tolist() == [1.0] * 3

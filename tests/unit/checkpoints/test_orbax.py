@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
 
 DATA = Path(__file__).parents[2] / "data" / "orbax"
@@ -18,8 +18,8 @@ DATA = Path(__file__).parents[2] / "data" / "orbax"
 
 @pytest.mark.parametrize("name", ["folders", "manager"])
 def test_every_value_is_what_orbax_saved(name: str) -> None:
-    (path,) = resolve(str(DATA / name))
-    reader = open_checkpoint(path)
+    (path,) = checkpoint_paths(str(DATA / name))
+    reader = open_reader(path)
     names = ["params/Dense_0/bias", "params/Dense_0/kernel", "step"]
     assert sorted(reader.spec().tensors) == names
     bias, kernel, step = (value for _, value in reader.read(names))
@@ -30,8 +30,8 @@ def test_every_value_is_what_orbax_saved(name: str) -> None:
 
 def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
     copy = shutil.copytree(DATA / "manager", tmp_path / "a #1%20")
-    (path,) = resolve(str(copy))
-    assert [value for _, value in open_checkpoint(path).read(["step"])] == [20]
+    (path,) = checkpoint_paths(str(copy))
+    assert [value for _, value in open_reader(path).read(["step"])] == [20]
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,17 @@ def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
 def test_a_directory_of_steps_has_a_newest_and_chosen_ones(
     source: str, which: str, step: int
 ) -> None:
-    (path,) = resolve(f"orbax:{DATA / 'manager'}{source}", which)
-    assert open_checkpoint(path).spec().step == step
+    (path,) = checkpoint_paths(f"orbax:{DATA / 'manager'}{source}", which)
+    assert open_reader(path).spec().step == step
 
 
 def test_a_changed_value_changes_the_digest(tmp_path: Path) -> None:
     copy = shutil.copytree(DATA / "folders", tmp_path / "copy")
-    digest = open_checkpoint(str(copy)).spec().digest
+    digest = open_reader(str(copy)).spec().digest
     (chunk,) = (copy / "params.Dense_0.bias").glob("[0-9]*")
     chunk.write_bytes(chunk.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointError, match="that was pinned"):
-        open_checkpoint(str(copy), digest)
+        open_reader(str(copy), digest)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_damaged_metadata_is_an_error_that_names_the_directory(
 ) -> None:
     (tmp_path / "_METADATA").write_text(metadata)
     with pytest.raises(CheckpointError, match=str(tmp_path)):
-        open_checkpoint(str(tmp_path)).spec()
+        open_reader(str(tmp_path)).spec()
 
 
 def test_without_tensorstore_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     with pytest.raises(CheckpointError, match="pip install tensorstore"):
-        open_checkpoint(str(DATA / "folders")).spec()
+        open_reader(str(DATA / "folders")).spec()

@@ -14,7 +14,7 @@ import safetensors.numpy
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import TensorSpec, is_number, parse_dtype, require_names, unreadable
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_bundle
@@ -99,7 +99,7 @@ def test_reading_holds_one_tensor_at_a_time(suffix: str, tmp_path: Path) -> None
     path = str(tmp_path / f"m.{suffix}")
     size = MEGABYTES * 2**18
     WRITERS[suffix](path, {f"t{n}": np.full(size, n, np.float32) for n in range(COUNT)})
-    reader = open_checkpoint(path)
+    reader = open_reader(path)
     names = list(reader.spec().tensors)
     for _ in reader.read(names[:1]):
         pass

@@ -9,7 +9,7 @@ from runner.checkpoints.bundle import BundleReader, V1Reader
 from runner.checkpoints.tables import require_intact
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_bundle
-from tests.tiny.tables import recompressed, stored
+from tests.support.tables import recompressed, stored
 
 COUNT = 400
 DAMAGED = r"cannot be read as a TensorFlow checkpoint\n.*checksum mismatch in the block at byte"

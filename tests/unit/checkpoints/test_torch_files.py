@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.checkpoints.pickle_nodes import MAX_BYTES, Call, Global, PickleError, read_pickle
+from runner.checkpoints.pickle_nodes import MAX_BYTES, Global, PickledCall, PickleError, read_pickle
 from runner.checkpoints.reader import parse_dtype
 from runner.checkpoints.torch_files import TorchReader
 from runner.errors import CheckpointError
-from tests.tiny.torch_files import Pickled, Storage, dumped, save, save_legacy, tensor
+from tests.support.torch_files import Pickled, Storage, dumped, save, save_legacy, tensor
 
 DATA = Path(__file__).parents[2] / "data" / "torch"
 FILES = sorted(DATA.glob("*.pt"))
@@ -199,7 +199,7 @@ def test_nodes_are_what_the_pickle_says() -> None:
     root, references = read_pickle(io.BytesIO(pickle.dumps(content, 4)))
     assert (root["a"], root[3], root["set"]) == (content["a"], ("y",), [1])
     call = root["complex"]
-    assert isinstance(call, Call)
+    assert isinstance(call, PickledCall)
     assert call.function == Global("builtins.complex")
     assert references == []
 

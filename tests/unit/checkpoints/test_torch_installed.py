@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import parse_dtype
 
 DATA = Path(__file__).parents[2] / "data" / "torch"
@@ -38,7 +38,7 @@ def test_files_of_the_installed_pytorch_are_read(tmp_path: Path) -> None:
     files = sorted(tmp_path.glob("*.pt"))
     assert len(files) >= 4
     for file in files:
-        reader = open_checkpoint(str(file))
+        reader = open_reader(str(file))
         spec = reader.spec()
         with np.load(file.with_suffix(".npz")) as arrays:
             assert {key.partition(":")[2] for key in arrays} == {*spec.tensors, *spec.tied}
@@ -69,7 +69,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_model_of_transformers_is_read(name: str, form: str, models: Path) -> None:
-    reader = open_checkpoint(*resolve(str(models / name)))
+    reader = open_reader(*checkpoint_paths(str(models / name)))
     spec = reader.spec()
     assert spec.format == form
     values = dict(reader.read(list(spec.tensors)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import runner
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.checkpoints.word_vectors import tokens
 from runner.errors import CheckpointError
 
@@ -43,7 +43,7 @@ FORMS = {
 def test_vectors_and_tokens_are_read(form: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors"
     path.write_bytes(FORMS[form])
-    ((name, value),) = open_checkpoint(str(path)).read(["vectors"])
+    ((name, value),) = open_reader(str(path)).read(["vectors"])
     assert (name, value.tolist()) == ("vectors", VALUES.tolist())
     assert tuple(token.replace("_", " ") for token in tokens(str(path))) == WORDS
 
@@ -63,13 +63,13 @@ def test_damaged_files_are_errors_that_name_the_file(content: bytes, tmp_path: P
     path = tmp_path / "vectors"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=str(path)):
-        list(open_checkpoint(str(path)).read(["vectors"]))
+        list(open_reader(str(path)).read(["vectors"]))
 
 
 def test_a_long_line_is_judged_at_once(tmp_path: Path) -> None:
     (tmp_path / "v").write_bytes(b"99999 4\n" + b" 1" * 30_000 + b" x\n")
     with pytest.raises(CheckpointError, match="cannot be read as a file of word vectors"):
-        list(open_checkpoint(str(tmp_path / "v")).read(["vectors"]))
+        list(open_reader(str(tmp_path / "v")).read(["vectors"]))
 
 
 def test_rows_are_taken_by_token(tmp_path: Path) -> None:

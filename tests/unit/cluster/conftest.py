@@ -18,7 +18,7 @@ from runner.config.cluster_spec import Addresses, Cluster, Task, addresses_by_ty
 from runner.config.schema import DevicesConfig
 from runner.console import Screen
 from runner.system.signals import Interruption
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 
 
 class Lines:

@@ -33,7 +33,7 @@ from runner.config.schema import (
 )
 from runner.errors import ClusterError
 from runner.system.signals import Interruption
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 from tests.unit.cluster.conftest import InProcess, Lines
 
 
@@ -124,7 +124,7 @@ def test_a_new_session_of_the_chief_clears_the_flags_of_the_one_before(
             assert channel.state(s).ready
 
 
-DATA = {"_target_": "tests.tiny.experiment.Blobs", "token": "a secret"}
+DATA = {"_target_": "tests.samples.experiment.Blobs", "token": "a secret"}
 TRACKING = TrackingConfig(uri=None, mask=MaskConfig(names=["*token"]))
 
 

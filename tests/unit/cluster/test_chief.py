@@ -37,12 +37,12 @@ from runner.config.schema import (
 from runner.errors import ClusterError, InterruptedRunError, UserCodeError
 from runner.system.signals import Interruption
 from runner.system.status import Status
-from tests.tiny import runs
-from tests.tiny.configs import LINEAR, OWN_GRAPH, program, tiny
-from tests.tiny.runs import wait_for
+from tests.support import runs
+from tests.support.configs import LINEAR, OWN_GRAPH, program, tiny
+from tests.support.runs import wait_for
 from tests.unit.cluster.conftest import InProcess, Lines
 
-# The variable of tests.tiny.programs.lstm.
+# The variable of tests.samples.programs.lstm.
 KERNEL = "encoder/lstm_cell/kernel"
 
 
@@ -162,11 +162,11 @@ def test_a_run_resumes_with_another_number_of_workers(tmp_path: Path) -> None:
 
 def test_a_model_fn_is_trained_by_two_tasks(tmp_path: Path) -> None:
     def input_fn(**arguments: Any) -> dict[str, Any]:
-        return {"_target_": "tests.tiny.programs.counting", **arguments}
+        return {"_target_": "tests.samples.programs.counting", **arguments}
 
     changes: dict[str, Any] = {
         **OWN_GRAPH,
-        "model_fn": {"_target_": "tests.tiny.programs.lstm"},
+        "model_fn": {"_target_": "tests.samples.programs.lstm"},
         "params": {"units": 2, "learning_rate": 0.01},
         "input_fns": {"train": input_fn(), "validation": input_fn(repeat=False)},
         "train": TrainConfig(steps=10, log_every=1),

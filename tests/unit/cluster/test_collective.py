@@ -37,8 +37,8 @@ from runner.graph import step_sums
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.replica import Replica
-from tests.tiny import runs
-from tests.tiny.configs import tiny
+from tests.support import runs
+from tests.support.configs import tiny
 from tests.unit.cluster.conftest import InProcess, Lines
 
 v1 = tf.compat.v1
@@ -116,7 +116,7 @@ def servers(in_process: Callable[..., InProcess]) -> InProcess:
 
 
 def blobs(batch_size: int) -> dict[str, Any]:
-    return {"_target_": "tests.tiny.experiment.Blobs", "batch_size": batch_size, "seed": 0}
+    return {"_target_": "tests.samples.experiment.Blobs", "batch_size": batch_size, "seed": 0}
 
 
 class Convolutions(keras.Model):
@@ -144,7 +144,7 @@ class Table(keras.Model):
 
 
 def model(name: str, **arguments: Any) -> dict[str, Any]:
-    place = __name__ if name in ("Convolutions", "Table") else "tests.tiny.odd"
+    place = __name__ if name in ("Convolutions", "Table") else "tests.samples.odd"
     return {"model": {"_target_": f"{place}.{name}", **arguments}}
 
 
@@ -153,8 +153,8 @@ FLOAT64 = {
     "loss": {"_target_": "keras.losses.SparseCategoricalCrossentropy", "from_logits": True},
 }
 WEIGHTED = {
-    "data": {"_target_": "tests.tiny.objectives.Weighted"},
-    "loss": {"_target_": "tests.tiny.odd.Sum"},
+    "data": {"_target_": "tests.samples.objectives.Weighted"},
+    "loss": {"_target_": "tests.samples.odd.Sum"},
     "metrics": {},
 }
 SCHEDULED = {
@@ -241,7 +241,7 @@ def test_tasks_draw_other_random_numbers_from_the_chiefs_seeds(
     in_process: Callable[..., InProcess],
 ) -> None:
     servers = in_process(2, 0, mode=ClusterMode.collective)
-    together = Together(servers, model={"_target_": "tests.tiny.experiment.Net"})
+    together = Together(servers, model={"_target_": "tests.samples.experiment.Net"})
     together.do(Task.begin)
     (name,) = [name for name in together.tasks[0].values() if "seed_generator" in name]
     (seed, counter), (other, same) = (values[name] for values in together.do(Task.values))
@@ -325,7 +325,7 @@ def test_tasks_follow_what_changes_the_chiefs_values(case: str, tmp_path: Path) 
         "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01},
     }
     if case == "callbacks":
-        changes["callbacks"] = {"halve": {"_target_": "tests.tiny.keras_callbacks.Halve"}}
+        changes["callbacks"] = {"halve": {"_target_": "tests.samples.keras_callbacks.Halve"}}
     for name, cluster in (("alone", None), ("together", two_tasks())):
         if case == "rolled back":
             marker = str(tmp_path / f"{name}.marker")
@@ -348,7 +348,7 @@ def test_a_run_whose_chief_fails_is_resumed_by_all_and_is_that_of_one_process(
     tmp_path: Path,
 ) -> None:
     train = TrainConfig(steps=6, checkpoint_every=2, log_every=1)
-    model = {"_target_": "tests.tiny.odd.Plain"}
+    model = {"_target_": "tests.samples.odd.Plain"}
     changes: dict[str, Any] = {"model": model, "train": train}
     runs.run(tmp_path / "alone", **changes)
     changes["hooks"] = runs.disturbed("FailOnce", step=5, marker=str(tmp_path / "failed"))

@@ -18,8 +18,8 @@ from runner.errors import ClusterError, InterruptedRunError
 from runner.graph.build import build_graph
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
-from tests.tiny.configs import tiny
-from tests.tiny.runs import Runs
+from tests.support.configs import tiny
+from tests.support.runs import Runs
 from tests.unit.cluster.conftest import InProcess, Signalling
 
 

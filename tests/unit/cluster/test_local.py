@@ -25,8 +25,8 @@ from omegaconf import OmegaConf
 from runner.cluster.local import LocalCluster, public_addresses, task_command
 from runner.config.schema import ClusterConfig
 from runner.errors import ClusterError, ConfigError, InterruptedRunError
-from tests.tiny.composing import composing
-from tests.tiny.runs import wait_for
+from tests.support.composing import composing
+from tests.support.runs import wait_for
 
 # What a task does is a line of Python, by its type.
 PROGRAM = """

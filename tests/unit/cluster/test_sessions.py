@@ -13,7 +13,6 @@ import tensorflow as tf
 from runner.cluster.channel import FirstServer, shared_settings
 from runner.cluster.evaluator import send
 from runner.cluster.local import free_addresses
-from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import (
     ClusterChiefSessionCreator,
     ClusterTask,
@@ -22,6 +21,7 @@ from runner.cluster.sessions import (
     naming_missing_tasks,
     session_config,
 )
+from runner.cluster.task_replica import ClusterReplica
 from runner.cluster.worker import missing_of_model
 from runner.config.cluster_spec import Addresses, Cluster, Task
 from runner.config.schema import TrainConfig
@@ -30,8 +30,8 @@ from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.session.cached_session import CachedSession
 from runner.system.signals import Interruption
-from tests.tiny.configs import tiny
-from tests.tiny.graphs import opened, training_of
+from tests.samples.graphs import opened, training_of
+from tests.support.configs import tiny
 from tests.unit.cluster.conftest import InProcess, Lines, Signalling
 
 v1 = tf.compat.v1
@@ -134,7 +134,9 @@ def test_a_step_with_parameter_servers_is_that_of_one_process(
     model: str, in_process: Callable[..., InProcess]
 ) -> None:
     servers = in_process(1, 2)
-    config = tiny(model={"_target_": f"tests.tiny.odd.{model}"}, train=TrainConfig(ema_decay=0.9))
+    config = tiny(
+        model={"_target_": f"tests.samples.odd.{model}"}, train=TrainConfig(ema_decay=0.9)
+    )
     cluster = servers.config("chief")
     built = build_graph(config, "validation", train=True, replica=ClusterReplica(cluster))
     losses = []
@@ -155,7 +157,7 @@ def test_variables_read_in_a_loop_stay_on_their_servers(
 ) -> None:
     servers = in_process(2, 2)
     cluster = servers.config("worker")
-    config = tiny(model={"_target_": "tests.tiny.odd.Recurrent"}, metrics={})
+    config = tiny(model={"_target_": "tests.samples.odd.Recurrent"}, metrics={})
     built = build_graph(config, "validation", train=True, replica=ClusterReplica(cluster))
     training = built.training
     assert training is not None

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from runner.cluster.channel import Channel, ready_flags
-from runner.cluster.replica import ClusterReplica
 from runner.cluster.sessions import session_config
+from runner.cluster.task_replica import ClusterReplica
 from runner.cluster.worker import ChiefHook, train_worker
 from runner.config.choices import NonFinite
 from runner.config.schema import NonFiniteConfig, TrainConfig
@@ -189,7 +189,7 @@ def test_a_loss_that_is_not_finite_fails_or_asks_for_the_end(found: Both) -> Non
 
 
 def test_a_worker_whose_data_end_fails(servers: InProcess) -> None:
-    data, model = {"_target_": "tests.tiny.odd.Once"}, {"_target_": "tests.tiny.odd.Plain"}
+    data, model = {"_target_": "tests.samples.odd.Once"}, {"_target_": "tests.samples.odd.Plain"}
     task = servers.task("worker", data=data, model=model)
     replica = ClusterReplica(task.cluster)
     built = build_graph(task.config, "validation", train=True, replica=replica)

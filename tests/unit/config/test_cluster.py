@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from runner.config.choices import Mode, Placement
-from runner.config.cluster import resolve
+from runner.config.cluster import resolve_cluster
 from runner.config.cluster_spec import Addresses, Cluster, Task, configured, task_of
 from runner.config.schema import ClusterConfig, ClusterMode, RunConfig, TrainConfig
 from runner.errors import ConfigError
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 
 CHIEF, WORKER, PS = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 ADDRESSES = {"chief": [CHIEF], "worker": [WORKER], "ps": [PS]}
@@ -29,12 +29,12 @@ def tf_config(kind: str = "worker", index: int = 0, **content: Any) -> dict[str,
 
 def states(config: RunConfig, environ: dict[str, str] | None = None) -> list[str]:
     with pytest.raises(ConfigError) as error:
-        resolve(config, environ or {})
+        resolve_cluster(config, environ or {})
     return [problem.state for problem in error.value.problems]
 
 
 def test_the_variable_names_tasks_and_addresses() -> None:
-    found = resolve(tiny(cluster=ClusterConfig(max_wait_secs=5)), tf_config()).cluster
+    found = resolve_cluster(tiny(cluster=ClusterConfig(max_wait_secs=5)), tf_config()).cluster
     task, addresses = Task("worker", 0), Addresses(**ADDRESSES)
     assert found == Cluster(workers=2, ps=1, max_wait_secs=5, addresses=addresses, task=task)
     assert configured(found) == ClusterConfig(workers=2, ps=1, max_wait_secs=5)
@@ -42,44 +42,48 @@ def test_the_variable_names_tasks_and_addresses() -> None:
 
 def test_a_chief_alone_is_not_a_cluster() -> None:
     alone = {"TF_CONFIG": '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}'}
-    assert resolve(tiny(), alone).cluster == ClusterConfig()
+    assert resolve_cluster(tiny(), alone).cluster == ClusterConfig()
 
 
 def test_other_modes_than_training_need_only_the_chief() -> None:
     for mode in (Mode.evaluate, Mode.export):
         config = tiny(mode=mode)
-        assert resolve(config, {}) == config
-        assert resolve(config, tf_config("chief")) == config
+        assert resolve_cluster(config, {}) == config
+        assert resolve_cluster(config, tf_config("chief")) == config
 
 
 def test_a_task_started_by_a_local_cluster_is_one() -> None:
-    found = resolve(tiny(cluster=ClusterConfig(local=True)), tf_config(environment="runner-local"))
+    found = resolve_cluster(
+        tiny(cluster=ClusterConfig(local=True)), tf_config(environment="runner-local")
+    )
     assert task_of(found.cluster) == Task("worker", 0)
 
 
 def test_an_evaluator_needs_no_address() -> None:
-    found = resolve(tiny(), tf_config("evaluator", 7)).cluster
+    found = resolve_cluster(tiny(), tf_config("evaluator", 0)).cluster
     assert (task_of(found).type, found.evaluator) == ("evaluator", True)
-    assert not resolve(tiny(), tf_config()).cluster.evaluator
+    assert not resolve_cluster(tiny(), tf_config()).cluster.evaluator
     listed = tf_config(cluster={**ADDRESSES, "evaluator": ["e:1"]})
-    assert resolve(tiny(), listed).cluster.evaluator
+    assert resolve_cluster(tiny(), listed).cluster.evaluator
 
 
 def test_workers_without_a_chief_are_a_cluster() -> None:
     workers = tf_config("worker", 0, cluster={"worker": [CHIEF, WORKER], "ps": [PS]})
-    found = resolve(tiny(), workers).cluster
+    found = resolve_cluster(tiny(), workers).cluster
     assert (task_of(found), found.workers) == (Task("chief", 0), 2)
-    assert resolve(tiny(), tf_config(cluster={"worker": [CHIEF]})).cluster == ClusterConfig()
+    assert (
+        resolve_cluster(tiny(), tf_config(cluster={"worker": [CHIEF]})).cluster == ClusterConfig()
+    )
 
 
 def test_a_collective_cluster_has_no_parameter_servers() -> None:
     local = ClusterConfig(local=True, mode=COLLECTIVE, workers=3)
-    assert resolve(tiny(cluster=local), {}).cluster.ps == 0
+    assert resolve_cluster(tiny(cluster=local), {}).cluster.ps == 0
     workers = tf_config("worker", 1, cluster={"worker": [CHIEF, WORKER]})
-    found = resolve(tiny(cluster=ClusterConfig(mode=COLLECTIVE)), workers).cluster
+    found = resolve_cluster(tiny(cluster=ClusterConfig(mode=COLLECTIVE)), workers).cluster
     assert (task_of(found), found.workers, found.ps) == (Task("worker", 0), 2, 0)
     averaged = tiny(cluster=local, train=TrainConfig(ema_decay=0.9))
-    assert resolve(averaged, {}).cluster.workers == 3
+    assert resolve_cluster(averaged, {}).cluster.workers == 3
 
 
 def test_a_port_in_use_is_reported_before_anything_starts() -> None:
@@ -91,7 +95,7 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
         assert states(tiny(), environ) == [
             f"ps 0 is to listen at {address}, and its port is in use"
         ]
-        assert resolve(tiny(mode=Mode.plan), environ).cluster.ps == 1
+        assert resolve_cluster(tiny(mode=Mode.plan), environ).cluster.ps == 1
 
 
 # What tests/unit/config/mistakes.txt does not show.
@@ -120,14 +124,19 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             {"cluster": ClusterConfig(evaluator=True, placement=Placement.by_size, restarts=1)},
             {},
             [
-                "cluster.restarts is 1, cluster.evaluator is true, cluster.placement is by_size, "
-                "and there is no cluster"
+                "cluster.restarts is 1 without a cluster",
+                "cluster.evaluator is true without a cluster",
+                "cluster.placement is by_size without a cluster",
             ],
         ),
         (
             {"cluster": ClusterConfig(workers=3, ps=2, restarts=1)},
             tf_config(),
-            ["cluster.workers is 3, cluster.ps is 2, cluster.restarts is 1, and TF_CONFIG is set"],
+            [
+                "cluster.workers is 3 beside TF_CONFIG",
+                "cluster.ps is 2 beside TF_CONFIG",
+                "cluster.restarts is 1 beside TF_CONFIG",
+            ],
         ),
         (
             {
@@ -137,8 +146,9 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
             },
             {},
             [
-                "cluster.ps is 2, cluster.placement is by_size, and cluster.mode is collective",
-                "cluster.mode is collective, and cluster.workers is 1",
+                "cluster.ps is 2 beside collective updates",
+                "cluster.placement is by_size beside collective updates",
+                "cluster.mode is collective beside one worker",
             ],
         ),
         (
@@ -149,7 +159,7 @@ def test_a_port_in_use_is_reported_before_anything_starts() -> None:
         (
             {"cluster": ClusterConfig(mode=COLLECTIVE)},
             {},
-            ["cluster.mode is collective, and there is no cluster"],
+            ["cluster.mode is collective without a cluster"],
         ),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
@@ -162,6 +172,8 @@ def test_all_that_contradicts_is_reported_at_once(
 
 def test_averages_are_evaluated_where_no_other_worker_trains_them() -> None:
     alone = ClusterConfig(local=True, workers=1)
-    assert resolve(tiny(cluster=alone, train=TrainConfig(ema_decay=0.9)), {}).cluster == alone
+    assert (
+        resolve_cluster(tiny(cluster=alone, train=TrainConfig(ema_decay=0.9)), {}).cluster == alone
+    )
     train = TrainConfig(ema_decay=0.9, evaluate_ema=False)
-    assert resolve(tiny(train=train), tf_config("ps")).cluster.workers == 2
+    assert resolve_cluster(tiny(train=train), tf_config("ps")).cluster.workers == 2

@@ -36,7 +36,9 @@ def read(content: Any) -> Any:
     return read_tf_config({"TF_CONFIG": text})
 
 
-@pytest.mark.parametrize("text", ["", "  ", "{}", '{"cluster": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "  ", "{}", '{"cluster": {}}', '{"task": {"type": "worker", "index": "0"}}']
+)
 def test_a_variable_without_cluster_is_ignored(text: str) -> None:
     assert read(text) is None
     assert read_tf_config({}) is None
@@ -91,6 +93,17 @@ def test_any_json_is_read_or_refused(content: Any) -> None:
     ("content", "expected"),
     [
         ("[1]", ["TF_CONFIG is '[1]'"]),
+        ({"cluster": None}, ["TF_CONFIG: cluster is None"]),
+        ({"cluster": []}, ["TF_CONFIG: cluster is []"]),
+        ({"task": ["ps", 0]}, ['TF_CONFIG names the task ["ps", 0], but no cluster']),
+        (
+            {"cluster": {}, "task": {"type": "ps"}},
+            ['TF_CONFIG names the task {"type": "ps"}, but no cluster'],
+        ),
+        (
+            {"task": {"type": "worker", "index": 1}},
+            ['TF_CONFIG names the task {"type": "worker", "index": 1}, but no cluster'],
+        ),
         ({"cluster": ["a:1"]}, ["TF_CONFIG: cluster is ['a:1']"]),
         (
             {"cluster": {"chief": ["a:1"], "ps": "d:1"}, "task": {"type": "ps", "index": 0.9}},
@@ -102,6 +115,14 @@ def test_any_json_is_read_or_refused(content: Any) -> None:
         (
             {"cluster": {"chief": ["a:1"], "evaluator": ["e:1", "f:1"]}, "task": {"type": "chief"}},
             ["TF_CONFIG: there are 2 evaluators"],
+        ),
+        (
+            {"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 1}},
+            ["TF_CONFIG: this task is evaluator 1"],
+        ),
+        (
+            {"cluster": {"chief": ["a:1"], "evaluator": "e:1"}, "task": {"type": "chief"}},
+            ["TF_CONFIG: cluster.evaluator is 'e:1'"],
         ),
         (
             {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker"}},

@@ -17,7 +17,7 @@ from runner.config.composition import (
     with_plus_plus,
 )
 from runner.errors import ConfigError
-from tests.tiny.composing import CONF, composing
+from tests.support.composing import CONF, composing
 
 
 def test_an_experiment_is_composed_with_overrides_of_its_own_and_anew_each_time(

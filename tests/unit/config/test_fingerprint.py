@@ -20,8 +20,8 @@ from runner.config.schema import (
     VariablesConfig,
 )
 from runner.errors import ConfigError
-from tests.tiny.composing import composing
-from tests.tiny.configs import tiny
+from tests.support.composing import composing
+from tests.support.configs import tiny
 
 
 def config() -> RunConfig:

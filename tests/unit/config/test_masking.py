@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from enum import Enum
 from urllib.parse import quote, quote_plus
@@ -56,6 +59,21 @@ def test_a_secret_is_found_wherever_its_value_occurs(mask: Mask) -> None:
         ("AWS AKIAABCDEFGHIJKLMNOP!", "AWS ***!"),
         ("ghp_abcdefghijklmnopqrst", "***"),
         ("sk-proj-abcdefghijklmnop", "***"),
+        ("sk_live_abcdefghijklmnop xoxb-0987654321-abc", "*** ***"),
+        ("ASIAIOSFODNN7EXAMPLE; eyJhbGciOiJI.eyJzdWIiOiIx.abc", "***; ***"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END",
+            "-----BEGIN RSA PRIVATE KEY-----***-----END",
+        ),
+        ("connect(password='a b', pwd=\"c d\")", "connect(password='***', pwd=\"***\")"),
+        ('{"password": "abc", "api-key": "d"}', '{"password": "***", "api-key": "***"}'),
+        ("aws_secret_access_key = wJalr/x+y", "aws_secret_access_key = ***"),
+        ("X-Vault-Token: abc, PRIVATE-TOKEN: d1", "X-Vault-Token: ***, PRIVATE-TOKEN: ***"),
+        ("sends Bearer abc123def456", "sends Bearer ***"),
+        ("a bearer certificate, token: word", "a bearer certificate, token: word"),
+        ("curl -u me:abc https://h", "curl -u me:*** https://h"),
+        ("login --password abc", "login --password ***"),
+        ("x?password%3Dabc", "x?password%3D***"),
         ("tokens=12 at 12:30 user@host", "tokens=12 at 12:30 user@host"),
     ],
 )
@@ -86,6 +104,10 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "lower case in an address": lambda text: re.sub("%..", lambda m: m[0].lower(), quote(text)),
     "shell": shlex.quote,
     "HTML": html.escape,
+    "Base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "Base64 of a login": lambda text: base64.b64encode(f"me:{text}".encode()).decode(),
+    "Base64 in an address": lambda text: base64.urlsafe_b64encode(f"user:{text}".encode()).decode(),
+    "hexadecimal": lambda text: text.encode().hex(),
     "override": lambda text: spelled({"a": text}),
 }
 
@@ -101,7 +123,7 @@ def test_a_secret_is_masked_in_every_spelling(password: str, spelling: str) -> N
 
 
 # Key -> value -> what is recorded of it.
-NAMED: dict[str, tuple[str, str]] = {
+NAMED: dict[str, tuple[object, object]] = {
     "headers.X-Api-Key": ("a1b2c3", "***"),
     "headers.Cookie": ("session=a; x=b", "***"),
     "account_key": ("abcdefgh", "***"),
@@ -109,6 +131,12 @@ NAMED: dict[str, tuple[str, str]] = {
     "pass": ("word", "***"),
     "key": ("image", "***"),
     "storage_key": ("a1b2c3", "***"),
+    "accountKey": ("a1b2c3", "***"),
+    "passWord": ("word", "***"),
+    "headers.X-CSRF": ("a1b2c3", "***"),
+    "db_pass": ("word", "***"),
+    "second_pass": (3, 3),
+    "webhook_url": ("https://h/x", "***"),
     "label_key": ("label", "label"),
     "feature_key": ("image/encoded", "image/encoded"),
     "monkey": ("see", "see"),
@@ -251,3 +279,22 @@ def test_keys_that_look_like_paths_keep_apart_from_paths() -> None:
     config = {"a.b": 1, "a": {"b": 2, "c.d": 3, "": 4}, "e[0]": 5, "e": [6]}
     assert list(flatten(config)) == ['["a.b"]', "a.b", 'a["c.d"]', 'a[""]', '["e[0]"]', "e.0"]
     assert flatten({"rates": {1000: 1, Color.RED: 2}}) == {"rates.1000": 1, "rates.RED": 2}
+
+
+LOGGING = """
+import logging, sys
+from runner.config.masked_output import masked_output
+with masked_output():
+    from absl import logging as absl_logging
+    absl_logging.use_absl_handler()
+    absl_logging.warning("password=abc")
+logging.shutdown()
+print("the last words", file=sys.stderr)
+"""
+
+
+def test_standard_error_outlives_the_log_of_absl() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGING], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.endswith("] password=***\nthe last words\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny.command_line import CONF, Command
+from tests.support.command_line import CONF, Command
 
 TABLE = Path(__file__).with_name("mistakes.txt")
 

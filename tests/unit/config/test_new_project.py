@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny.command_line import Command
+from tests.support.command_line import Command
 
 
 def test_a_new_project_passes_its_own_test(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.reference import page, sections
-from tests.tiny.command_line import CONF, Command
+from tests.support.command_line import CONF, Command
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "configuration.md"
 KEYS = {key.name: key for section in sections() for key in section.keys}

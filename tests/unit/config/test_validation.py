@@ -21,7 +21,7 @@ from runner.config.schema import (
 )
 from runner.config.validation import no_experiment, validate
 from runner.errors import ConfigError, Problem
-from tests.tiny.composing import CONF
+from tests.support.composing import CONF
 
 TARGET = {"_target_": "package.Name"}
 
@@ -70,7 +70,7 @@ EMPTY = {"data": "???", "model": "???", "loss": "???", "optimizer": "???"}
         ),
         (
             {"graph": TARGET, "model_fn": TARGET, "input_fns": INPUTS},
-            ["graph and model_fn are both set"],
+            ["model_fn is set beside graph"],
         ),
         (
             {
@@ -83,9 +83,9 @@ EMPTY = {"data": "???", "model": "???", "loss": "???", "optimizer": "???"}
             [
                 "loss is set beside graph",
                 "optimizer is set beside graph",
-                "train.accumulate is set beside graph",
+                "train.accumulate is 2 beside graph",
                 "train.clip is set beside graph",
-                "scaffolds.a.trainable is set beside graph",
+                "scaffolds.a.trainable is false beside graph",
             ],
         ),
     ],
@@ -320,11 +320,7 @@ DECAY = {"_target_": "package.Adam", "learning_rate": {"decay_steps": "${train.s
 @pytest.mark.parametrize(
     ("changes", "states"),
     [
-        (
-            {"cluster": {"local": True}},
-            ["callbacks are set beside parameter servers", "train.epochs is 2"],
-        ),
-        ({"graph": TARGET, "train": {"epochs": None}}, ["callbacks are set beside graph"]),
+        ({"graph": TARGET, "train": {"epochs": None}}, ["callbacks is set beside graph"]),
         ({"callbacks": {"x": {"patience": 3}}}, ["callbacks.x has no _target_"]),
         ({"optimizer": DECAY}, ["optimizer.learning_rate.decay_steps is ${train.steps}"]),
     ],

@@ -18,8 +18,8 @@ import runner
 from runner import estimator
 from runner.cluster.local import free_addresses
 from runner.errors import ConfigError, PlanError
-from tests.tiny.programs import classified, counting, dense
-from tests.tiny.runs import written
+from tests.samples.programs import classified, counting, dense
+from tests.support.runs import written
 
 
 def held_out() -> tf.data.Dataset:
@@ -355,7 +355,8 @@ def test_a_subclass_may_add_members_and_override_none() -> None:
     class Overrides(estimator.Estimator):
         def train(self) -> None: ...
 
-    assert Extends(constant_fn).export_savedmodel is not None
+    with pytest.raises(AttributeError, match="Please use `export_saved_model`"):
+        _ = Extends(constant_fn).export_savedmodel
     with pytest.raises(ValueError, match=r"cannot override members of Estimator.*train"):
         Overrides(constant_fn)
 

@@ -30,8 +30,8 @@ from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.user_graph import UserGraph
 from tests.conformance.goldens import save_bundle
-from tests.tiny.configs import OWN_GRAPH, program
-from tests.tiny.runs import Runs, disturbed
+from tests.support.configs import OWN_GRAPH, program
+from tests.support.runs import Runs, disturbed
 
 
 def sequences(name: str, params: dict[str, Any], data: str = "counting") -> dict[str, Any]:
@@ -45,7 +45,7 @@ def digits(name: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def gan(calls: bool) -> dict[str, Any]:
-    return {**OWN_GRAPH, "graph": {"_target_": "tests.tiny.programs.gan", "calls": calls}}
+    return {**OWN_GRAPH, "graph": {"_target_": "tests.samples.programs.gan", "calls": calls}}
 
 
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
@@ -294,9 +294,9 @@ def test_a_wrong_model_fn(tmp_path: Path, name: str, message: str) -> None:
     assert message in str(raised.value)
 
 
-GRAPH = "tests.tiny.programs.wrong_graph"
+GRAPH = "tests.samples.programs.wrong_graph"
 WRONG_GRAPHS: list[tuple[str, str]] = [
-    ("no spec", "graph: tests.tiny.programs.wrong_graph returns "),
+    ("no spec", "graph: tests.samples.programs.wrong_graph returns "),
     ("no loss", "graph: loss is missing for mode train"),
     ("no train_op", "graph: train_op is missing for mode train"),
     ("no increment", "graph: train_op does not increment the global step"),

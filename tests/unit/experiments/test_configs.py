@@ -15,8 +15,8 @@ from runner.config.validation import validate
 from runner.runs.run_directory import RunDirectory
 from runner.sweeps.grid_sweeper import grid
 from runner.sweeps.points import params_as_typed
-from tests.tiny.composing import composing
-from tests.tiny.runs import Runs
+from tests.support.composing import composing
+from tests.support.runs import Runs
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))

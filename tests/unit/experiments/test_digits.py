@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from experiments.digits import Digits, DigitSequences, Images, load_splits
 from runner.graph.contracts import Data
-from tests.tiny.reading import taken
+from tests.support.reading import taken
 
 Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.lifecycle import run_experiment
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 
 HERE = "tests.unit.graph.test_batch_norm"
 

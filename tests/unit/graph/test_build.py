@@ -19,10 +19,10 @@ from runner.graph.input_pipeline import not_resumed_exactly
 from runner.graph.variables import variable_specs
 from runner.restoration.model_variables import initializers, model_variables
 from runner.restoration.variables import StateClass
-from tests.tiny.configs import LINEAR, tiny
-from tests.tiny.graphs import build, opened, training_of
+from tests.samples.graphs import build, opened, training_of
+from tests.support.configs import LINEAR, tiny
 
-HERE = "tests.tiny.odd"
+HERE = "tests.samples.odd"
 KERNEL, HEAD = "body/dense/kernel", "head/kernel"
 STATISTICS = ("body/norm/moving_mean", "body/norm/moving_variance")
 

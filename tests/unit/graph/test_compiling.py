@@ -18,11 +18,11 @@ from runner.graph.built_graph import BuiltGraph
 from runner.graph.class_weights import class_weights
 from runner.graph.compiling import compile_model
 from runner.restoration.model_variables import keras_variables
-from tests.tiny.configs import tiny
-from tests.tiny.graphs import build, opened, training_of
-from tests.tiny.objectives import Weighted
+from tests.samples.graphs import build, opened, training_of
+from tests.samples.objectives import Weighted
+from tests.support.configs import tiny
 
-HERE = "tests.tiny.objectives"
+HERE = "tests.samples.objectives"
 DATA: dict[str, Any] = {"_target_": f"{HERE}.Weighted"}
 PARTS = {**DATA, "parts": True}
 SCORED = {"_target_": f"{HERE}.scored"}

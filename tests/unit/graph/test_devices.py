@@ -27,8 +27,8 @@ from runner.errors import ConfigError
 from runner.graph.build import build_graph
 from runner.graph.devices import devices_of
 from runner.internals.keras import activity_losses_are_means
-from tests.tiny.configs import tiny
-from tests.tiny.graphs import Opened, opened, training_of
+from tests.samples.graphs import Opened, opened, training_of
+from tests.support.configs import tiny
 
 MOMENTUM = {
     "_target_": "tensorflow.compat.v1.train.MomentumOptimizer",
@@ -44,8 +44,8 @@ def config(
     model: str, kind: str = "", dtype: str = "float64", policy: str = "float32", **changes: Any
 ) -> RunConfig:
     fields: dict[str, Any] = {
-        "data": {"_target_": "tests.tiny.parallel.Examples", "kind": kind, "dtype": dtype},
-        "model": {"_target_": f"tests.tiny.parallel.{model}", "dtype_policy": policy},
+        "data": {"_target_": "tests.samples.parallel.Examples", "kind": kind, "dtype": dtype},
+        "model": {"_target_": f"tests.samples.parallel.{model}", "dtype_policy": policy},
         "loss": None,
         "metrics": {},
         "optimizer": MOMENTUM,
@@ -90,7 +90,7 @@ def require_equal(several: Trained, one: Trained, tolerance: float) -> None:
 
 CLASSES: dict[str, Any] = {
     "loss": {"_target_": "keras.losses.SparseCategoricalCrossentropy", "from_logits": True},
-    "metrics": {"accuracy": "accuracy", "share": {"_target_": "tests.tiny.parallel.Share"}},
+    "metrics": {"accuracy": "accuracy", "share": {"_target_": "tests.samples.parallel.Share"}},
     "dtype": "float32",
 }
 ADAM = {"_target_": "keras.optimizers.AdamW", "learning_rate": 0.01, "use_ema": True}
@@ -262,7 +262,7 @@ def test_random_numbers_of_kerass_global_seed_are_drawn_too() -> None:
     [
         ({"loss": {"_target_": "keras.losses.MeanSquaredError", "reduction": "sum"}}, "'sum'"),
         (
-            {"loss": "mse", "metrics": {"top": {"_target_": "tests.tiny.parallel.Largest"}}},
+            {"loss": "mse", "metrics": {"top": {"_target_": "tests.samples.parallel.Largest"}}},
             "variable largest/value has the aggregation 'mean'",
         ),
     ],

@@ -17,7 +17,7 @@ from runner.graph.input_pipeline import TrainingInput, not_resumed_exactly, with
 from runner.hooks import InputStateHook
 from runner.session.cached_session import CachedSession
 from runner.session.short_step import BLOCK, ROUNDS, SAMPLES
-from tests.tiny.counter import Counter
+from tests.samples.counter import Counter
 
 pytestmark = pytest.mark.usefixtures("graph")
 

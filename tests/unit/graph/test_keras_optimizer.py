@@ -17,10 +17,10 @@ from runner.errors import ConfigError
 from runner.restoration.variables import StateClass
 from runner.restoration.weights_layout import Slots
 from runner.tracking import RunStore
-from runner.training.sources import Sources, plan_run
-from tests.tiny.configs import PLAIN, tiny
-from tests.tiny.graphs import build, opened
-from tests.tiny.odd import two_branches
+from runner.training.run_sources import Sources, plan_run
+from tests.samples.graphs import build, opened
+from tests.samples.odd import two_branches
+from tests.support.configs import PLAIN, tiny
 
 _KERAS = keras.optimizers
 
@@ -72,12 +72,12 @@ def test_averages_that_overwrite_the_weights_are_no_values_that_the_model_loads(
             "train": TrainConfig(accumulate=2),
         },
         {
-            "optimizer": {"_target_": "tests.tiny.odd.own_rate"},
+            "optimizer": {"_target_": "tests.samples.odd.own_rate"},
             "model": {**PLAIN["model"], "dtype_policy": "mixed_float16"},
         },
         {
             "optimizer": {
-                "_target_": "tests.tiny.odd.bias_spared",
+                "_target_": "tests.samples.odd.bias_spared",
                 "learning_rate": {**COSINE, "initial_learning_rate": 0.1},
                 "decay": 0.1,
             }
@@ -108,7 +108,7 @@ def test_a_frozen_variable_is_left_alone_and_a_multiplier_multiplies() -> None:
 
 
 def compiled(optimizer: Any) -> dict[str, Any]:
-    return {"_target_": "tests.tiny.odd.compiled", "optimizer": optimizer, "_recursive_": False}
+    return {"_target_": "tests.samples.odd.compiled", "optimizer": optimizer, "_recursive_": False}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def compiled(optimizer: Any) -> dict[str, Any]:
         adam_w(weight_decay=0.2, clipnorm=0.5, use_ema=True),
         {
             "_target_": "keras.optimizers.SGD",
-            "learning_rate": {"_target_": "tests.tiny.odd.Halved", "rate": 0.5},
+            "learning_rate": {"_target_": "tests.samples.odd.Halved", "rate": 0.5},
         },
     ],
     ids=["rate", "own schedule"],
@@ -165,8 +165,8 @@ def test_what_is_no_optimizer_or_contradicts_it_is_refused(
 @pytest.mark.parametrize(
     "optimizer",
     [
-        {"_target_": "tests.tiny.odd.any_rate"},
-        {"_target_": "tests.tiny.odd.bias_spared", "learning_rate": 0.1, "decay": 0.1},
+        {"_target_": "tests.samples.odd.any_rate"},
+        {"_target_": "tests.samples.odd.bias_spared", "learning_rate": 0.1, "decay": 0.1},
     ],
 )
 def test_an_optimizer_that_its_configuration_does_not_describe_trains(
@@ -225,7 +225,7 @@ def test_slots_are_matched_in_the_models_order_whatever_was_created_first(tmp_pa
     model.save_weights(path)
     slots = [StateChoice.weights, StateChoice.optimizer_slots]
     config = tiny(
-        **{**PLAIN, "model": {"_target_": "tests.tiny.odd.two_branches"}},
+        **{**PLAIN, "model": {"_target_": "tests.samples.odd.two_branches"}},
         optimizer={"_target_": "keras.optimizers.Adam", "learning_rate": 0.1},
         scaffolds={"all": ScaffoldConfig(VariablesConfig(["*"]), checkpoint=path, state=slots)},
     )

@@ -17,8 +17,8 @@ from runner.config.schema import ExportConfig, PredictConfig, RunConfig
 from runner.errors import UserCodeError
 from runner.graph.build import build_graph
 from tests.keras_io import PROGRAMS, Program, features, of_fit
-from tests.tiny.configs import tiny
-from tests.tiny.runs import Runs, disturbed, short
+from tests.support.configs import tiny
+from tests.support.runs import Runs, disturbed, short
 
 SEED, STEPS = 3, 20
 

@@ -25,16 +25,16 @@ from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.restoration.variables import StateClass
-from tests.tiny.configs import tiny
-from tests.tiny.runs import Runs, short
-from tests.tiny.steps import compiled_parts, gan, vae
+from tests.samples.steps import compiled_parts, gan, vae
+from tests.support.configs import tiny
+from tests.support.runs import Runs, short
 
 
 def config(program: Callable[[], keras.Model], **changes: Any) -> RunConfig:
     fields: dict[str, Any] = {
         "seed": 3,
-        "data": {"_target_": "tests.tiny.steps.Numbers", "labelled": False},
-        "model": {"_target_": f"tests.tiny.steps.{program.__name__}"},
+        "data": {"_target_": "tests.samples.steps.Numbers", "labelled": False},
+        "model": {"_target_": f"tests.samples.steps.{program.__name__}"},
         "loss": None,
         "metrics": {},
         "optimizer": {},
@@ -98,11 +98,11 @@ def test_what_the_models_step_leaves_without_effect_is_an_error(
 
 @pytest.mark.parametrize("way", ["numpy", "float", "if", "loop", "array", "rate", "variable"])
 def test_a_step_that_reads_a_value_is_an_error_with_its_line_and_the_way_out(way: str) -> None:
-    model = {"_target_": "tests.tiny.steps.eager_only", "way": way}
+    model = {"_target_": "tests.samples.steps.eager_only", "way": way}
     with pytest.raises(UserCodeError) as caught:
         build_graph(config(vae, model=model), "validation", train=True)
     (problem,) = caught.value.problems
-    assert "tests.tiny.steps.eager_only.train_step was called" in problem.state
+    assert "tests.samples.steps.eager_only.train_step was called" in problem.state
     assert "traced once into a graph" in problem.cause
     assert "runner.warm_start" in problem.remedy
     assert f'"{way}": lambda: ' in caught.value.details
@@ -132,7 +132,7 @@ def test_slots_of_several_optimizers_start_from_a_run(tmp_path: Path) -> None:
 
 
 def returning(kind: str, **settings: Any) -> BuiltGraph:
-    model = {"_target_": "tests.tiny.steps.logging", "kind": kind, **settings}
+    model = {"_target_": "tests.samples.steps.logging", "kind": kind, **settings}
     return build_graph(config(vae, model=model), "validation", train=True)
 
 

@@ -15,7 +15,7 @@ from runner.errors import ConfigError
 from runner.graph.configured_hooks import HOOKS, graph_references
 from runner.graph.variables import name_variables
 from runner.restoration.model_variables import model_variables
-from tests.tiny.experiment import Net
+from tests.samples.experiment import Net
 
 NAN = "tensorflow.compat.v1.train.NanTensorHook"
 STOP = "runner.hooks.EarlyStoppingHook"

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from runner.config.schema import ClipConfig, TrainConfig
-from tests.tiny.combinations import LOSSES, OPTIMIZERS, arrays, combined
-from tests.tiny.constructs import CONSTRUCTS
-from tests.tiny.fitted import (
+from tests.samples.combinations import LOSSES, OPTIMIZERS, arrays, combined
+from tests.samples.constructs import CONSTRUCTS
+from tests.support.fitted import (
     BATCH,
     EPOCHS,
     LENGTH,

@@ -14,8 +14,8 @@ from runner.config.schema import ScaffoldConfig, SessionConfig, TrainConfig, Var
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.new_graph import set_threads
-from tests.tiny.configs import LINEAR, tiny
-from tests.tiny.graphs import build, opened, training_of
+from tests.samples.graphs import build, opened, training_of
+from tests.support.configs import LINEAR, tiny
 
 
 def _nodes(built: BuiltGraph) -> list[tf.NodeDef]:
@@ -35,7 +35,7 @@ def _matmul_dtypes(built: BuiltGraph) -> set[tf.DType]:
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(policy: str) -> None:
-    config = tiny(model={"_target_": "tests.tiny.experiment.Net", "dtype_policy": policy})
+    config = tiny(model={"_target_": "tests.samples.experiment.Net", "dtype_policy": policy})
     with opened(config) as run:
         assert np.isfinite(run.train(5)).all()
         assert np.isfinite(run.evaluate()["loss"])
@@ -51,9 +51,9 @@ def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(policy: str
     assert keras.config.dtype_policy().name == "float32", "also after an error"
 
 
-LINEAR_16 = {"_target_": "tests.tiny.odd.Linear", "dtype_policy": "mixed_bfloat16"}
+LINEAR_16 = {"_target_": "tests.samples.odd.Linear", "dtype_policy": "mixed_bfloat16"}
 RISING = {
-    "data": {"_target_": "tests.tiny.odd.Rising"},
+    "data": {"_target_": "tests.samples.odd.Rising"},
     "loss": {"_target_": "keras.losses.mean_squared_error", "_partial_": True},
     "metrics": {},
 }
@@ -65,7 +65,7 @@ RISING = {
         (LINEAR_16, {**RISING, "train": TrainConfig(accumulate=2)}, True, 1e-3),
         # Its gradient reads TensorLists of the forward pass, which XLA hands to no other function.
         pytest.param(
-            *({"_target_": "tests.tiny.odd.Recurrent"}, {}, False, 1e-4), marks=pytest.mark.soak
+            *({"_target_": "tests.samples.odd.Recurrent"}, {}, False, 1e-4), marks=pytest.mark.soak
         ),
     ],
 )
@@ -83,7 +83,7 @@ def test_forward_pass_loss_and_gradient_are_compiled_as_one_and_give_the_same(
 
 
 def test_an_operation_that_xla_cannot_compile_fails_the_first_step_by_name() -> None:
-    config = tiny(metrics={"named": {"_target_": "tests.tiny.odd.digits", "_partial_": True}})
+    config = tiny(metrics={"named": {"_target_": "tests.samples.odd.digits", "_partial_": True}})
     config.model["jit_compile"] = True
     with (
         pytest.raises(UserCodeError, match=r"^metrics\.named raised .*operations .* AsString"),

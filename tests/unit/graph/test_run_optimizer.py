@@ -21,7 +21,7 @@ from runner.errors import ConfigError
 from runner.graph.averages import AveragedWeights, averaged_names
 from runner.graph.building_optimizers import build_optimizer
 from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated, clip
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 TARGET = np.asarray([1.0, -2.0, 3.0], np.float32)
@@ -310,7 +310,7 @@ DECAY = {
     [
         (0.5, [0.5, 0.5]),
         (DECAY, [0.5, 0.125]),
-        ({"_target_": "tests.tiny.odd.halved", "_partial_": True}, [1.0, 0.25]),
+        ({"_target_": "tests.samples.odd.halved", "_partial_": True}, [1.0, 0.25]),
     ],
 )
 def test_a_rate_is_a_number_or_a_function_of_the_step(node: Any, expected: list[float]) -> None:

@@ -14,8 +14,8 @@ import tensorflow as tf
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.captured import made_before_restoring
 from runner.graph.traces import SessionCopy, Trace, operation_name
-from tests.tiny.configs import tiny
-from tests.tiny.graphs import build, opened
+from tests.samples.graphs import build, opened
+from tests.support.configs import tiny
 
 VECTOR = tf.TensorSpec([None], tf.float32)
 WORDS = tf.TensorSpec([None], tf.string)

@@ -19,8 +19,8 @@ from runner.config.schema import (
 )
 from runner.errors import ConfigError
 from runner.restoration.variables import StateClass
-from tests.tiny.configs import tiny
-from tests.tiny.graphs import build, opened, training_of
+from tests.samples.graphs import build, opened, training_of
+from tests.support.configs import tiny
 
 SGD = "tensorflow.compat.v1.train.GradientDescentOptimizer"
 AVERAGE = "weight/ExponentialMovingAverage"
@@ -29,9 +29,9 @@ AVERAGE = "weight/ExponentialMovingAverage"
 def _config(rate: Any = 0.5, **train: Any) -> RunConfig:
     """The loss is weights times features, so that its gradient is the mean of the features."""
     return tiny(
-        data={"_target_": "tests.tiny.odd.Rising"},
-        model={"_target_": "tests.tiny.odd.Linear"},
-        loss={"_target_": "tests.tiny.odd.Sum"},
+        data={"_target_": "tests.samples.odd.Rising"},
+        model={"_target_": "tests.samples.odd.Linear"},
+        loss={"_target_": "tests.samples.odd.Sum"},
         metrics={},
         optimizer={"_target_": SGD, "learning_rate": rate},
         train=TrainConfig(**train),
@@ -70,7 +70,7 @@ def test_the_weights_after_each_step(config: RunConfig, expected: list[float]) -
 
 
 def test_an_optimizer_may_have_no_learning_rate() -> None:
-    config = replace(_config(), optimizer={"_target_": "tests.tiny.odd.fixed_descent"})
+    config = replace(_config(), optimizer={"_target_": "tests.samples.odd.fixed_descent"})
     with opened(config) as run:
         assert training_of(run.built).learning_rate is None
         assert run.after_steps("weight", 1) == pytest.approx([-0.1])
@@ -86,7 +86,7 @@ def test_an_optimizer_may_have_no_learning_rate() -> None:
 def test_a_setting_of_learning_rates_without_one_is_refused(
     settings: dict[str, Any], state: str
 ) -> None:
-    config = replace(_config(), optimizer={"_target_": "tests.tiny.odd.fixed_descent"})
+    config = replace(_config(), optimizer={"_target_": "tests.samples.odd.fixed_descent"})
     config.scaffolds = {"all": ScaffoldConfig(VariablesConfig(["*"]), **settings)}
     with pytest.raises(ConfigError, match=rf"{state}, and there is no optimizer\.learning_rate"):
         build(config)

@@ -11,11 +11,11 @@ import pytest
 
 from runner.config.schema import RunConfig, TrainConfig
 from runner.errors import ConfigError, UserCodeError
-from tests.tiny.configs import tiny
-from tests.tiny.keras_callbacks import fitted
-from tests.tiny.runs import Runs, disturbed, evaluations
+from tests.samples.keras_callbacks import fitted
+from tests.support.configs import tiny
+from tests.support.runs import Runs, disturbed, evaluations
 
-HERE = "tests.tiny.keras_callbacks"
+HERE = "tests.samples.keras_callbacks"
 EPOCHS, LENGTH = 4, 5
 
 
@@ -161,7 +161,7 @@ def test_epochs_count_passes_over_data_that_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("train", [{"epochs": 2}, {"steps": 9}])
 def test_the_length_of_an_epoch_must_be_known(train: dict[str, Any], tmp_path: Path) -> None:
-    blobs = {"_target_": "tests.tiny.experiment.Blobs", "batch_size": 8, "seed": 0}
+    blobs = {"_target_": "tests.samples.experiment.Blobs", "batch_size": 8, "seed": 0}
     settings = config(tmp_path, {"stop": STOPPING}, data=blobs, train=TrainConfig(**train))
     with pytest.raises(ConfigError) as caught:
         Runs(tmp_path).start(settings)

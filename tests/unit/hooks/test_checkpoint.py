@@ -23,8 +23,8 @@ from runner.hooks import (
     StopAtStepHook,
 )
 from runner.hooks.checkpoint import another_saver
-from tests.tiny.counter import Counter
-from tests.tiny.hooks import FailOnce
+from tests.samples.counter import Counter
+from tests.samples.hooks import FailOnce
 
 
 def _steps(directory: Path) -> list[int]:

@@ -11,7 +11,7 @@ from runner.errors import ConfigError
 from runner.graph.averages import AveragedWeights
 from runner.graph.evaluation import InGraphEvaluation
 from runner.hooks import CheckpointHook, EvaluationCutoff, EvaluationHook, StopAtStepHook
-from tests.tiny.counter import Counter
+from tests.samples.counter import Counter
 
 
 def _split(values: list[float], batch_size: int = 2, name: str = "validation") -> InGraphEvaluation:

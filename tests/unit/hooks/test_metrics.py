@@ -18,9 +18,9 @@ from runner.hooks import (
     StopAtStepHook,
 )
 from runner.hooks.scheduled import ScheduledHook
-from tests.tiny.clock import Clock
-from tests.tiny.counter import Counter
-from tests.tiny.hooks import AtStep
+from tests.samples.counter import Counter
+from tests.samples.hooks import AtStep
+from tests.support.clock import Clock
 
 
 class _Note(ScheduledHook):

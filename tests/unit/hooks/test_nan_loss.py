@@ -19,7 +19,7 @@ from runner.hooks import (
     NanLossPolicy,
     StopAtStepHook,
 )
-from tests.tiny.counter import Counter
+from tests.samples.counter import Counter
 
 
 def _hook(counter: Counter, directory: Path, bad: float, at: int) -> NanLossHook:

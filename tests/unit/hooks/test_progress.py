@@ -10,8 +10,8 @@ from rich.console import Console
 
 from runner.console import NotebookScreen, Screen
 from runner.hooks import CheckpointHook, MetricsHook, ProgressHook, StopAtStepHook
-from tests.tiny.clock import Clock
-from tests.tiny.counter import Counter
+from tests.samples.counter import Counter
+from tests.support.clock import Clock
 
 
 class _Case:

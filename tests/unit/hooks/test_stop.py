@@ -21,9 +21,9 @@ from runner.hooks import (
 )
 from runner.hooks.scheduled import ScheduledHook
 from runner.hooks.stop import exhausted
-from tests.tiny.clock import Clock
-from tests.tiny.counter import Counter
-from tests.tiny.hooks import AbortOnce
+from tests.samples.counter import Counter
+from tests.samples.hooks import AbortOnce
+from tests.support.clock import Clock
 
 
 def test_it_stops_at_the_step_in_a_resumed_session_too(counter: Counter, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from runner.inputs import FitData
-from tests.tiny.reading import resumed, taken
+from tests.support.reading import resumed, taken
 
 
 def test_images_in_folders_are_read_by_keras_and_resume(tmp_path: Path) -> None:

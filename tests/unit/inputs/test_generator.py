@@ -12,7 +12,7 @@ from runner.errors import ConfigError
 from runner.graph.contracts import Data
 from runner.inputs import GeneratorData
 from runner.inputs.generator import _Source
-from tests.tiny.reading import resumed, taken
+from tests.support.reading import resumed, taken
 
 STARTS: list[int] = []
 

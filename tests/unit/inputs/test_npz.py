@@ -10,7 +10,7 @@ from runner.errors import ConfigError
 from runner.graph.contracts import Data
 from runner.inputs import Npz
 from runner.inputs.npz import split
-from tests.tiny.reading import check_shuffled, resumed, taken
+from tests.support.reading import check_shuffled, resumed, taken
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import tensorflow as tf
 from runner.errors import ConfigError
 from runner.graph.contracts import Data
 from runner.inputs import TFRecord
-from tests.tiny.reading import check_shuffled, taken
+from tests.support.reading import check_shuffled, taken
 
 
 def _example(index: int) -> bytes:

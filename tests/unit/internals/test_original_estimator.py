@@ -13,10 +13,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import tensorflow as tf
 from tensorflow.python import distribute
+from tensorflow.python.distribute.distribute_config import DistributeConfig
 from tensorflow.python.training import training
 from tensorflow.python.util import tf_export
 
@@ -43,6 +45,14 @@ def test_every_name_of_the_public_api_is_there() -> None:
     for part, name in (("experimental", "InMemoryEvaluatorHook"), ("export", "ExportOutput")):
         module = importlib.import_module(f"runner.estimator.{part}")
         assert getattr(module, name) is getattr(getattr(estimator, part), name)
+
+
+def test_its_modules_can_be_imported_and_tpus_are_refused() -> None:
+    original_estimator()
+    library = importlib.import_module("tensorflow_estimator.python.estimator.estimator_lib")
+    assert library.Estimator is original_class().Estimator
+    with pytest.raises(ConfigError, match=r"TPUEstimator is to be made\n.*TPUs"):
+        library.TPUEstimator(no_features)
 
 
 SIGNATURES: list[tuple[Callable[[Any], Any], list[str]]] = [
@@ -108,6 +118,39 @@ def test_a_strategy_on_several_machines_is_refused(monkeypatch: pytest.MonkeyPat
         estimator.train_and_evaluate(
             trained, estimator.TrainSpec(no_features), estimator.EvalSpec(no_features)
         )
+
+
+def test_the_strategies_of_a_distribute_config_count() -> None:
+    estimator = original_estimator()
+    both = DistributeConfig(train_distribute=STRATEGY, eval_distribute=STRATEGY)
+    config = estimator.RunConfig(experimental_distribute=both)
+    assert (config.train_distribute, config.eval_distribute) == (STRATEGY, STRATEGY)
+    with pytest.raises(ValueError, match="train_distribute"):
+        estimator.RunConfig(train_distribute=STRATEGY, experimental_distribute=both)
+    far = DistributeConfig(train_distribute=STRATEGY, remote_cluster={"worker": ["a:1", "b:1"]})
+    remote = estimator.Estimator(
+        lambda features: None, config=estimator.RunConfig(experimental_distribute=far)
+    )
+    with pytest.raises(ConfigError, match="several machines by a distribution strategy"):
+        remote.train(no_features, steps=1)
+
+
+def test_a_config_of_a_program_is_not_coordinated(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator = original_estimator()
+    ran: list[str] = []
+    executor = mock.Mock(run=lambda: ran.append("run"))
+    monkeypatch.setattr(_training(), "_TrainingExecutor", lambda **arguments: executor)
+    trained = mock.Mock(spec=estimator.Estimator, config=mock.Mock(task_id=0, cluster_spec=True))
+    estimator.train_and_evaluate(
+        trained,
+        mock.Mock(spec=estimator.TrainSpec),
+        mock.Mock(spec=estimator.EvalSpec),
+    )
+    assert ran == ["run"]
+
+
+def _training() -> Any:
+    return importlib.import_module("tensorflow_estimator.python.estimator.training")
 
 
 @pytest.mark.parametrize(

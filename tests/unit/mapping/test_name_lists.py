@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.mapping.correspondence import correspond
-from tests.tiny.name_lists import LISTS, load, score
+from tests.samples.name_lists import LISTS, load, score
 
 # List -> how many of its variables are flagged.
 PLAIN = {

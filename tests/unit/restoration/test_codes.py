@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import runner
 from runner.checkpoints.inspection import open_checkpoint
 from runner.errors import CheckpointError, PlanError
-from tests.tiny.plans import by_name, checkpoint, one, only, scaffold, variable
+from tests.support.plans import by_name, checkpoint, one, only, scaffold, variable
 
 F8, INT8, UINT8 = ml_dtypes.float8_e4m3fn, np.int8, np.uint8
 # Tool -> the tensors that it writes for a weight `a.weight`, and the layout's name in the error.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import keras
@@ -22,7 +23,7 @@ import runner
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError
 from runner.inspect import main as inspect
-from tests.tiny.forked import ROOT, Forks
+from tests.support.forked import ROOT, Forks
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -62,6 +63,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 PRETRAINED = net(seed=1)
+
+
+@pytest.mark.parametrize("kind", [str, Path, PurePath, os.fsencode, np.str_])
+def test_paths_may_be_of_any_kind(kind: Any, folder: Path) -> None:
+    file, name = str(folder / "net.npz"), "head/kernel"
+    entry = scaffold("head/*", kind(file), average=[kind(file), kind(file)])
+    model = net()
+    runner.warm_start(model, {"head": entry})
+    (folder / "head.yaml").write_text(json.dumps({"head": scaffold("head/*", file)}))
+    runner.warm_start(model, kind(folder / "head.yaml"))
+    assert name in runner.open_checkpoint(kind(file))
+    assert not runner.checkpoints.diff(kind(file), kind(file))
+    assert runner.propose(model, kind(file)).scaffolds == runner.propose(model, file).scaffolds
+    np.testing.assert_array_equal(values(model)[name], values(PRETRAINED)[name])
 
 
 def backbone(name: str) -> keras.Model:
@@ -288,7 +303,7 @@ def test_inside_a_graph_it_refers_to_sessions(folder: Path) -> None:
 
 
 def test_every_replica_gets_the_values(folder: Path, forks: Forks) -> None:
-    command = [sys.executable, "-m", "tests.tiny.replicas", str(folder / "net.npz")]
+    command = [sys.executable, "-m", "tests.support.replicas", str(folder / "net.npz")]
     process = forks.start(command, cwd=ROOT, stderr=subprocess.PIPE)
     errors = process.communicate()[1]
     assert process.returncode == 0, errors

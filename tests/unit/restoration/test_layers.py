@@ -13,7 +13,7 @@ from runner.config.choices import ShapePolicy
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import text
 from runner.restoration.resampling import Interpolate
-from tests.tiny.plans import Shape, checkpoint, one, only, origins, scaffold, variable
+from tests.support.plans import Shape, checkpoint, one, only, origins, scaffold, variable
 
 TORCH: dict[str, Any] = {"convert": {"*": "torch"}}
 UNITS = {"kernel": (3, 16), "recurrent_kernel": (4, 16), "bias": (16,)}

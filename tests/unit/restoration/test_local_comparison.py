@@ -26,7 +26,8 @@ EXCHANGES = [
     ("hugging_face-gpt2-by_hand", "h.0.ln_1", "h.0.ln_2", "block_0/norm1"),
     ("hugging_face-llama-by_hand", "layers.0.self_attn.q_proj", "layers.0.self_attn.o_proj",
      "layer_0/wq"),
-    ("hugging_face-llama-by_hand", "layers.1.mlp.gate_proj", "layers.1.mlp.up_proj", "layer_1/w"),
+    ("hugging_face-llama-by_hand", "layers.1.mlp.gate_proj", "layers.1.mlp.up_proj",
+     ("layer_1/w1", "layer_1/w3")),
     ("hugging_face-llama-by_hand", "layers.0.self_attn.k_proj", "layers.1.self_attn.k_proj",
      "layer_0/wk"),
     ("torchvision-resnet50", "layer1.0.conv2", "layer1.1.conv2", "stage0_block0/filter"),
@@ -41,7 +42,12 @@ ROWS = [pytest.param(*row, marks=[LACKS_RMS] * ("llama" in row[0])) for row in E
 @pytest.mark.parametrize("leaves", [("weight", "bias"), ("weight",)])
 @pytest.mark.parametrize(("name", "one", "two", "guilty"), ROWS)
 def test_exchanged_tensors_are_found(
-    name: str, one: str, two: str, guilty: str, leaves: tuple[str, ...], tmp_path: Path
+    name: str,
+    one: str,
+    two: str,
+    guilty: str | tuple[str, ...],
+    leaves: tuple[str, ...],
+    tmp_path: Path,
 ) -> None:
     case = CASES[name]
     model, source = model_of(case, small=True), KEPT / f"{case['source']}.pt"
@@ -65,7 +71,7 @@ def exchanged(text: str, one: str, two: str) -> str:
 
 @pytest.mark.parametrize(("name", "one", "two", "guilty"), ROWS)
 def test_exchanged_rules_are_found_and_named(
-    name: str, one: str, two: str, guilty: str, tmp_path: Path
+    name: str, one: str, two: str, guilty: str | tuple[str, ...], tmp_path: Path
 ) -> None:
     """The names are exchanged with the records, so that each layer agrees with its own."""
     case = CASES[name]
@@ -135,3 +141,47 @@ def test_what_follows_a_layer_counts(inside: bool, tmp_path: Path) -> None:
     assert proof.first_difference is not None
     assert proof.first_difference.layer == "fc"
     assert "hard_silu in the source" in proof.first_difference.note
+
+
+# A case, rules that exchange two tensors, and the layers of which the proof has to name one first.
+PLANTED = [
+    ("hugging_face-gpt2-by_hand",
+     {"block_0/attention/query/kernel": "h.0.attn.c_attn.weight | split(3, 2, axis=1) | reshape",
+      "block_0/attention/value/kernel": "h.0.attn.c_attn.weight | split(3, 0, axis=1) | reshape"},
+     {"block_0/attention/query", "block_0/attention/value"}),
+    ("hugging_face-bert-by_hand",
+     {"layer_0/attention/self/query/kernel": "pooler.dense.weight | linear",
+      "pooler/kernel": "encoder.layer.0.attention.self.query.weight | linear"},
+     {"layer_0/attention/self/query", "pooler"}),
+    ("hugging_face-bert-by_hand",
+     {"layer_1/attention/self/value/bias": "encoder.layer.1.attention.output.LayerNorm.weight",
+      "layer_1/attention/output/LayerNorm/gamma": "encoder.layer.1.attention.self.value.bias"},
+     {"layer_1/attention/self/value", "layer_1/attention/output/LayerNorm"}),
+    ("hugging_face-bert-by_hand",
+     {"layer_0/output/LayerNorm/beta": "encoder.layer.0.output.LayerNorm.weight",
+      "layer_0/output/LayerNorm/gamma": "encoder.layer.0.output.LayerNorm.bias"},
+     {"layer_0/output/LayerNorm"}),
+    ("pytorch-bidirectional_lstm",
+     {"bidirectional_1/forward_lstm/lstm_cell/kernel": "rnn.weight_ih_l0_reverse | torch_lstm",
+      "bidirectional_1/backward_lstm/lstm_cell/kernel": "rnn.weight_ih_l0 | torch_lstm"},
+     {"bidirectional_1/forward_lstm/lstm_cell", "bidirectional_1/backward_lstm/lstm_cell"}),
+    ("pytorch-bidirectional_gru",
+     {"bidirectional_1/forward_gru/gru_cell/recurrent_kernel": "rnn.weight_hh_l1 | torch_gru",
+      "bidirectional_2/forward_gru/gru_cell/recurrent_kernel": "rnn.weight_hh_l0 | torch_gru"},
+     {"bidirectional_1/forward_gru/gru_cell", "bidirectional_2/forward_gru/gru_cell"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rules", "guilty"), PLANTED)
+def test_layers_without_a_record_that_have_each_others_tensors_are_named(
+    name: str, rules: dict[str, str], guilty: set[str]
+) -> None:
+    case = CASES[name]
+    model, source = model_of(case, small=True), KEPT / f"{case['source']}.pt"
+    scaffolds = scaffolds_of(case, str(source))
+    (scaffold,) = scaffolds.values()
+    scaffold["rules"] = {**rules, **scaffold["rules"]}
+    runner.warm_start(model, scaffolds)
+    proof = runner.prove(model, source.with_suffix(".npz"))
+    assert proof.first_difference is not None
+    assert proof.first_difference.layer in guilty

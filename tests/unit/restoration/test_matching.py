@@ -10,7 +10,7 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import Missing, StateChoice
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.variables import VariableSpec
-from tests.tiny.plans import (
+from tests.support.plans import (
     Shape,
     by_name,
     checkpoint,

@@ -19,7 +19,7 @@ from runner.restoration.combinations import Combination, Concat, Stack, Sum, Wei
 from runner.restoration.conversions import AddForgetBias, Conversion, GateOrder
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
 from runner.restoration.steps import FUNCTIONS
-from runner.restoration.target import Target
+from runner.restoration.target import ConvertedVariable
 
 Array = NDArray[Any]
 layers = keras.layers
@@ -285,7 +285,7 @@ def convert(
         function, axis = conversion.combination
         combination = FUNCTIONS[function](None, **({} if function == "sum" else {"axis": axis}))
         value, foretold = combination.apply(values), combination.shape(shapes)
-    for step in conversion.build(Target(leaf, shape, linear), foretold):
+    for step in conversion.build(ConvertedVariable(leaf, shape, linear), foretold):
         value, foretold = step.apply(value), step.shape(foretold)
     assert value.shape == foretold == shape
     for each, unchanged in zip(values, before, strict=True):
@@ -391,22 +391,47 @@ def test_names_of_the_tensors() -> None:
     [
         (
             "torch_depthwise",
-            Target("kernel", (2, 2, 3, 2)),
+            ConvertedVariable("kernel", (2, 2, 3, 2)),
             (6, 2, 2, 2),
             "is not a depthwise kernel",
         ),
-        ("torch_depthwise", Target("kernel", (2, 2, 4, 2)), (6, 1, 2, 2), "6 outputs are not"),
-        ("torch_lstm", Target("gamma", (3,)), (3,), "'gamma' is not a variable that it converts"),
-        ("torch_lstm", Target("bias", (4,), linear=True), (4,), "two biases do not add up to"),
-        ("tf1_lstm", Target("kernel", (3, 8)), (2, 8), r"is not a kernel \(inputs \+ units"),
-        ("tf1_lstm", Target("kernel", (3, 8)), (8,), "is not a kernel"),
-        ("tf1_lstm", Target("w_f_diag", (3,)), (3,), "'w_f_diag' is not"),
-        ("lstm_gate_c", Target("bias", (3,)), (6,), r"axis of \[6\] does not hold 4 gates"),
-        ("lstm_gate_c", Target("bias", (3,)), (), r"axis of \[\] does not hold 4 gates"),
+        (
+            "torch_depthwise",
+            ConvertedVariable("kernel", (2, 2, 4, 2)),
+            (6, 1, 2, 2),
+            "6 outputs are not",
+        ),
+        (
+            "torch_lstm",
+            ConvertedVariable("gamma", (3,)),
+            (3,),
+            "'gamma' is not a variable that it converts",
+        ),
+        (
+            "torch_lstm",
+            ConvertedVariable("bias", (4,), linear=True),
+            (4,),
+            "two biases do not add up to",
+        ),
+        (
+            "tf1_lstm",
+            ConvertedVariable("kernel", (3, 8)),
+            (2, 8),
+            r"is not a kernel \(inputs \+ units",
+        ),
+        ("tf1_lstm", ConvertedVariable("kernel", (3, 8)), (8,), "is not a kernel"),
+        ("tf1_lstm", ConvertedVariable("w_f_diag", (3,)), (3,), "'w_f_diag' is not"),
+        (
+            "lstm_gate_c",
+            ConvertedVariable("bias", (3,)),
+            (6,),
+            r"axis of \[6\] does not hold 4 gates",
+        ),
+        ("lstm_gate_c", ConvertedVariable("bias", (3,)), (), r"axis of \[\] does not hold 4 gates"),
     ],
 )
 def test_what_a_conversion_refuses(
-    name: str, target: Target, tensor: tuple[int, ...], message: str
+    name: str, target: ConvertedVariable, tensor: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         NAMED_CONVERSIONS[name].build(target, tensor)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,10 +12,9 @@ from runner.config.choices import Collision, Expect, Missing, StateChoice
 from runner.errors import Problem
 from runner.restoration.combinations import Sum
 from runner.restoration.conversions import Cast, PadOrSlice, Transpose
-from runner.restoration.reading import mean
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import VariableSpec
-from tests.tiny.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
+from tests.support.plans import by_name, checkpoint, one, origins, plan, scaffold, slot, variable
 
 TENSOR = TensorSpec("w", (2, 3), "float64")
 
@@ -33,22 +30,6 @@ def test_a_piece_of_several_tensors_and_steps() -> None:
     result = piece.convert(values, initial)
     assert result.dtype == np.float32
     assert result.tolist() == [[2, 2, 0]] * 3
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([np.array([2], np.float32), np.array([5], np.float32)], np.array([3.5], np.float32)),
-        ([np.array([1]), np.array([2]), np.array([5])], np.array([3])),
-        ([np.array([1]), np.array([2])], np.array([2])),
-        ([np.array([3e38], np.float32)] * 2, np.array([3e38], np.float32)),
-        ([np.ones(1, ml_dtypes.bfloat16)] * 3, np.ones(1, ml_dtypes.bfloat16)),
-    ],
-)
-def test_the_mean_keeps_the_dtype(values: list[Any], expected: Any) -> None:
-    result = mean(values)
-    assert result.dtype == expected.dtype
-    np.testing.assert_array_equal(result, expected)
 
 
 def test_each_scaffold_brings_its_own() -> None:
@@ -70,7 +51,7 @@ def test_each_scaffold_brings_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("collision", "expected"),
-    [(Collision.first, ["a: w"]), (Collision.last, ["b: w"]), (Collision.mean, ["a: w", "b: w"])],
+    [(Collision.first, ["a: w"]), (Collision.last, ["b: w"])],
 )
 def test_collisions_that_are_allowed(collision: Collision, expected: list[str]) -> None:
     made = plan(
@@ -81,21 +62,9 @@ def test_collisions_that_are_allowed(collision: Collision, expected: list[str]) 
     )
     assert not made.problems
     assert origins(made) == {"w": expected, "v": ["b: v"]}
-    means = ("mean of 2 checkpoints",) if collision is Collision.mean else ()
-    assert by_name(made)["w"].notes == means
-    loser = {"first": "b", "last": "a", "mean": ""}[collision.value]
+    assert by_name(made)["w"].notes == ()
+    loser = {"first": "b", "last": "a"}[collision.value]
     assert made.unused == {name: ("w",) if name == loser else () for name in "ab"}
-
-
-def test_a_mean_leaves_out_who_has_nothing() -> None:
-    made = plan(
-        [variable("w")],
-        {"a": scaffold(missing=Missing.init), "b": scaffold()},
-        {"a": checkpoint("v"), "b": checkpoint("w")},
-        Collision.mean,
-    )
-    assert origins(made) == {"w": ["b: w"]}
-    assert by_name(made)["w"].notes == ("no tensor: initialised",)
 
 
 def test_a_checkpoint_that_cannot_be_used_hides_no_other_problem() -> None:

@@ -298,6 +298,16 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "output name": ({"outputs": None, "outputs/x": np.ones((2, 2))}, "has no outputs/x"),
     "metadata": ({"metadata": np.array("[]")}, "`metadata` is no mapping"),
     "tolerance": ({"metadata": np.array('{"tolerance": "x"}')}, "the tolerance is 'x'"),
+    **{
+        f"tolerance of {value}": (
+            {"metadata": np.array(f'{{"tolerance": {value}}}')},
+            "the tolerance is",
+        )
+        for value in ("1e9", "0.5", "NaN", "Infinity", "true", "-1", "null")
+    },
+    "layout": ({"metadata": np.array('{"layout": "NCHW"}')}, "the layout is 'NCHW'"),
+    "setting": ({"metadata": np.array('{"tolerence": 0.01}')}, "`metadata` has 'tolerence'"),
+    "modules": ({"metadata": np.array('{"modules": []}')}, "`modules` of the metadata is []"),
     "not JSON": ({"metadata": np.array("{")}, "is not a reference"),
 }
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Collision, Missing, Mode, PlanFormat, StateChoice
+from runner.config.choices import Missing, Mode, PlanFormat, StateChoice
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.graph.replica import VariablePlacement
@@ -36,9 +36,9 @@ from runner.restoration.report import (
 )
 from runner.restoration.variables import Partition, StateClass
 from runner.runs.provenance import Origin, chain
-from tests.tiny import runs
-from tests.tiny.configs import LINEAR
-from tests.tiny.plans import checkpoint, one, plan, scaffold, slot, variable
+from tests.support import runs
+from tests.support.configs import LINEAR
+from tests.support.plans import checkpoint, one, plan, scaffold, slot, variable
 
 GOLDENS = Path(__file__).parent / "goldens"
 LAYERS = [f"body/layer_{number}/kernel" for number in range(3)]
@@ -227,17 +227,6 @@ def test_what_is_not_obvious_of_an_origin_is_named(
 ) -> None:
     (found,) = report_rows(one([variable("a/k")], scaffold(**rules), source))
     assert found.origin == origin
-
-
-def test_a_mean_names_all_its_sources() -> None:
-    made = plan(
-        [variable("w")],
-        {"a": scaffold(), "b": scaffold(rename={"w": "v"})},
-        {"a": checkpoint("w"), "b": checkpoint("v", step=None)},
-        Collision.mean,
-    )
-    (found,) = report_rows(made)
-    assert (found.origin, found.notes) == ("a, b: v", "mean of 2 checkpoints")
 
 
 def row(variable: str, origin: str = "Zeros", shape: str = "2x3") -> Row:

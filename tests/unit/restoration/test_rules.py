@@ -10,7 +10,7 @@ import pytest
 from runner.restoration.expressions import parse
 from runner.restoration.rule_patterns import compile_rule, substitute
 from runner.restoration.rules import Rules
-from tests.tiny.plans import Shape, by_name, checkpoint, one, only, scaffold, variable
+from tests.support.plans import Shape, by_name, checkpoint, one, only, scaffold, variable
 
 BERT = {
     "transformer_layer_{n}/": "bert.encoder.layer.{n}.",

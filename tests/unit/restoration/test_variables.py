@@ -16,7 +16,7 @@ from runner.restoration.variables import (
     moving_average,
     owners_of,
 )
-from tests.tiny.plans import scaffold
+from tests.support.plans import scaffold
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,7 @@ def test_a_collision_is_a_problem() -> None:
     scaffolds = {"a": scaffold("cnn/*"), "b": scaffold("*/kernel")}
     problem = only(owned(scaffolds))
     assert problem.state == "scaffolds a and b claim the same variables: cnn/kernel"
-    assert problem.choices == tuple(
-        f"restoration.collision={choice}" for choice in ("first", "last", "mean")
-    )
+    assert problem.choices == ("restoration.collision=first", "restoration.collision=last")
 
 
 def test_a_collision_of_three_is_one_problem() -> None:
@@ -207,29 +205,11 @@ def test_a_collision_of_three_is_one_problem() -> None:
     )
 
 
-def test_a_mean_needs_scaffolds_that_train_its_variables_in_one_way() -> None:
-    mean = Collision.mean
-    frozen = {"a": scaffold("cnn/*"), "b": scaffold("*/kernel", trainable=False)}
-    problem = only(owned(frozen, mean))
-    assert problem.state == (
-        "scaffolds a and b claim the same variables: cnn/kernel, but not their `trainable`: "
-        "a has True, b has False"
-    )
-    assert problem.choices == ("restoration.collision=first", "restoration.collision=last")
-    later = {"a": scaffold("*"), "b": scaffold("cnn/*", freeze_until_step=3)}
-    assert "but not their `freeze_until_step`: a has 0, b has 3" in only(owned(later, mean)).state
-    assert not owned(later, Collision.first).problems
-    apart = {"a": scaffold("head/*"), "b": scaffold("cnn/*", trainable=False)}
-    assert not owned(apart, mean).problems
-    alike = {"a": scaffold("*"), "b": scaffold("cnn/*")}
-    assert set(owned(alike, mean).claims["cnn/kernel"]) == {"a", "b"}
-
-
 def test_disjoint_classes_do_not_collide() -> None:
     scaffolds = {
         "a": scaffold("cnn/*", state=[StateChoice.weights]),
         "b": scaffold("cnn/*", state=[StateChoice.batch_norm]),
     }
     ownership = owned(scaffolds)
-    assert ownership.claims == {"cnn/kernel": ("a",), "cnn/moving_mean": ("b",)}
+    assert ownership.claims == {"cnn/kernel": "a", "cnn/moving_mean": "b"}
     assert not ownership.problems

@@ -28,7 +28,7 @@ from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
 from runner.tracking import RunStore, open_store
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+from runner.tracking.tracking_directory import Position, RunIdentity, TrackingDirectory
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -247,7 +247,7 @@ def test_an_id_leads_to_all_that_it_came_from(
     store = MlflowStore(uri)
 
     def record(uid: str, tags: dict[str, str]) -> str:
-        run = store.open_run(Opening(uid, "digits", uid, tags), None, None)
+        run = store.open_run(RunIdentity(uid, "digits", uid, tags), None, None)
         run.finish(Status.FINISHED, "")
         return run.run_id
 

@@ -19,14 +19,14 @@ from runner.errors import ConfigError, RunDirectoryError, RunnerError
 from runner.runs.recorded_config import recorded_config
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.system.status import Status
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from tests.tiny.composing import composing
-from tests.tiny.configs import tiny
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
+from tests.support.composing import composing
+from tests.support.configs import tiny
 
 STORE = "mysql://me:secret@host/db"
 CONFIG = tiny(
     data={
-        "_target_": "tests.tiny.experiment.Blobs",
+        "_target_": "tests.samples.experiment.Blobs",
         "token": "abcdefgh",
         "auth": ["u", "pw"],
         "seed": 7,
@@ -57,7 +57,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     directory.write(RunRecord("tiny", "0" * 16, Status.KILLED, {}))
     plain = Mask(CONFIG.tracking.mask, asdict(CONFIG)).settings(asdict(CONFIG))
     directory.config.write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
-    TrackingDirectory(directory.path).write_opening(Opening("uid", "tiny", "1", stores=(STORE,)))
+    TrackingDirectory(directory.path).write_identity(
+        RunIdentity("uid", "tiny", "1", stores=(STORE,))
+    )
     monkeypatch.chdir(tmp_path)
     return directory
 
@@ -150,8 +152,8 @@ def test_a_copied_run_does_not_make_the_folder_of_its_store_again(
     run: RunDirectory, command: Command, tmp_path: Path
 ) -> None:
     gone = tmp_path / "gone"
-    opening = Opening("uid", "tiny", "1", stores=(f"sqlite:///{gone}/mlflow.db",))
-    TrackingDirectory(run.path).write_opening(opening)
+    identity = RunIdentity("uid", "tiny", "1", stores=(f"sqlite:///{gone}/mlflow.db",))
+    TrackingDirectory(run.path).write_identity(identity)
     with pytest.raises(ConfigError, match="whose folder does not exist any more"):
         recorded_config(*command(*FOLDER, SECRET))
     for choice in ("tracking=none", "tracking.uri=sqlite:///mlflow.db"):

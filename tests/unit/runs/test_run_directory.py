@@ -15,8 +15,9 @@ import pytest
 
 from runner.errors import RunDirectoryError
 from runner.runs import resumption
-from runner.runs.resumption import ClaimedDirectory, Opening, ResumeCriteria
+from runner.runs.resumption import ClaimedDirectory, ResumeCriteria, StartKind
 from runner.runs.run_directory import RunDirectory, RunRecord, mark_killed_runs, runs
+from runner.system.run_format import FORMAT
 from runner.system.status import Status
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,7 +68,14 @@ def test_a_record_is_read_as_it_was_written_and_updated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["{", '{"format": 1, "name": "x"}', '{"format": 1, "unknown": 1}', "[1]", "7"]
+    "content",
+    [
+        "{",
+        f'{{"format": {FORMAT}, "name": "x"}}',
+        f'{{"format": {FORMAT}, "unknown": 1}}',
+        "[1]",
+        "7",
+    ],
 )
 def test_a_record_that_another_has_written(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content, encoding="utf-8")
@@ -233,14 +241,14 @@ def test_a_resumed_run_is_running_again_and_has_one_owner(
     former = replace(KILLED, objective=0.5)
     path = make_run(tmp_path, "001", former)
     claimed = open_run(tmp_path, RECORD, "auto")
-    assert (claimed.opening, claimed.former) == (Opening.resumed, former)
+    assert (claimed.start, claimed.former) == (StartKind.resumed, former)
     opened.append(claimed.directory)
     assert opened[0].path == path
     assert opened[0].read() == replace(RECORD, objective=0.5)
     with pytest.raises(RunDirectoryError, match="resume=never starts another run beside it"):
         open_run(tmp_path, RECORD, "auto")
     claimed = open_run(tmp_path, RECORD, "never")
-    assert (claimed.opening, claimed.former) == (Opening.new, None)
+    assert (claimed.start, claimed.former) == (StartKind.new, None)
     opened.append(claimed.directory)
     assert opened[1].path.name == "002"
 

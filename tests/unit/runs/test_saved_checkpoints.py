@@ -19,7 +19,7 @@ from runner.hooks import CheckpointHook, SavePolicy, StopAtStepHook
 from runner.hooks.checkpoint import save_errors, warned
 from runner.runs.run_directory import RunDirectory
 from runner.runs.saved_checkpoints import by_step, damage, is_save_error, recover, save, state
-from tests.tiny.counter import Counter
+from tests.samples.counter import Counter
 
 
 @pytest.fixture(scope="module")

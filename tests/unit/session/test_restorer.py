@@ -14,7 +14,7 @@ from runner.errors import CheckpointError
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import ChiefSessionCreator
 from runner.session.session_manager import SessionManager
-from tests.tiny.restoring import SAVE, Case, save_bundle
+from tests.support.restoring import SAVE, Case, save_bundle
 
 pytestmark = pytest.mark.usefixtures("graph")
 

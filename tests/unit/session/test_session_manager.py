@@ -14,7 +14,7 @@ import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 import runner
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError, ConfigError
 
 Save = Callable[..., Path]
@@ -389,7 +389,7 @@ def test_a_table_in_a_saver_is_restored_beside_its_variables(tmp_path: Path, kin
         session.run([cnn.assign(5.0).op, insert])
         path = saver.save(session, str(tmp_path / "model"), write_meta_graph=False)
     if kind == "npz":
-        reader = open_checkpoint(path)
+        reader = open_reader(path)
         path = str(tmp_path / "model.npz")
         np.savez(path, **dict[str, Any](reader.read(list(reader.spec().tensors))))
     with _manager([path], [scaffold]).prepare_session(init_op=cnn.initializer) as session:
@@ -411,6 +411,7 @@ def test_a_saver_may_have_the_keys_of_an_object_based_checkpoint(tmp_path: Path)
     [
         (["a", "b"], [tf.train.Scaffold()], "1 scaffolds and 2 checkpoint directories"),
         ("features", [], "0 scaffolds and 1 checkpoint directories"),
+        (["features"], 3, r"3 is not a tf\.compat\.v1\.train\.Scaffold"),
         (["features"], ["saver"], r"'saver' is not a tf\.compat\.v1\.train\.Scaffold\n.*\n.*wrap"),
     ],
 )

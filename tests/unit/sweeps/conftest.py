@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from runner.config.composition import Compose
 from runner.sweeps.sweep_directory import SweepDirectory
-from tests.tiny.composing import composing
+from tests.support.composing import composing
 
 
 @pytest.fixture

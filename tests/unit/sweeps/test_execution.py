@@ -18,7 +18,7 @@ from runner.sweeps.execution import Execution
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.signals import Interruption
 from runner.system.status import Status
-from tests.tiny.sweeping import Died, FakeLauncher, easy
+from tests.support.sweeping import Died, FakeLauncher, easy
 
 
 @pytest.fixture(autouse=True)

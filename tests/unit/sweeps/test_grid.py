@@ -17,8 +17,8 @@ from runner.sweeps.grid_sweeper import GridSweeper, grid
 from runner.sweeps.points import ComposedPoint, Point, parsed
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
-from tests.tiny.configs import tiny
-from tests.tiny.sweeping import FakeLauncher, Killed, easy
+from tests.support.configs import tiny
+from tests.support.sweeping import FakeLauncher, Killed, easy
 
 pytestmark = pytest.mark.usefixtures("compose")
 
@@ -57,6 +57,7 @@ POINTS: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, str], int]] = {
     ("a='1.10','1.9'",): (("a='1.10'",), {"a": "'1.10'"}, 2),
     ("a=choice('1.10','1.9')",): (("a='1.10'",), {"a": "'1.10'"}, 2),
     ("a=choice('null','true',1.10)",): (("a='null'",), {"a": "'null'"}, 3),
+    ("a=choice(str([1,2]),x)",): (("a=['1','2']",), {"a": "['1','2']"}, 2),
     ("a=choice(1.10,'1.10')",): (("a=1.1",), {"a": "1.1"}, 2),
     ("a=choice('é',x)",): (("a='é'",), {"a": "é"}, 2),
     ("a=choice('a,b','')",): (("a='a,b'",), {"a": "a,b"}, 2),

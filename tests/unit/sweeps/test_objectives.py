@@ -12,7 +12,7 @@ from runner.errors import ConfigError
 from runner.sweeps.objectives import Objective, objectives_of, ranked_trials
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
-from tests.tiny.sweeping import ACCURACY, LOSS, finished
+from tests.support.sweeping import ACCURACY, LOSS, finished
 
 METRICS = [LOSS.name, ACCURACY.name]
 SETTINGS: dict[str, Any] = {"pruner": {"_target_": "optuna.pruners.MedianPruner"}}

@@ -19,8 +19,8 @@ from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
 from runner.tracking import RunStore
 from runner.tracking.journal import End, Journal
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from tests.tiny.configs import tiny
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
+from tests.support.configs import tiny
 
 pytestmark = pytest.mark.usefixtures("forked_followers")
 
@@ -62,11 +62,11 @@ def test_the_parent_run_has_no_trials_secrets_and_a_name(directory: SweepDirecto
     parent.tracker.log_text("secret-0 secret-1", "summary.txt")
     parent.close(Status.FINISHED, {})
     files = TrackingDirectory(directory.path)
-    opening = files.opening()
-    assert opening is not None
+    identity = files.identity()
+    assert identity is not None
     # Over experiments, it has none of theirs.
-    assert (opening.experiment, opening.run_name) == ("sweep", "sweep")
-    assert opening.tags["runner.overrides"] == "data.token=*** data.path=/***,/***"
+    assert (identity.experiment, identity.run_name) == ("sweep", "sweep")
+    assert identity.tags["runner.overrides"] == "data.token=*** data.path=/***,/***"
     (journal,) = files.journal.glob("*.journal")
     assert '"*** ***"' in journal.read_text()
 
@@ -77,7 +77,7 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
     run = RunDirectory(tmp_path / "run")
     directory.add([Attempt(0, run_dir=str(run.path)), Attempt(1)])
     files = TrackingDirectory(run.path)
-    files.write_opening(Opening("u", "tiny", "one", {}, str(directory.path), (uri,)))
+    files.write_identity(RunIdentity("u", "tiny", "one", {}, str(directory.path), (uri,)))
     journal = Journal(files.journal)
     journal.append(End(Status.FINISHED))
     journal.close()

@@ -30,7 +30,7 @@ from runner.sweeps.points import (
     params_as_typed,
 )
 from runner.system.status import Status
-from tests.tiny.configs import tiny
+from tests.support.configs import tiny
 
 
 def _parsed(*overrides: str) -> list[Override]:
@@ -129,8 +129,8 @@ COMPOSED: dict[tuple[str, ...], list[str]] = {
     ("+experiment=warm", "scaffolds.body.checkpoint=experiment:tiny,experiment:tinny"): [
         "scaffolds.body.checkpoint: experiment 'tinny' is not known"
     ],
-    ("cluster.workers=2",): ["cluster.workers is 2, and there is no cluster"],
-    ("cluster=none,local",): ["cluster.local is true, in a sweep"],
+    ("cluster.workers=2",): ["cluster.workers is 2 without a cluster"],
+    ("cluster=none,local",): ["cluster.local is true in a sweep"],
 }
 
 
@@ -173,12 +173,12 @@ def _composed(*configs: RunConfig) -> list[ComposedPoint]:
     ]
 
 
-NET = "tests.tiny.experiment.Net"
+NET = "tests.samples.experiment.Net"
 
 
 def test_mistakes_in_targets_are_reported_with_their_trials() -> None:
     model = {"_target_": NET, "jit_compile": False, "dtype_policy": "float32"}
-    hooks = {"mine": {"_target_": "tests.tiny.hooks.Slow", "seconds": "${graph:loss}"}}
+    hooks = {"mine": {"_target_": "tests.samples.hooks.Slow", "seconds": "${graph:loss}"}}
     adam = {"_target_": "tensorflow.compat.v1.train.AdamOptimzer", "learning_rate": 0.1}
     trials: list[dict[str, Any]] = [
         {"model": {**model, "units": 3}},
@@ -186,7 +186,7 @@ def test_mistakes_in_targets_are_reported_with_their_trials() -> None:
         {"model": {**model, "unts": 4}, "hooks": hooks},
         {"optimizer": adam},
         {"callbacks": {"stop": {"_target_": "keras.callbacks.EarlyStopping", "patienc": 2}}},
-        {"predict": PredictConfig(data={"_target_": "tests.tiny.experiment.Blobs", "sed": 1})},
+        {"predict": PredictConfig(data={"_target_": "tests.samples.experiment.Blobs", "sed": 1})},
         *({"model": {"_target_": NET, "units": units}} for units in ("x", 0.5)),
     ]
     with pytest.raises(ConfigError) as raised:
@@ -197,12 +197,14 @@ def test_mistakes_in_targets_are_reported_with_their_trials() -> None:
         f"model.unts is not an argument of {NET}": (
             "it is misspelt, or belongs elsewhere (in 2 of 8 trials: n=1; n=2)"
         ),
-        "hooks.mine.marker has no value": "tests.tiny.hooks.Slow needs it (in 1 of 8 trials: n=2)",
+        "hooks.mine.marker has no value": (
+            "tests.samples.hooks.Slow needs it (in 1 of 8 trials: n=2)"
+        ),
         misspelt: causes[misspelt],
         "callbacks.stop.patienc is not an argument of keras.callbacks.EarlyStopping": (
             "it is misspelt, or belongs elsewhere (in 1 of 8 trials: n=4)"
         ),
-        "predict.data.sed is not an argument of tests.tiny.experiment.Blobs": (
+        "predict.data.sed is not an argument of tests.samples.experiment.Blobs": (
             "it is misspelt, or belongs elsewhere (in 1 of 8 trials: n=5)"
         ),
     }

@@ -22,7 +22,7 @@ from runner.sweeps.results import Results, columns, failures, masked_trials, row
 from runner.sweeps.sweep_directory import FAILURES, Attempt
 from runner.system.status import Status
 from runner.tracking import Tracker
-from tests.tiny.sweeping import ACCURACY, LOSS, finished
+from tests.support.sweeping import ACCURACY, LOSS, finished
 
 TRIALS = [
     finished(0, 0.5),

@@ -34,8 +34,8 @@ from runner.sweeps.points import ComposedPoint, Point
 from runner.sweeps.study import OWNER, SearchStudy, open_storage, open_study
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
-from tests.tiny.configs import tiny
-from tests.tiny.sweeping import FakeLauncher, Killed, Work
+from tests.support.configs import tiny
+from tests.support.sweeping import FakeLauncher, Killed, Work
 
 RATE = "optimizer.learning_rate=interval(0.25, 0.75)"
 COMPLETE, FAIL, RUNNING = TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING
@@ -272,7 +272,7 @@ def test_hopeless_trials_are_pruned_and_those_with_the_same_values_have_a_run_ea
 
 
 def test_an_error_that_shows_before_any_trial_has_ended_is_raised(sweep: Sweep) -> None:
-    sweep.settings["sampler"] = {"_target_": "tests.tiny.samplers.FailsLater", "after": 0}
+    sweep.settings["sampler"] = {"_target_": "tests.samples.samplers.FailsLater", "after": 0}
     with pytest.raises(SweepError, match="draws no trial"):
         sweep.run(RATE)
     sweep.settings["sampler"]["after"] = 2

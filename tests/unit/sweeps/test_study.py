@@ -25,7 +25,7 @@ from runner.sweeps.search_space import Dimension, SearchSpace
 from runner.sweeps.study import Reporter, SearchStudy, build_sampler, open_storage, open_study
 from runner.sweeps.sweep_directory import Attempt
 from runner.system.status import Status
-from tests.tiny.sweeping import ACCURACY, LOSS
+from tests.support.sweeping import ACCURACY, LOSS
 
 PRUNER = {"_target_": "optuna.pruners.ThresholdPruner", "upper": 1.0}
 SETTINGS: dict[str, Any] = {

@@ -16,8 +16,8 @@ from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.sweeps.grid_sweeper import GridSweeper
 from runner.sweeps.points import ComposedPoint, Point
-from tests.tiny.command_line import CONF, Command, in_process
-from tests.tiny.configs import tiny
+from tests.support.command_line import CONF, LINEAR, Command, in_process
+from tests.support.configs import tiny
 
 
 @pytest.fixture
@@ -28,6 +28,8 @@ def command(
     return in_process(tmp_path, monkeypatch, capfd, *CONF, "-m", "+experiment=tiny")
 
 
+# Of the model of one weight, where trials run.
+SMALL = LINEAR[1:]
 OPTUNA = "hydra/sweeper=optuna"
 RATE = "optimizer.learning_rate=interval(0.1,1)"
 BODY = "scaffolds.body.variables.include=['body/*']"
@@ -39,7 +41,7 @@ MISTAKES: dict[tuple[str, ...], tuple[str, str]] = {
         *("+model.unts=3,4", "tracking=none", BODY, "hydra.job.chdir=true"),
         "scaffolds.body.checkpoint=null,/nosuch/model",
     ): (
-        "model.unts is not an argument of tests.tiny.experiment.Net",
+        "model.unts is not an argument of tests.samples.experiment.Net",
         "scaffolds.body.checkpoint: there is no checkpoint at /nosuch/model",
     ),
 }
@@ -71,13 +73,14 @@ def test_without_optuna_the_message_says_how_to_get_it(
 
 @pytest.mark.usefixtures("forked_followers")
 def test_a_late_mistake_is_reported_after_what_is_done(command: Command, tmp_path: Path) -> None:
-    sampler = "hydra.sweeper.sampler={_target_: tests.tiny.samplers.FailsLater}"
+    sampler = "hydra.sweeper.sampler={_target_: tests.samples.samplers.FailsLater}"
     tensorboard = ("tracking.uri=null", "tracking.tensorboard=true")
-    outcome = command(OPTUNA, RATE, sampler, *tensorboard, "sweep.figures=false", "train.steps=2")
+    short = ("sweep.figures=false", "train.steps=2")
+    outcome = command(*SMALL, OPTUNA, RATE, sampler, *tensorboard, *short)
     assert outcome.code == 1
     assert "\ntrial  " in outcome.out
     assert " FINISHED  tiny/001\n" in outcome.out
-    assert "tests.tiny.samplers.FailsLater, which draws no trial" in outcome.err
+    assert "tests.samples.samplers.FailsLater, which draws no trial" in outcome.err
     assert "Traceback" not in outcome.err
     # So does the parent run.
     (journal,) = tmp_path.glob("runs/sweeps/001/**/*.journal")
@@ -85,8 +88,8 @@ def test_a_late_mistake_is_reported_after_what_is_done(command: Command, tmp_pat
 
 
 def test_no_configuration_of_a_trial_outlives_it(command: Command, tmp_path: Path) -> None:
-    callback = "+hydra.callbacks.alive={_target_: tests.tiny.callbacks.ResultsAlive,file: alive}"
-    outcome = command(callback, "seed=1,2,3", "mode=plan")
+    callback = "+hydra.callbacks.alive={_target_: tests.samples.callbacks.ResultsAlive,file: alive}"
+    outcome = command(*SMALL, callback, "seed=1,2,3", "mode=plan")
     assert outcome.code == 0, outcome.err
     assert len(set((tmp_path / "alive").read_text().splitlines())) == 1
 
@@ -95,9 +98,10 @@ def test_a_sweep_without_optuna_that_masks_secrets_and_is_evaluated(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.delitem(sys.modules, "runner.sweeps.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "runner.sweeps.study_figures", raising=False)
     given = (
         "seed=10001,10002",
+        *SMALL,
         "hydra.sweeper.params={train.steps: 2, seed: 3}",
         "tracking.mask.names=[seed,data.seed]",
         "tracking=none",

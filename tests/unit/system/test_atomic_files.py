@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,22 @@ def test_only_what_is_to_last_waits_for_the_disk(
         ("plan.txt", "a plan")
     ]
     assert bool(waited) == lasting
+
+
+WRITING = """
+import sys
+from pathlib import Path
+from runner.system.atomic_files import write_text
+for number in range(200):
+    write_text(Path(sys.argv[1]), f"{number}" * 1000, lasting=False)
+"""
+
+
+def test_two_processes_may_write_one_file(tmp_path: Path) -> None:
+    """As the processes of a search do at its end."""
+    command = [sys.executable, "-c", WRITING, str(tmp_path / "file")]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "199" * 1000

@@ -126,6 +126,17 @@ def test_a_long_wait_says_what_it_waits_for(
     assert capsys.readouterr().err == waiting
 
 
+def test_another_wait_says_once_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locks.LongWait("nothing").poll()
+    monkeypatch.setattr(locks, "_QUIET_SECONDS", 0.0)
+    wait = locks.LongWait("a free GPU")
+    wait.poll()
+    wait.poll()
+    assert capsys.readouterr().err == "waiting for a free GPU\n"
+
+
 def test_a_lock_that_is_free_says_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import TrackingDirectory
-from tests.tiny.following import make_directory
+from tests.support.following import make_directory
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import sqlalchemy
 from runner.config.masking import without_passwords
 from runner.errors import TrackingUriError
 from runner.internals.mlflow import unquotes_databases
-from runner.tracking.address import DEFAULT_URI, Address, resolve
+from runner.tracking.address import DEFAULT_URI, Address, address_of
 
 HERE = Path("/data/my runs")
 
@@ -26,7 +26,7 @@ HERE = Path("/data/my runs")
     ],
 )
 def test_sqlite_paths_become_absolute(uri: str, absolute: str, database: str | Path) -> None:
-    assert resolve(uri, HERE) == Address(absolute, "sqlite", Path(database))
+    assert address_of(uri, HERE) == Address(absolute, "sqlite", Path(database))
 
 
 @pytest.mark.parametrize("folder", ["a%41b", "a b", "what?", "a#b", "[1]*", "it's", "a=b", "größe"])
@@ -34,12 +34,12 @@ def test_the_path_of_a_database_is_quoted(folder: str) -> None:
     directory = Path("/data") / folder
     if "?" in folder and not unquotes_databases():
         with pytest.raises(TrackingUriError, match="begins the options of a URI"):
-            resolve(DEFAULT_URI, directory)
+            address_of(DEFAULT_URI, directory)
         return
-    address = resolve(DEFAULT_URI, directory)
+    address = address_of(DEFAULT_URI, directory)
     assert address.database == directory / "mlflow.db"
     assert sqlalchemy.make_url(address.uri).database == str(directory / "mlflow.db")
-    assert resolve(address.uri, Path("/elsewhere")) == address
+    assert address_of(address.uri, Path("/elsewhere")) == address
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_path_of_a_database_is_quoted(folder: str) -> None:
     ],
 )
 def test_other_uris_are_kept(uri: str, kept: str, scheme: str) -> None:
-    address = resolve(uri, HERE)
+    address = address_of(uri, HERE)
     assert address == Address(kept, scheme)
     assert address.artifact_location("digits") is None
     assert address.is_server == scheme.startswith("http")
@@ -76,7 +76,7 @@ def test_other_uris_are_kept(uri: str, kept: str, scheme: str) -> None:
 )
 def test_what_cannot_be_used_is_refused_with_a_remedy(uri: str, message: str) -> None:
     with pytest.raises(TrackingUriError, match=message) as raised:
-        resolve(uri, HERE)
+        address_of(uri, HERE)
     assert f"tracking.uri={uri!r} cannot be used" in str(raised.value)
     assert raised.value.problems[0].choices
 
@@ -91,17 +91,17 @@ def test_what_cannot_be_used_is_refused_with_a_remedy(uri: str, message: str) ->
     ],
 )
 def test_passwords_are_not_shown(uri: str) -> None:
-    address = resolve(uri, HERE)
+    address = address_of(uri, HERE)
     assert "***" in address.shown
     for text in (address.shown, address.open_command(), without_passwords(f"cannot reach {uri}")):
         assert "s3" not in text
         assert "et@" not in text
     with pytest.raises(TrackingUriError, match=r"me:\*\*\*@db(.*\n)*.*knows no scheme 'oracle'"):
-        resolve("oracle://me:s3cret@db/x", HERE)
+        address_of("oracle://me:s3cret@db/x", HERE)
 
 
 def test_artifacts_go_beside_the_database_in_a_folder_for_each_experiment() -> None:
-    address = resolve(DEFAULT_URI, HERE)
+    address = address_of(DEFAULT_URI, HERE)
     assert address.artifact_location("digits") == "file:///data/my%20runs/mlartifacts/digits"
     names = ["digits", "a/b", "a%2Fb", "größe 1"]
     locations = [address.artifact_location(name) or "" for name in names]
@@ -119,12 +119,12 @@ def test_the_command_that_opens_a_store_survives_a_shell(
     (tmp_path / "my env/bin/mlflow").touch(mode=0o755)
     database_uri = "sqlite:////data/my runs/mlflow.db"
     arguments = ["ui", "--backend-store-uri", database_uri]
-    address = resolve(DEFAULT_URI, HERE)
+    address = address_of(DEFAULT_URI, HERE)
 
     monkeypatch.setenv("PATH", "")
     elsewhere = shlex.split(address.open_command())
     assert elsewhere == [str(tmp_path / "my env/bin/mlflow"), *arguments]
-    page = shlex.split(resolve("http://host:5000", HERE).open_command())
+    page = shlex.split(address_of("http://host:5000", HERE).open_command())
     assert page == [str(tmp_path / "my env/bin/python"), "-m", "webbrowser", "http://host:5000"]
 
     monkeypatch.chdir(tmp_path)

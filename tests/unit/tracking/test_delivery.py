@@ -15,7 +15,7 @@ from runner.system.status import Status
 from runner.tracking.delivery import sync
 from runner.tracking.event_files import EventFiles
 from runner.tracking.journal import End, Journal, Metrics, Parameters, Record
-from runner.tracking.tracking_directory import Opening, Position, TrackingDirectory
+from runner.tracking.tracking_directory import Position, RunIdentity, TrackingDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,10 @@ def uri(database: Path) -> str:
 
 def record(path: Path, uri: str, **changes: object) -> TrackingDirectory:
     directory = TrackingDirectory(path)
-    opening = Opening("u" + path.name, "digits", path.name, {}, None, (uri,), patience_seconds=0.0)
-    directory.write_opening(replace(opening, **changes))  # type: ignore[arg-type]
+    identity = RunIdentity(
+        "u" + path.name, "digits", path.name, {}, None, (uri,), patience_seconds=0.0
+    )
+    directory.write_identity(replace(identity, **changes))  # type: ignore[arg-type]
     journal = Journal(directory.journal)
     for step in range(5):
         journal.append(Metrics({"loss": step / 3}, step, step))

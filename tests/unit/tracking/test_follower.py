@@ -11,8 +11,8 @@ from runner.system.status import Status
 from runner.tracking.destination import Destination
 from runner.tracking.follower import RECORDED_AGAIN_TAG, Follower
 from runner.tracking.journal import Artifact, End, Journal, Metrics, Tags, Text, segments
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
-from tests.tiny.following import URI, Killed, Memory, edit_opening, follow, loss, record, twin
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
+from tests.support.following import URI, Killed, Memory, edit_identity, follow, loss, record, twin
 
 
 def test_everything_arrives_and_then_the_status(directory: TrackingDirectory) -> None:
@@ -65,7 +65,7 @@ def test_the_end_is_the_runs_own_and_that_of_the_training(directory: TrackingDir
     record(directory, loss(1, time=1000), End(Status.KILLED, 0, 2000))
     assert follow(directory, store)
     record(directory, loss(2, time=5000), End(Status.FINISHED, 0, 6000))
-    edit_opening(directory, ended="FINISHED")
+    edit_identity(directory, ended="FINISHED")
     record(directory, Metrics({"test/loss": 1.0}, 1, 9000), End(Status.FINISHED))
     assert follow(directory, store)
     # Killed without a word, too.
@@ -110,7 +110,7 @@ def test_a_store_that_is_away_is_tried_again_after_growing_delays(
 def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
     directory: TrackingDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    edit_opening(directory, patience_seconds=100.0)
+    edit_identity(directory, patience_seconds=100.0)
     directory.claim()
     record(directory, loss(1), End(Status.FINISHED))
     clock = [0.0]
@@ -120,7 +120,7 @@ def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
         if clock[0] > 1000.0:
             directory.release()
 
-    def away(opening: Opening) -> Destination:
+    def away(identity: RunIdentity) -> Destination:
         raise ConnectionError("away")
 
     assert not Follower(directory, URI, away, wait=wait, now=lambda: clock[0]).run()
@@ -134,7 +134,7 @@ def test_a_store_that_stays_away_is_given_up_some_time_after_the_run(
 def test_a_run_that_is_recorded_elsewhere_now_is_left(directory: TrackingDirectory) -> None:
     store = Memory()
     record(directory, loss(1))
-    edit_opening(directory, stores=("other:",))
+    edit_identity(directory, stores=("other:",))
     assert not follow(directory, store)
     assert store.points == set()
 

@@ -13,14 +13,14 @@ from runner.system.status import Status
 from runner.tracking.follower_process import ANSWER, AWAIT, FollowerProcess, start_follower
 from runner.tracking.journal import End, Journal, Metrics
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 
 pytestmark = pytest.mark.usefixtures("forked_followers")
 
 
 def open_run(path: Path, uri: str) -> TrackingDirectory:
     directory = TrackingDirectory(path)
-    directory.write_opening(Opening(path.name, "digits", path.name, {}, None, (uri,)))
+    directory.write_identity(RunIdentity(path.name, "digits", path.name, {}, None, (uri,)))
     directory.claim()
     return directory
 

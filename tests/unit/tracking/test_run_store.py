@@ -11,7 +11,6 @@ from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.system.status import Status
 from runner.tracking import RunStore, Tracker, open_store
-from runner.tracking.backends import configured_uris
 from runner.tracking.follower_process import FollowerProcess
 from runner.tracking.journal import (
     Artifact,
@@ -26,6 +25,7 @@ from runner.tracking.journal import (
     read_lines,
     segments,
 )
+from runner.tracking.store_kinds import configured_uris
 from runner.tracking.stored_runs import ExportedModel
 from runner.tracking.tracking_directory import Position, TrackingDirectory
 
@@ -68,22 +68,22 @@ def test_everything_is_in_the_journal_at_once_without_secrets(tmp_path: Path) ->
         Text("pw=***", "a.txt"),
         Dataset("digits", "abc", "train", "http://a:***@b", {"examples": 3}),
     ]
-    opening = TrackingDirectory(tmp_path).opening()
-    assert opening is not None
-    assert opening.tags == {"command": "x --pw ***"}
+    identity = TrackingDirectory(tmp_path).identity()
+    assert identity is not None
+    assert identity.tags == {"command": "x --pw ***"}
     tracker.close(Status.FINISHED)
 
 
 def test_a_run_that_is_opened_again_is_the_same_run(tmp_path: Path) -> None:
     make_store().open(tmp_path, "digits", "one", tags={"a": "1"}).close(Status.KILLED)
-    first = TrackingDirectory(tmp_path).opening()
+    first = TrackingDirectory(tmp_path).identity()
     moved = make_store(replace(CONFIG, uri="http://other", tensorboard=True))
     tracker = moved.open(tmp_path, "digits", "two", tags={"a": "2"})
     tracker.log_metrics({"loss": 1.0}, 1)
     tracker.rewind(0)
     tracker.log_metrics({"loss": 1.0}, 1)
     tracker.close(Status.FINISHED)
-    second = TrackingDirectory(tmp_path).opening()
+    second = TrackingDirectory(tmp_path).identity()
     assert first is not None
     assert second == replace(first, stores=("http://other", "tensorboard:"))
     assert [segment.after for segment in segments(TrackingDirectory(tmp_path).journal)] == [
@@ -116,9 +116,9 @@ def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
         added = open_run(Status.FINISHED)
         added.log_metrics({"test/loss": 1.0}, 1)
         added.close(Status.FINISHED)
-    opening = TrackingDirectory(tmp_path).opening()
-    assert opening is not None
-    assert opening.start_time == 1000
+    identity = TrackingDirectory(tmp_path).identity()
+    assert identity is not None
+    assert identity.start_time == 1000
     assert recorded(tmp_path) == [
         End(Status.KILLED, 0, 1500),
         End(Status.FINISHED, 0, 11000),

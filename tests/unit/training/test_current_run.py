@@ -17,11 +17,11 @@ from runner.tracking.current_run import CurrentRun
 from runner.tracking.event_files import EventFiles
 from runner.tracking.follower import Follower
 from runner.tracking.tracking_directory import TrackingDirectory
-from tests.tiny.configs import tiny
-from tests.tiny.following import edit_opening, never
-from tests.tiny.runs import Runs, disturbed
+from tests.support.configs import tiny
+from tests.support.following import edit_identity, never
+from tests.support.runs import Runs, disturbed
 
-HERE = "tests.tiny.logging_code"
+HERE = "tests.samples.logging_code"
 
 
 def test_outside_of_a_run_it_is_an_error() -> None:
@@ -42,7 +42,7 @@ def shown(path: Path) -> Counter[tuple[str, str, int]]:
 def deliver(folder: Path, store: str) -> None:
     """Delivers what is in the journal to event files in a folder of that name."""
     directory = TrackingDirectory(folder)
-    edit_opening(directory, stores=(store,))
+    edit_identity(directory, stores=(store,))
     directory.delivery_lock(store)
     assert Follower(directory, store, lambda _: EventFiles(folder / store), wait=never).run()
 
@@ -52,7 +52,7 @@ def test_each_record_of_a_resumed_run_is_shown_once(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "run_dir": str(tmp_path),
         "data": {"_target_": f"{HERE}.Talkative"},
-        "model": {"_target_": "tests.tiny.keras_callbacks.net"},
+        "model": {"_target_": "tests.samples.keras_callbacks.net"},
         "loss": None,
         "metrics": {},
         "optimizer": {},

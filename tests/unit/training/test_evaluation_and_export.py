@@ -15,8 +15,8 @@ import safetensors.numpy
 import tensorflow as tf
 from mlflow import MlflowClient
 
-from runner.checkpoints.locate import resolve
-from runner.checkpoints.open import open_checkpoint
+from runner.checkpoints.locate import checkpoint_paths
+from runner.checkpoints.open import open_reader
 from runner.config.choices import EvaluatedSplit, Mode
 from runner.config.schema import (
     EvaluateConfig,
@@ -39,11 +39,11 @@ from runner.runs.provenance import provenance_of
 from runner.runs.run_directory import RunDirectory
 from runner.system.signals import Interruption
 from runner.tracking.mlflow_store import MlflowStore
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 from runner.training.export import exported_model
-from tests.tiny.experiment import Blobs
-from tests.tiny.odd import Structured
-from tests.tiny.runs import Runs, short, warm
+from tests.samples.experiment import Blobs
+from tests.samples.odd import Structured
+from tests.support.runs import Runs, short, warm
 
 
 def _outputs(directory: RunDirectory, features: np.ndarray) -> np.ndarray:
@@ -104,7 +104,7 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     directory = finished.directory()
     # The run is recorded in a store that is away: its journal is there, undelivered.
     tracking = TrackingConfig(uri=f"sqlite:///{tmp_path}/away.db")
-    TrackingDirectory(directory.path).write_opening(Opening("uid", "tiny", "tiny 001"))
+    TrackingDirectory(directory.path).write_identity(RunIdentity("uid", "tiny", "tiny 001"))
     screen = "\n".join(finished.shown(mode=Mode.export, tracking=tracking))
     assert f"exported to {directory.export}" in screen
     assert "the model is not kept with the run: the model of" in screen
@@ -121,8 +121,8 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     assert fields == [("features", "float32", (-1, 8)), ("outputs", "float32", (-1, 2))]
     assert (model.example["features"] == features[:1]).all()
 
-    spec = open_checkpoint(str(directory.export)).spec()
-    kept = open_checkpoint(resolve(str(directory.best))[0]).spec().tensors
+    spec = open_reader(str(directory.export)).spec()
+    kept = open_reader(checkpoint_paths(str(directory.best))[0]).spec().tensors
     some = {"body/dense/kernel", "body/norm/moving_mean", "head/bias"}
     assert some <= set(spec.tensors) < set(kept), "names are those of the checkpoints"
 
@@ -144,7 +144,7 @@ def test_structures_are_exported_under_their_keys_by_which_mlflow_predicts(
     runs: Runs, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = {"data": "Structured", "model": "OfStructure", "loss": "StructuredLoss"}
-    runs.changes = {key: {"_target_": f"tests.tiny.odd.{name}"} for key, name in parts.items()}
+    runs.changes = {key: {"_target_": f"tests.samples.odd.{name}"} for key, name in parts.items()}
     runs.changes |= {"metrics": {}, "train": TrainConfig(steps=2)}
     runs.run()
     runs.shown(mode=Mode.export)
@@ -274,9 +274,6 @@ def test_values_are_exported_under_the_names_of_a_scaffolds_checkpoint(
             assert (back["fc.weight"] != source["fc.weight"]).all()
         else:
             np.testing.assert_array_equal(back["fc.weight"], source["fc.weight"])
-    both = ExportConfig(names="head", register="net")
-    with pytest.raises(ConfigError, match=r"export\.names and export\.register are both set"):
-        plain.shown(**given, train=short(steps=2), mode=Mode.export, export=both)
     wrong = ExportConfig(names="body")
     with pytest.raises(ConfigError, match=r"export\.names=body names no scaffold\n.*\n.*head"):
         plain.shown(**given, train=short(steps=2), mode=Mode.export, export=wrong)

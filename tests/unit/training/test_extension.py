@@ -11,8 +11,8 @@ import pytest
 from runner.config.choices import Resume, StateChoice
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import RunDirectoryError, UserCodeError
-from tests.tiny.configs import PLAIN
-from tests.tiny.runs import Runs, disturbed, evaluations, short
+from tests.support.configs import PLAIN
+from tests.support.runs import Runs, disturbed, evaluations, short
 from tests.unit.test_run import assert_same_result
 
 

@@ -16,9 +16,9 @@ from runner.config.schema import PredictConfig
 from runner.errors import ConfigError, RunDirectoryError
 from runner.inputs.feature_files import features_of_file
 from runner.training.prediction_files import writer_of
-from tests.tiny.configs import OWN_GRAPH, program
-from tests.tiny.experiment import Blobs
-from tests.tiny.runs import Runs, short
+from tests.samples.experiment import Blobs
+from tests.support.configs import OWN_GRAPH, program
+from tests.support.runs import Runs, short
 
 PARAMS = {"units": 4, "learning_rate": 0.01}
 
@@ -96,7 +96,7 @@ def test_a_file_and_other_data_are_predicted(finished: Runs, tmp_path: Path) -> 
         to = str(tmp_path / f"of-{name}.npz")
         path, _ = predicted(finished, file=str(tmp_path / name), to=to, batch_size=2)
         np.testing.assert_allclose(np.load(path)["outputs"], outputs, rtol=1e-5)
-    data = {"_target_": "tests.tiny.experiment.Blobs", "batch_size": 3}
+    data = {"_target_": "tests.samples.experiment.Blobs", "batch_size": 3}
     path, _ = predicted(finished, data=data, split=EvaluatedSplit.validation)
     assert path.name == "predictions-20-data.npz"
     assert len(np.load(path)["outputs"]) == sum(1 for _ in Blobs().validation().unbatch())
@@ -139,7 +139,7 @@ def test_a_model_fn_and_a_graph_predict(tmp_path: Path) -> None:
     path, line = predicted(runs)
     assert {len(array) for array in np.load(path).values()} == {9}, line
 
-    graph = {"_target_": "tests.tiny.programs.gan"}
+    graph = {"_target_": "tests.samples.programs.gan"}
     train = short(steps=2, objective="validation/distance")
     runs = Runs(tmp_path / "graph", **OWN_GRAPH, graph=graph, train=train)
     runs.run()

@@ -14,8 +14,8 @@ from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError, RunnerError
 from runner.restoration.model_variables import model_variables
 from runner.training import first_values, proving
-from tests.tiny.experiment import Net
-from tests.tiny.runs import Runs
+from tests.samples.experiment import Net
+from tests.support.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 FILES = (
@@ -105,7 +105,7 @@ def test_a_proof_that_fails_stops_a_run_before_it_begins(source: Path, tmp_path:
     runs = short(tmp_path, scaffolds=scaffolds(source))
     with pytest.raises(PlanError, match=r"^proof fails: .*wrong.npz differs"):
         runs.run(proof=str(source / "wrong.npz"))
-    runs = short(tmp_path, model={"_target_": "tests.tiny.odd.plain", "_partial_": True})
+    runs = short(tmp_path, model={"_target_": "tests.samples.odd.plain", "_partial_": True})
     with pytest.raises(ConfigError, match="no Keras model"):
         runs.run(proof=str(source / "wrong.npz"))
     assert not runs.folder.exists()

@@ -24,8 +24,8 @@ from runner.sweeps.job import Trial
 from runner.tracking.delivery import sync
 from runner.tracking.journal import history
 from runner.tracking.tracking_directory import Position, TrackingDirectory
-from tests.tiny.configs import LINEAR
-from tests.tiny.runs import Runs, disturbed, short, wait_for
+from tests.support.configs import LINEAR
+from tests.support.runs import Runs, disturbed, short, wait_for
 
 
 class TrackedRuns(Runs):
@@ -95,7 +95,7 @@ def test_an_end_that_a_second_signal_cuts_short_is_settled_later(
     inputs = tracked.tracked(3).inputs
     assert inputs is not None
     (used,) = inputs.dataset_inputs
-    assert used.dataset.name == "tests.tiny.experiment.Blobs"
+    assert used.dataset.name == "tests.samples.experiment.Blobs"
     assert [tag.value for tag in used.tags] == ["train"]
     assert json.loads(str(used.dataset.profile)) == {"train": 64, "validation": 20, "test": 20}
     assert len(used.dataset.digest) == 16
@@ -124,7 +124,7 @@ def test_no_process_resumes_a_pruned_trial_and_its_own_a_failed_one(
 def test_a_trial_whose_objective_is_nan_has_failed_and_only_evaluates_again(
     cheap: Runs, tmp_path: Path
 ) -> None:
-    config = cheap.config(data={"_target_": "tests.tiny.odd.NanInValidation"})
+    config = cheap.config(data={"_target_": "tests.samples.odd.NanInValidation"})
     for _ in range(2):
         with pytest.raises(SweepError, match="the objective is nan"):
             cheap.start(config, Trial(str(tmp_path / "sweep"), {}))

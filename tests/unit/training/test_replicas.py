@@ -11,14 +11,14 @@ import pytest
 from runner.config.choices import NonFinite
 from runner.config.schema import DevicesConfig, NonFiniteConfig, TrainConfig
 from runner.errors import UserCodeError
-from tests.tiny.runs import Runs, disturbed
+from tests.support.runs import Runs, disturbed
 
 LENGTH = 5
 ROLLBACK = NonFiniteConfig(NonFinite["rollback"], learning_rate_scale=0.1)
-HALVE = {"_target_": "tests.tiny.keras_callbacks.Halve"}
+HALVE = {"_target_": "tests.samples.keras_callbacks.Halve"}
 FALLING = {
     "_target_": "keras.callbacks.LearningRateScheduler",
-    "schedule": {"_target_": "tests.tiny.keras_callbacks.falling", "_partial_": True},
+    "schedule": {"_target_": "tests.samples.keras_callbacks.falling", "_partial_": True},
 }
 EPOCHS: dict[str, Any] = {"epochs": 4, "steps_per_epoch": LENGTH, "log_every": LENGTH}
 
@@ -26,8 +26,8 @@ EPOCHS: dict[str, Any] = {"epochs": 4, "steps_per_epoch": LENGTH, "log_every": L
 def experiment(**changes: Any) -> dict[str, Any]:
     """Returns the changes of a configuration in float64, with batches that do not divide evenly."""
     return {
-        "data": {"_target_": "tests.tiny.experiment.Blobs", "batch_size": 7, "seed": 0},
-        "model": {"_target_": "tests.tiny.odd.Plain", "dtype_policy": "float64"},
+        "data": {"_target_": "tests.samples.experiment.Blobs", "batch_size": 7, "seed": 0},
+        "model": {"_target_": "tests.samples.odd.Plain", "dtype_policy": "float64"},
         "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01},
         "loss": {"_target_": "keras.losses.SparseCategoricalCrossentropy", "from_logits": True},
         **changes,

@@ -17,11 +17,11 @@ from runner.lineage import lineage
 from runner.sweeps.sweep_directory import SweepDirectory, open_sweep
 from runner.system.run_format import FORMAT
 from runner.tracking.delivery import sync
-from runner.tracking.tracking_directory import Opening, TrackingDirectory
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 from runner.training.first_values import verify
-from tests.tiny.configs import LINEAR
-from tests.tiny.odd import Linear
-from tests.tiny.runs import Runs
+from tests.samples.odd import Linear
+from tests.support.configs import LINEAR
+from tests.support.runs import Runs
 
 
 def replace_format(file: Path, number: int | None) -> None:
@@ -100,7 +100,7 @@ def test_a_sweep_of_another_format_is_refused(tmp_path: Path, resume: str) -> No
 
 def test_a_journal_of_another_format_is_not_delivered(tmp_path: Path) -> None:
     directory = TrackingDirectory(tmp_path)
-    directory.write_opening(Opening("u", "tiny", "one", stores=("sqlite:///a.db",)))
-    replace_format(directory.path / "opening.json", FORMAT + 1)
-    with pytest.raises(RunnerError, match=rf"opening\.json is of format {FORMAT + 1}"):
+    directory.write_identity(RunIdentity("u", "tiny", "one", stores=("sqlite:///a.db",)))
+    replace_format(directory.path / "identity.json", FORMAT + 1)
+    with pytest.raises(RunnerError, match=rf"identity\.json is of format {FORMAT + 1}"):
         sync(directory)

@@ -20,8 +20,8 @@ from runner.errors import (
     UserCodeError,
 )
 from runner.training import loop
-from tests.tiny.configs import tiny
-from tests.tiny.runs import Runs, disturbed, evaluations, short
+from tests.support.configs import tiny
+from tests.support.runs import Runs, disturbed, evaluations, short
 
 
 def test_a_run_leaves_checkpoints_records_and_its_objective(whole: Runs) -> None:
@@ -58,7 +58,7 @@ def test_a_run_survives_a_preemption_and_a_signal(
     if thread == "caller":
         request.getfixturevalue("in_callers_thread")
     runs.changes["hooks"] = {
-        name: {"_target_": f"tests.tiny.hooks.{name}", "marker": str(tmp_path / name), **more}
+        name: {"_target_": f"tests.samples.hooks.{name}", "marker": str(tmp_path / name), **more}
         for name, more in (("AbortOnce", {"step": 12}), ("SignalOnce", {"step": 13, "number": 15}))
     }
     with pytest.raises(InterruptedRunError, match="SIGTERM"):
@@ -80,7 +80,7 @@ def test_a_hook_may_end_the_run_early(cheap: Runs) -> None:
 
 
 def _poisoned(after: int) -> dict[str, Any]:
-    return {"_target_": "tests.tiny.experiment.Blobs", "poison_after": after}
+    return {"_target_": "tests.samples.experiment.Blobs", "poison_after": after}
 
 
 def test_a_loss_of_nan_stops_the_run(cheap: Runs) -> None:
@@ -130,7 +130,7 @@ def test_data_that_end_are_an_error_and_not_the_end_of_training(
     cheap: Runs, data: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        cheap.run(data={"_target_": f"tests.tiny.odd.{data}"})
+        cheap.run(data={"_target_": f"tests.samples.odd.{data}"})
     assert cheap.record().status == "FAILED"
 
 
@@ -139,7 +139,7 @@ def test_training_data_start_anew_where_the_configuration_says_so(
 ) -> None:
     """After an error of the run, and in a recovered session of the same process."""
     changes: dict[str, Any] = {
-        "data": {"_target_": "tests.tiny.odd.Generated"},
+        "data": {"_target_": "tests.samples.odd.Generated"},
         "train": short(save_input=False, checkpoint_every=5, keep_checkpoints=9),
         "hooks": {
             name: disturbed(name, step=step, marker=str(tmp_path / name))["disturb"]

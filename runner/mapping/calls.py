@@ -1,0 +1,117 @@
+"""Calls a model up to a layer; what is decided hands on its record, what is not is solved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from runner.errors import RunnerError
+from runner.internals.keras import replaced_calls
+from runner.mapping.dataflow import inner_layers
+from runner.mapping.decisions import Decisions
+
+
+class PauseError(RunnerError):
+    """Ends a call of the model, so that other ways are tried before it is called again."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__()
+        self.work = work
+
+
+class _ReachedCallError(RunnerError):
+    """Ends a call of the model at a layer."""
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        super().__init__()
+        self.run = run
+
+
+class ContradictedError(RunnerError):
+    """Ends a call of the model at a layer of which no candidate agrees."""
+
+
+class ModelCalls:
+    """Calls of one model.
+
+    Attributes:
+      held: index of a call of a layer -> how to make it again.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        forward: Callable[[], Any],
+        decisions: Decisions,
+        solve: Callable[[int, Callable[[], Any]], Any],
+    ) -> None:
+        """Takes the model, its call, the decisions, and what decides on one call of a layer."""
+        self.forward, self._decisions, self._solve = forward, decisions, solve
+        self._calls = decisions.calls
+        self._inside = inner_layers(model)
+        self.held: dict[int, Callable[[], Any]] = {}
+        self._cache: dict[int, Any] = {}
+        self._at = self._dirty = 0
+        self._stop: int | None = None
+
+    def call(self, stop: int | None = None, dirty: int = 0) -> Any:
+        """Calls the model, up to a call if one is given, and returns that call or the outputs.
+
+        What does not depend on the variables in `dirty` is not computed again.
+        """
+        self._at, self._stop, self._dirty = 0, stop, dirty
+        try:
+            with replaced_calls(self._on_call):
+                return self.forward()
+        except _ReachedCallError as reached:
+            return reached.run
+        finally:
+            self._stop, self._dirty = None, 0
+
+    def _on_call(self, original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
+        at = self._at
+        known = at < len(self._calls) and self._calls[at].layer is layer
+        if not known or id(layer) in self._inside:
+            return original(layer, *arguments, **keywords)
+        call = self._calls[at]
+        is_around = self._stop is not None and at <= self._stop < call.end
+        if not is_around and at in self._cache and not (call.reads | call.depends) & self._dirty:
+            self._at = call.end
+            return self._cache[at]
+
+        def run() -> Any:
+            self._at = at + 1
+            return original(layer, *arguments, **keywords)
+
+        if at == self._stop:
+            raise _ReachedCallError(run)
+        if call.variables and at not in self._decisions.made:
+            output = self._solve(at, run)
+        else:
+            output = self.output(at, run)
+        self._at = call.end
+        if call.reads and not self._dirty:
+            self._cache[at] = output
+        return output
+
+    def output(self, at: int, run: Callable[[], Any]) -> Any:
+        """Returns the record that a layer hands on, or what it computes."""
+        decision = self._decisions.made.get(at)
+        clean = not self._calls[at].depends & self._dirty
+        if decision is None or decision.handed_on is None or not clean:
+            return run()
+        return keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on))
+
+    def forget(self, dirty: int) -> None:
+        """Computes again, from now on, what depends on some variables."""
+        for at, call in enumerate(self._calls):
+            if (call.reads | call.depends) & dirty:
+                self._cache.pop(at, None)
+
+    def clear(self) -> None:
+        """Forgets all calls."""
+        self._cache.clear()
+        self.held.clear()

@@ -1,0 +1,64 @@
+"""Parts of a fused tensor: runs of an axis, or parts that follow each other in each head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.mapping.layouts import Shape
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part of an axis: a run of it, or one of the `parts` that follow each other in each head.
+
+    Attributes:
+      start: where the run begins, or the number of the part.
+      size: how long the run is, or the part in one head.
+      heads: 0 for a run.
+      parts: how many parts a head has.
+    """
+
+    start: int
+    size: int
+    heads: int = 0
+    parts: int = 1
+
+    def steps(self, shape: Shape, axis: int) -> str:
+        """Returns the steps of a rule that take it out of a tensor."""
+        if not self.heads:
+            if shape[axis] % self.size == self.start % self.size == 0:
+                number = self.start // self.size
+                return f"split({shape[axis] // self.size}, {number}, axis={axis})"
+            return f"[{':, ' * axis}{self.start}:{self.start + self.size}]"
+        before, after = shape[:axis], shape[axis + 1 :]
+        spread = (*before, self.heads, self.parts, self.size, *after)
+        joined = (*before, self.heads * self.size, *after)
+        index = f"{':, ' * (axis + 1)}{self.start}"
+        return f"reshape({listed(spread)}) | [{index}] | reshape({listed(joined)})"
+
+    def of_record(self, record: NDArray[Any]) -> NDArray[Any] | None:
+        """Returns the part of the last axis of what a fused module computed."""
+        *before, last = record.shape
+        if not self.heads:
+            end = self.start + self.size
+            return record[..., self.start : end] if end <= last else None
+        if self.heads * self.parts * self.size != last:
+            return None
+        spread = record.reshape(*before, self.heads, self.parts, self.size)
+        return spread[..., self.start, :].reshape(*before, self.heads * self.size)
+
+    def overlaps(self, other: Cut) -> bool:
+        """Whether two parts of one tensor share values, or do not come of one division."""
+        if self.heads or other.heads:
+            alike = (self.heads, self.parts, self.size) == (other.heads, other.parts, other.size)
+            return not alike or self.start == other.start
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Returns numbers as steps have them."""
+    return ", ".join(map(str, numbers))

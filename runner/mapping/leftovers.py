@@ -1,0 +1,92 @@
+"""What variables without a tensor could be of the tensors that no variable takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from runner.mapping.layouts import fits
+from runner.mapping.module_fitting import Taken
+from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Leaf, Module
+from runner.mapping.names import tokens
+
+_KNOWN = frozenset(ROLES.values())
+
+
+def leftovers(
+    variables: Sequence[Module],
+    tensors: Sequence[Module],
+    *,
+    taken: Mapping[str, Sequence[str]],
+    pending: Collection[str],
+    constants: Collection[str],
+) -> tuple[dict[str, Taken], dict[str, tuple[Taken, ...]]]:
+    """Returns what variables without a tensor take, and what others could be: free tensors.
+
+    A bias takes one that lies beside or above its kernel under another name, where no other bias
+    could be meant: `attn.bias` and `attn.proj.weight`, `b_1` and `W_1`.
+
+    Args:
+      variables: the model's modules.
+      tensors: the file's modules.
+      taken: variable -> the tensors that it takes or may take.
+      pending: the variables without a tensor.
+      constants: those among them for which a constant would stand.
+    """
+    used = {name for names in taken.values() for name in names}
+    free = [
+        (leaf, role)
+        for module in tensors
+        for leaf, role in _roles(module)
+        if leaf.name not in used and not leaf.cut
+    ]
+    options: dict[str, tuple[Taken, ...]] = {}
+    kernels: dict[str, str] = {}
+    for module in variables:
+        for role, leaf in module.leaves.items():
+            some = tuple(_fitting(leaf, role, free)) if leaf.name in pending else ()
+            if some and (leaf.name in constants or RECURRENT not in module.leaves):
+                options[leaf.name] = some
+                weight = module.leaves.get(WEIGHT)
+                names = taken.get(weight.name, ()) if weight and role == BIAS else ()
+                kernels[leaf.name] = names[0] if len(names) == 1 else ""
+    near = {name: _nearest(kernels[name], some) for name, some in options.items()}
+    counts = [one for several in near.values() for one in several]
+    taken_now = {
+        name: some[0] for name, some in near.items() if len(some) == 1 == counts.count(some[0])
+    }
+    return taken_now, {name: some for name, some in options.items() if name not in taken_now}
+
+
+def _roles(module: Module) -> Iterator[tuple[Leaf, str]]:
+    """Yields the leaves of a module with their roles; empty where words say nothing."""
+    for role, leaf in module.leaves.items():
+        is_said = len(module.leaves) > 1 and role in _KNOWN
+        yield leaf, ROLES.get(leaf.word, role if is_said else "")
+
+
+def _fitting(variable: Leaf, role: str, free: Sequence[tuple[Leaf, str]]) -> Iterator[Taken]:
+    for tensor, other in free:
+        is_other = other and role in _KNOWN and role != other
+        ways = () if is_other else fits(variable.shape, tensor.shape)
+        if ways:
+            yield Taken((tensor.name,), step=ways[0].step)
+
+
+def _nearest(kernel: str, options: Sequence[Taken]) -> tuple[Taken, ...]:
+    """Returns the options that lie beside a kernel or above it, and are closest to it."""
+    ranked = [(_nearness(kernel, option.tensors[0]), option) for option in options]
+    best = max((rank for rank, _ in ranked if rank), default=None)
+    return tuple(option for rank, option in ranked if rank and rank == best)
+
+
+def _nearness(kernel: str, bias: str) -> tuple[int, int] | None:
+    (*folders, last), (*around, end) = (re.split(r"[./]", name) for name in (kernel, bias))
+    if not kernel or folders[: len(around)] != around:
+        return None
+    # `W_1` and `b_1` share what is behind their role.
+    mine, theirs = ({*tokens(name)} for name in (last, end))
+    theirs -= {*tokens(end.partition("_")[0])}
+    if around == folders and theirs and not theirs <= mine:
+        return None
+    return len(around), len(theirs & mine)

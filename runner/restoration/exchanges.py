@@ -1,0 +1,97 @@
+"""Tells which two layers have each other's tensors, where a layer behind them differs.
+
+Not every layer has a record: parts of a fused projection, lower layers of a recurrent network, a
+layer with tensors of several modules. If such layers have each other's tensors, the first layer
+that differs is one that reads them. So tensors of layers that do not agree are exchanged, those
+close to this reader first, until it agrees.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.restoration.local_comparison import MARGIN, LocalComparison
+from runner.restoration.proof import Comparison
+
+# How many exchanges are tried.
+_MOST_TRIED = 80
+
+
+def with_exchanges(
+    compared: Sequence[Comparison],
+    local: LocalComparison,
+    layers: Mapping[str, Any],
+    modules: Mapping[str, str],
+) -> Iterator[Comparison]:
+    """Yields comparisons; two layers whose exchange makes the first difference agree differ too.
+
+    Args:
+      compared: the comparisons.
+      local: compares the layers.
+      layers: path -> layer, of all that hold variables, in the model's order.
+      modules: path -> the module whose tensors a layer has.
+    """
+    first = next((one for one in compared if not one.agrees), None)
+    pair = () if first is None or first.note else _exchanged(first, compared, local, layers)
+    if first is not None and first.layer in pair[1:]:
+        pair = pair[::-1]
+    for one in compared:
+        if one is first:
+            for path, other in zip(pair, pair[::-1], strict=True):
+                note = f"exchanged with {other}: then {one.layer} agrees"
+                numbers = one.absolute, one.relative
+                yield Comparison(modules[path], path, *numbers, agrees=False, note=note)
+        if one.layer not in pair:
+            yield one
+
+
+def _exchanged(
+    first: Comparison,
+    compared: Sequence[Comparison],
+    local: LocalComparison,
+    layers: Mapping[str, Any],
+) -> tuple[str, ...]:
+    """Returns the two layers by whose exchange the first difference vanishes, or one twice."""
+    agreeing = {one.layer for one in compared if one.agrees}
+    paths = [path for path in layers if path not in agreeing]
+    at = paths.index(first.layer) if first.layer in paths else len(paths)
+    pairs = sorted(
+        itertools.combinations_with_replacement(range(len(paths)), 2),
+        key=lambda pair: sum(abs(one - at) for one in pair),
+    )
+    ways = (
+        (paths[one], paths[two], way)
+        for one, two in pairs
+        for way in _ways(layers[paths[one]], layers[paths[two]])
+    )
+    for one, two, way in itertools.islice(ways, _MOST_TRIED):
+        values = [(left.numpy(), right.numpy()) for left, right in way]
+        for (left, right), (a, b) in zip(way, values, strict=True):
+            left.assign(b)
+            right.assign(a)
+        there = local.relative(first)
+        for (left, right), (a, b) in zip(way, values, strict=True):
+            left.assign(a)
+            right.assign(b)
+        if there * MARGIN < first.relative and there <= local.tolerance:
+            return (one, two) if one != two else (one,)
+    return ()
+
+
+def _ways(one: Any, two: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """Yields the exchanges between two layers: of all variables, then of any two."""
+    if one is not two and [v.shape for v in one.weights] == [v.shape for v in two.weights]:
+        yield [*zip(one.weights, two.weights, strict=True)]
+    single = [
+        [(a, b)]
+        for a, b in (
+            itertools.combinations(one.weights, 2)
+            if one is two
+            else itertools.product(one.weights, two.weights)
+        )
+        if a.shape == b.shape
+    ]
+    if one is two or len(one.weights) > 1 or len(two.weights) > 1:
+        yield from single

@@ -1,0 +1,1 @@
+"""What tests share: processes, servers, stores, comparisons, and inputs in few words."""

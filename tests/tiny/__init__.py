@@ -1,1 +1,0 @@
-"""A tiny experiment whose steps take a fraction of a millisecond."""
