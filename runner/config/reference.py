@@ -31,7 +31,8 @@ _HEAD = """\
 
 All keys, with their types, defaults and meanings. Set a key in an experiment's file, or as
 `KEY=VALUE` on the command line. `python -m runner +experiment=NAME --help` lists the values in an
-experiment. This page is generated from the source by `python -m runner.config.reference`.
+experiment. [Combinations](combinations.md) lists the settings that do not go together. This page is
+generated from the source by `python -m runner.config.reference`.
 """
 # Placeholders for names that the user chooses, below keys with one entry for each name.
 _NAMES = {"scaffolds": "NAME", "vocabulary": "PATTERN"}

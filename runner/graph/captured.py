@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import keras
@@ -33,6 +33,38 @@ def _held_by(layer: Any) -> Iterator[tuple[str, Any]]:
             yield attribute, part
             for inner in getattr(part, "__dict__", {}).values():
                 yield attribute, inner
+
+
+def made_before_restoring(
+    layers: Iterable[Any], captured: Collection[int], restored: Set[int]
+) -> Iterator[str]:
+    """Yields a line for each tensor of a layer that may depend on variables that it restores.
+
+    Keras's own layers derive such tensors again, in `finalize_state`.
+
+    Args:
+      layers: the layers.
+      captured: the `id`s of the tensors that steps use.
+      restored: the `id`s of the variables that a checkpoint gives their values.
+    """
+    for layer in layers:
+        is_of_keras = type(layer).__module__.partition(".")[0] == "keras"
+        if is_of_keras or restored.isdisjoint(map(id, _variables_in(layer))):
+            continue
+        for attribute, value in _held_by(layer):
+            if isinstance(value, tf.Tensor) and id(value) in captured:
+                yield (
+                    f"{layer.name}.{attribute}: a tensor from before {layer.name} is restored; if "
+                    "it depends on variables, compute it in call"
+                )
+
+
+def _variables_in(layer: Any) -> Iterator[tf.Variable]:
+    """Yields the variables of a layer itself, without those of the layers in it."""
+    for value in vars(layer).values():
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(part, keras.Variable):
+                yield part.value
 
 
 def not_importable(captured: tf.Tensor, layers: Iterable[Any]) -> ConfigError:

@@ -54,7 +54,7 @@ class KerasGraph(GraphMaker):
             test_trace = steps.test(evaluated.element_spec)
             train_trace = None
             if batches is not None:
-                train_trace = steps.train(replicas.spec(batches.element_spec))
+                train_trace = steps.train(replicas.spec(batches.element_spec), frees=True)
             elif config.train.evaluate_ema:
                 steps.build_averages(evaluated.element_spec)
             if batches is not None and sums is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -77,7 +77,7 @@ class KerasSteps:
             for _, optimizer in optimizers_of(self._model)
         ]
 
-    def train(self, spec: Any) -> Trace:
+    def train(self, spec: Any, *, frees: bool = False) -> Trace:
         """Traces the training step of batches of `spec`.
 
         Its arguments are the batches that it accumulates; for replicas also this replica's shares
@@ -85,13 +85,18 @@ class KerasSteps:
         float32 scalars; the learning rate, which is None for a model with several optimizers; and
         the metrics of the epoch so far, None if they are the same.
 
+        Args:
+          spec: the nested `tf.TypeSpec`s of a batch.
+          frees: whether slots of the optimizer lose their zeros, for a session.
+
         Raises:
           ConfigError: when nothing is left to train, or the step returns no metrics.
           UserCodeError: when the model's code raises an error.
         """
         model, config = self._model, self._config
         self._require_trained()
-        self._set_up_optimizers()
+        with self._program.freeing_zeros() if frees else nullcontext():
+            self._set_up_optimizers()
         named = self._named("train_step")
 
         def step(batches: Any, shares: Any = (), index: Any = None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,11 +11,14 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.internals.keras import finalize
-from runner.internals.tensorflow import free, give
+from runner.internals.tensorflow import free, free_in_session, give
 from runner.restoration.model_variables import LEARNING_RATE
 
 # Smaller variables are not worth the trouble.
 _LARGE = 1024
+# The bytes that a session hands over at once: what it fetches is there twice for a moment, and each
+# part needs a run of its own.
+_PART = 2**26
 
 
 class ModelValues:
@@ -53,19 +56,41 @@ class ModelValues:
         """
         self.forget()
         for _, variable in self._pairs.values():
-            if variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating:
+            if is_large(variable):
                 free(variable)
+
+    def hand_over(self, session: tf.compat.v1.Session) -> None:
+        """Gives the model all values of the session, which is of no more use afterwards."""
+        self.forget()
+        for names in self._parts():
+            self._pull(session, names)
+            held = [self._pairs[name] for name in names]
+            free_in_session(session, [variable for variable, eager in held if is_large(eager)])
+        finalize(self.model)
+
+    def _parts(self) -> Iterator[list[str]]:
+        """Yields the names of variables that are handed over together."""
+        names, size = list[str](), 0
+        for name, (_, variable) in self._pairs.items():
+            names.append(name)
+            size += variable.shape.num_elements() * variable.dtype.size
+            if size >= _PART:
+                yield names
+                names, size = [], 0
+        yield names
 
     def pull(self, session: tf.compat.v1.Session, *, weights: bool) -> None:
         """Takes values of the session that it does not have yet: counters and rates, or all."""
         names = self._pairs if weights else self._light
-        wanted = [name for name in names if name not in self._taken]
-        values = session.run([self._pairs[name][0] for name in wanted]) if wanted else []
-        for name, value in zip(wanted, values, strict=True):
-            give(self._pairs[name][1], value)
-            self._taken[name] = value
+        self._taken |= self._pull(session, [name for name in names if name not in self._taken])
         if weights:
             finalize(self.model)
+
+    def _pull(self, session: tf.compat.v1.Session, names: Sequence[str]) -> dict[str, Any]:
+        values = session.run([self._pairs[name][0] for name in names]) if names else []
+        for name, value in zip(names, values, strict=True):
+            give(self._pairs[name][1], value)
+        return dict(zip(names, values, strict=True))
 
     def push(self, session: tf.compat.v1.Session) -> bool:
         """Gives the session what callbacks have changed; returns whether that is anything."""
@@ -78,6 +103,11 @@ class ModelValues:
         load(session, ((self._pairs[name][0], value) for name, value in changed.items()))
         self._taken |= changed
         return bool(changed)
+
+
+def is_large(variable: tf.Variable) -> bool:
+    """Returns whether it saves memory to free the value of an eager variable."""
+    return bool(variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating)
 
 
 def load(session: tf.compat.v1.Session, values: Iterable[tuple[tf.Variable, Any]]) -> None:

@@ -13,6 +13,7 @@ from runner.config.objective import require_objective
 from runner.config.training_schema import OBJECTIVE
 from runner.graph.averages import AveragedWeights
 from runner.graph.built_graph import BuiltGraph, Training
+from runner.graph.captured import made_before_restoring
 from runner.graph.contracts import Sized
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -33,7 +34,7 @@ from runner.graph.variables import (
     variable_specs,
 )
 from runner.internals.keras import layers_of
-from runner.internals.tensorflow import dataset_in_graph, free
+from runner.internals.tensorflow import dataset_in_graph
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
 from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout
@@ -79,9 +80,8 @@ class ProgramInSession:
         local = set() if saves_metrics else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
-        # The session has no copy of a slot that no step uses, as of a head without a loss.
         used = {id(captured) for trace in traces if trace for captured, _ in trace.captured}
-        zeros = {name for name in self._zeros() if id(named[name].handle) in used}
+        zeros = program.zero_slots(used)
         self._new_copy = partial(
             SessionCopy,
             named,
@@ -93,13 +93,18 @@ class ProgramInSession:
         self._copy = self._new_copy(replica=replicas.here.start)
         self._shared = program.shared_state()
         self._initializers = {
-            **{name: initializer_of(variable) for name, variable in named.items()},
+            **dict.fromkeys(zeros, "Zeros"),
+            **{name: initializer_of(named[name]) for name in named.keys() - zeros},
             **initializers(program.model),
             **{name: f"{OF_MODEL} {digest}" for name, digest in program.brought_along().items()},
         }
         program.forget_first_values()
-        for name in zeros:  # The session needs no values of these.
-            free(named[name])
+        restored = {
+            id(self._weights[name])
+            for name, scaffold in steps.scaffolds.items()
+            if scaffold.checkpoint is not None and name in self._weights
+        }
+        steps.notes += made_before_restoring(layers_of(program.model), used, restored)
         self._errors = StepErrors(self._config)
 
     def begin(self) -> None:
@@ -336,14 +341,6 @@ class ProgramInSession:
         eager = {**self._weights, **self._optimizer, **self._metrics}
         held = self._copy.variables
         return {id(variable): held[name] for name, variable in eager.items() if name in held}
-
-    def _zeros(self) -> set[str]:
-        """Returns the names of slots that are zero, which the session need not be given."""
-        return {
-            name
-            for name, variable in self._optimizer.items()
-            if variable.shape.rank and not tf.math.count_nonzero(variable).numpy()
-        }
 
     def _constant_rates(self) -> set[str]:
         rates = {

@@ -62,7 +62,7 @@ class FinalWeights(tf.compat.v1.train.SessionRunHook, SavedBeside):
         """Gives the model the values of the session, if it is to have them."""
         if self._in_model and self._values is not None and not self._interrupted():
             with eager_mode():
-                self._values.pull(session, weights=True)
+                self._values.hand_over(session)
 
     def lines(self) -> Iterator[str]:
         """Yields a line where the weights are not those of the last step."""

@@ -99,13 +99,9 @@ def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     A function's graph alone has the tracebacks of its operations, and nothing public returns it.
     """
     functions = getattr(graph, "_functions", {}).values()
-    inner = [
-        function.graph for function in functions if getattr(function, "graph", None) is not None
-    ]
-    return [
-        *inner,
-        *(deeper for function_graph in inner for deeper in inner_graphs(function_graph)),
-    ]
+    graphs = (getattr(function, "graph", None) for function in functions)
+    inner = [of_function for of_function in graphs if of_function is not None]
+    return [*inner, *(deeper for of_function in inner for deeper in inner_graphs(of_function))]
 
 
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
@@ -326,6 +322,19 @@ def run_once(
         session.run(targets, fed)
     else:
         prepare_step(session, fed, [], targets, inline=False)(*fed.values())
+
+
+def free_in_session(session: _Session, variables: Sequence[tf.Variable]) -> None:
+    """Frees the memory of variables of a local session, which have no values afterwards.
+
+    Each is assigned an empty tensor in place of its initial value; `Session.run` compares shapes.
+    """
+    if session.sess_str or not variables:
+        return
+    initial = {variable.initializer.inputs[1].ref(): variable for variable in variables}
+    empty = [np.zeros([0], variable.dtype.as_numpy_dtype) for variable in initial.values()]
+    targets = [variable.initializer for variable in variables]
+    prepare_step(session, [each.deref() for each in initial], [], targets, inline=False)(*empty)
 
 
 class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):

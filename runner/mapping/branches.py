@@ -12,8 +12,8 @@ from runner.mapping.decisions import AGREES, OUTPUTS, Decisions
 from runner.mapping.trials import Trials
 
 # How many beginnings of branches before a layer take those of others, with how many candidates
-# beside theirs, and how often in all.
-_MOST_BRANCHES, _MOST_NEAR, _MOST_RECONSIDERED = 6, 6, 200
+# beside theirs, and how often in vain.
+_MOST_BRANCHES, _MOST_NEAR, _MOST_RECONSIDERED = 6, 6, 60
 
 
 class Branches:
@@ -65,7 +65,6 @@ class Branches:
         """
         if self.forced or self._reconsidered >= _MOST_RECONSIDERED:
             return False
-        before, held = self._decisions.copied(), {**self._calls.held}
         for at in self.before(reader):
             run = self._calls.call(at)
             candidate = self._decisions.made[at].candidate
@@ -77,29 +76,37 @@ class Branches:
                     continue
                 if self._trials.attempt(at, run, option).relative > AGREES:
                     continue
-                self._reconsidered += 1
-                others = [
-                    one
-                    for one in self._beside(at)
-                    if one in self._decisions.made
-                    and self._decisions.made[one].candidate.shares(option)
-                ]
-                if not others and self._decisions.is_taken(option, {at}):
-                    continue
-                like = [self._decisions.like(one, candidate) for one in others]
-                changes = {at: option} | {
-                    one: other for one, other in zip(others, like, strict=True) if other
-                }
-                self._forget(changes)
-                if self._agrees_with(reader, changes):
+                if self._agrees_after(reader, at, option):
+                    self._reconsidered = 0
                     return True
-                self._forget({at: decision.candidate for at, decision in before.made.items()})
-                self._decisions.restore(before)
-                self._calls.held |= held
-                for decision in before.made.values():
-                    self._trials.load(decision.candidate)
-                before = self._decisions.copied()
             self._trials.load(candidate)
+        return False
+
+    def _agrees_after(self, reader: int, at: int, option: Candidate) -> bool:
+        """Returns whether a reader agrees once a layer takes a candidate; if not, nothing changes.
+
+        A layer beside it that has taken the candidate takes in exchange what this one had.
+        """
+        made = self._decisions.made
+        candidate = made[at].candidate
+        others = [one for one in self._beside(at) if one in made]
+        others = [one for one in others if made[one].candidate.shares(option)]
+        if not others and self._decisions.is_taken(option, {at}):
+            return False
+        self._reconsidered += 1
+        like = [(one, self._decisions.like(one, candidate)) for one in others]
+        changes = {at: option} | {one: other for one, other in like if other}
+        before, held = self._decisions.copied(), {**self._calls.held}
+        dirty = self._forget(changes)
+        if self._agrees_with(reader, changes):
+            return True
+        for call, decision in before.made.items():
+            now = self._decisions.made.get(call)
+            if now is None or call in changes or now.candidate.key != decision.candidate.key:
+                self._trials.load(decision.candidate)
+        self._decisions.restore(before)
+        self._calls.held |= held
+        self._calls.forget(dirty)
         return False
 
     def _agrees_with(self, reader: int, changes: Mapping[int, Candidate]) -> bool:
@@ -122,8 +129,11 @@ class Branches:
         finally:
             self.forced = {}
 
-    def _forget(self, changes: Iterable[int]) -> None:
-        """Forgets the decisions on some layers, and on all that depend on them."""
+    def _forget(self, changes: Iterable[int]) -> int:
+        """Forgets the decisions on some layers and on all that depend on them.
+
+        Returns the variables of these layers.
+        """
         dirty = 0
         for at in changes:
             dirty |= self._decisions.mask(at)
@@ -131,3 +141,4 @@ class Branches:
             if (call.depends | self._decisions.mask(at)) & dirty:
                 self._decisions.made.pop(at, None)
         self._calls.forget(dirty)
+        return dirty

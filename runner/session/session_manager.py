@@ -164,7 +164,7 @@ class SessionManager(SessionManagerWithLocalInit):
         max_wait_secs: float = float("Inf"),
     ) -> _Session:
         """Returns a new session once another process has made the model ready, as TensorFlow's."""
-        with waits_reported(master, config):
+        with waits_reported(master, config, for_chief=True):
             return super().wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
 
     def _warm_start(

@@ -23,18 +23,21 @@ PATIENCE_S = 10.0
 
 
 @contextmanager
-def waits_reported(master: str, config: tf.compat.v1.ConfigProto | None) -> Iterator[None]:
+def waits_reported(
+    master: str, config: tf.compat.v1.ConfigProto | None, *, for_chief: bool = False
+) -> Iterator[None]:
     """Logs, for as long as the block waits, which tasks of the cluster do not answer.
 
     Args:
       master: the target of the session; a session of this process alone waits for no other.
       config: the session's configuration, whose device filters may leave tasks out.
+      for_chief: whether the block waits for the chief too, which makes the model ready.
     """
     if not master:
         yield
         return
     done = threading.Event()
-    watch = threading.Thread(target=_report, args=(master, config, done), daemon=True)
+    watch = threading.Thread(target=_report, args=(master, config, for_chief, done), daemon=True)
     watch.start()
     try:
         yield
@@ -42,10 +45,23 @@ def waits_reported(master: str, config: tf.compat.v1.ConfigProto | None) -> Iter
         done.set()
 
 
-def _report(master: str, config: tf.compat.v1.ConfigProto | None, done: threading.Event) -> None:
+def _report(
+    master: str,
+    config: tf.compat.v1.ConfigProto | None,
+    for_chief: bool,
+    done: threading.Event,
+) -> None:
     while not done.wait(PATIENCE_S):
         silent = [task for task, address in _tasks(master, config) if not _answers(address)]
-        if silent and not done.is_set():
+        if done.is_set():
+            return
+        if not silent and for_chief:
+            _LOGGER.warning(
+                "The session at %s waits for the chief, which has not made the model ready: it "
+                "initializes or restores every variable.",
+                master,
+            )
+        elif silent:
             _LOGGER.warning(
                 "The session at %s waits for tasks that do not answer: %s. It starts once every "
                 "task of the cluster answers, except those that device filters leave out: "
@@ -61,14 +77,20 @@ def _tasks(master: str, config: tf.compat.v1.ConfigProto | None) -> Iterator[tup
     filters = (
         [tf.DeviceSpec.from_string(device) for device in config.device_filters] if config else []
     )
-    for server in servers_in_process():
-        if server.target != tf.compat.as_str(master):
-            continue
+    master = tf.compat.as_str(master)
+    servers = [server for server in servers_in_process() if server.target == master]
+    if not servers and master.startswith("grpc://"):
+        # Which tasks it waits for, only that server knows.
+        address = master.removeprefix("grpc://")
+        yield f"the server at {address}", address
+    for server in servers:
+        here = (server.server_def.job_name, server.server_def.task_index)
         for job in server.server_def.cluster.job:
             for index, address in job.tasks.items():
-                if not filters or any(
+                needed = not filters or any(
                     part.job in (None, job.name) and part.task in (None, index) for part in filters
-                ):
+                )
+                if needed and (job.name, index) != here:  # A local server's own port is 0 there.
                     yield f"/job:{job.name}/task:{index} ({address})", address
 
 
@@ -76,6 +98,6 @@ def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
-    except OSError:
+    except (OSError, ValueError):  # The latter for what is no address.
         return False
     return True

@@ -92,12 +92,13 @@ def recorded(run: OpenedRun) -> Iterator[None]:
                         _record_figures(run)
                     _record_end(run)
                     tracker.close(status.in_mlflow, interruption.remaining)
+                if run.experiment.context.ends_command and status is Status.FINISHED:
+                    interruption.finish()  # A signal ends the wait above; the rest takes no time.
+                if tracker is not None:
                     name_tracked_run(directory, run.experiment.store)
                 # Last: a run whose end was cut short is still RUNNING, and the next one of its
                 # experiment marks it KILLED, in the store too.
                 directory.update(status=status)
-                if run.experiment.context.ends_command and status is Status.FINISHED:
-                    interruption.finish()
             finally:
                 directory.release()
 

@@ -47,7 +47,7 @@ def model_of(case: dict[str, Any], *, small: bool) -> keras.Model:
         pytest.importorskip(library)
     module, function = case["model"].split(".")
     models = importlib.import_module(f"tests.architectures.models.{module}")
-    keras.utils.clear_session()  # Names that Keras counts up begin anew.
+    keras.utils.clear_session()  # Names that Keras counts up start over.
     keras.utils.set_random_seed(1)
     model: keras.Model = getattr(models, function)(small)
     return model

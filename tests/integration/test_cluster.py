@@ -230,7 +230,7 @@ def test_a_run_with_every_fault_ends_as_it_should(command: Command) -> None:
     assert left <= saved < steps
     assert begins(chief_begins, 4) >= saved
 
-    # A server at that time: nobody can save what it held.
+    # A server at that time: no process can save what it held.
     wait_for(evaluating, watched.process)
     kill("ps 0")
     evaluating.unlink()

@@ -1,4 +1,4 @@
-"""Programs in the style of keras.io, small and written anew, and how each is run here."""
+"""Programs in the style of keras.io, small and rewritten, and how each is run here."""
 
 from __future__ import annotations
 

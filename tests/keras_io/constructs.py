@@ -262,9 +262,9 @@ class StopsWithin(keras.callbacks.Callback):
 
 
 def headless() -> keras.Model:
-    """A model of which one output has no loss."""
+    """A model of which one output has no loss, and slots that are large enough to be freed."""
     inputs = keras.Input((10,))
-    outputs = {name: layers.Dense(1, name=name)(inputs) for name in ("left", "right")}
+    outputs = {name: layers.Dense(200, name=name)(inputs) for name in ("left", "right")}
     model = keras.Model(inputs, outputs)
     model.compile("adam", {"left": "mse"}, jit_compile=False)
     return model
@@ -386,7 +386,8 @@ CONSTRUCTS = {
         dense, lambda: with_validation(callbacks=[StopsWithin()], epochs=3)()
     ),
     "an output without a loss": Construct(
-        headless, lambda: {**ARRAYS, "y": {"left": Y, "right": Y}}
+        headless,
+        lambda: {**ARRAYS, "y": {name: np.tile(Y, 200) for name in ("left", "right")}},
     ),
     "validation_freq": Construct(dense, with_validation(epochs=4, validation_freq=2)),
     "validation_freq, a list": Construct(dense, with_validation(epochs=4, validation_freq=[1, 3])),

@@ -1,4 +1,4 @@
-"""What several programs have in common."""
+"""Parts that several programs have in common."""
 
 from __future__ import annotations
 

@@ -99,6 +99,16 @@ def test_the_top_and_every_file_stay_short() -> None:
     assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
+def test_the_page_on_the_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    named = {name.removeprefix("runner/") for name in re.findall(r"`([a-z_/]+\.py)`", text)}
+    assert len(named) > 20
+    missing = [
+        name for name in named if not any((ROOT / root / name).is_file() for root in ("", "runner"))
+    ]
+    assert missing == []
+
+
 def test_every_folder_of_tests_is_in_their_readme() -> None:
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"__pycache__"}
     text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")

@@ -56,7 +56,7 @@ def lines(file: Path) -> list[Any]:
 @pytest.mark.soak
 @pytest.mark.parametrize("program", CALLBACKS)
 def test_a_callback_asks_the_model_of_a_run_as_in_fit(program: str, tmp_path: Path) -> None:
-    """The run is killed in its third epoch, and its callback goes on where it was."""
+    """The run is killed in its third epoch, and its callback continues where it was."""
 
     def node(name: str) -> dict[str, Any]:
         return {**CALLBACKS[program], "file": str(tmp_path / name)}

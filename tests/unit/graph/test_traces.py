@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from runner.errors import ConfigError, UserCodeError
+from runner.graph.captured import made_before_restoring
 from runner.graph.traces import SessionCopy, Trace, operation_name
 from tests.samples.graphs import build, opened
 from tests.support.configs import tiny
@@ -120,6 +121,27 @@ def test_a_mutable_table_changes_in_the_session_alone() -> None:
     results = in_session(count, ["a"], Layer(table=table), spec=WORDS, times=3)
     assert [result.tolist() for result in results] == [[1], [2], [3]]
     assert int(table.size()) == 0
+
+
+class Derived(keras.layers.Layer):
+    """Computes a tensor from a variable when it is built, and has one that is a constant."""
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
+        self.doubled = keras.ops.convert_to_tensor(self.scale) * 2.0
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * self.doubled + self.scale
+
+
+def test_a_tensor_from_before_a_layer_is_restored_is_named() -> None:
+    layer = Derived(name="derived")
+    model = keras.Sequential([keras.Input((3,)), layer, keras.layers.Dense(1)])
+    trace = Trace(model.call, tf.TensorSpec([None, 3]))
+    captured = {id(tensor) for tensor, _ in trace.captured}
+    (line,) = made_before_restoring(model.layers, captured, {id(layer.scale.value)})
+    assert line.startswith("derived.doubled: a tensor from before derived is restored")
+    assert [*made_before_restoring(model.layers, captured, {id(model.weights[1].value)})] == []
 
 
 def test_a_generator_draws_what_it_draws_eagerly() -> None:

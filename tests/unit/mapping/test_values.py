@@ -183,3 +183,78 @@ def test_what_no_output_reads_is_said_and_stays_undecided(tmp_path: Path) -> Non
 def test_a_reference_is_of_one_source(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there are 2 checkpoints"):
         runner.propose(twins("a", "b"), ["one.pt", "two.pt"], reference="reference.npz")
+
+
+def recorded(model: keras.Model, x: Any) -> dict[str, Any]:
+    """The inputs and outputs of a model, and what its layers with weights compute."""
+    inner = [layer for layer in model.layers if layer.weights]
+    values = keras.Model(model.input, [layer.output for layer in inner])(x)
+    records = {
+        f"activations/{layer.name}": np.asarray(v) for layer, v in zip(inner, values, strict=True)
+    }
+    return {"inputs": x, "outputs": np.asarray(model(x)), **records, "metadata": json.dumps({})}
+
+
+def branched(names: str) -> keras.Model:
+    """Two branches of two layers and one of one, all alike, that read one input."""
+    x = keras.Input((4,))
+    ends = [layers.Dense(4, name=names[1])(layers.Dense(4, "tanh", name=names[0])(x))]
+    ends += [layers.Dense(4, name=names[3])(layers.Dense(4, "tanh", name=names[2])(x))]
+    ends += [layers.Dense(4, "tanh", name=names[4])(x)]
+    return keras.Model(x, layers.Dense(3, name="out")(layers.Concatenate()(ends)))
+
+
+@pytest.mark.parametrize("names", ["vwxyz", "zyxwv", "xyzvw"])
+def test_branches_that_are_alike_are_told_apart(names: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    source, _ = of_keras(tmp_path, lambda: branched(names), x=x)
+    keras.utils.set_random_seed(7)
+    known = branched(names)
+    for variable in known.variables:
+        variable.assign(np.random.uniform(0.5, 1.5, variable.shape))
+    np.savez(tmp_path / "reference.npz", **recorded(known, x))
+    model = branched("abcde")
+    proposal = runner.propose(model, source, reference=tmp_path / "reference.npz")
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, tmp_path / "reference.npz") < 1e-5
+
+
+def attention(x: Any) -> Any:
+    """Attention of two heads by plain matrices."""
+    parts = [layers.Dense(6, name=name)(x) for name in ("q", "k", "v")]
+    q, k, v = (keras.ops.transpose(layers.Reshape((5, 2, 3))(p), (0, 2, 1, 3)) for p in parts)
+    heads = keras.ops.softmax(q @ keras.ops.transpose(k, (0, 1, 3, 2))) @ v
+    joined = layers.Reshape((5, 6))(keras.ops.transpose(heads, (0, 2, 1, 3)))
+    return layers.Dense(6, name="o")(joined)
+
+
+def test_interleaved_heads_of_plain_matrices_are_found(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(7)
+    x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype(np.float32)
+    inputs = keras.Input((5, 6))
+    model = keras.Model(inputs, attention(inputs))
+    values = {v.path: np.random.uniform(-1, 1, v.shape).astype("f4") for v in model.variables}
+    for variable in model.variables:
+        variable.assign(values[variable.path])
+    reference = recorded(model, x)
+
+    def joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+        parts = [array.reshape(*array.shape[:-1], 2, 3) for array in arrays]
+        return np.stack(parts, -2).reshape(*arrays[0].shape[:-1], 18)
+
+    tensors = {
+        "qkv.weight": joined([values[f"{name}/kernel"] for name in "qkv"]).T,
+        "qkv.bias": joined([values[f"{name}/bias"] for name in "qkv"]),
+        "proj.weight": values["o/kernel"].T,
+        "proj.bias": values["o/bias"],
+    }
+    reference["activations/qkv"] = joined([reference.pop(f"activations/{n}") for n in "qkv"])
+    reference["activations/proj"] = reference.pop("activations/o")
+    source, file = written(tmp_path, tensors, reference)
+    for variable in model.variables:
+        variable.assign(np.zeros(variable.shape))
+    proposal = runner.propose(model, source, reference=file)
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, file) < 1e-5

@@ -8,14 +8,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 import tensorflow as tf
 
+import runner
 from runner.cluster.local import free_addresses
+from runner.session import waiting
 from tests.support.forked import ROOT, Forks
+from tests.support.runs import wait_for
 
 _Start: TypeAlias = Callable[[str], subprocess.Popen[str]]
 _FILTERS = 'device_filters=["/job:ps", here]'
@@ -84,3 +88,28 @@ def test_device_filters_leave_other_tasks_out(start: _Start, tmp_path: Path) -> 
         assert "do not answer" not in errors
     saved = tf.train.latest_checkpoint(str(tmp_path / "model"))
     assert tf.train.load_variable(saved, "weight") == pytest.approx(3)
+
+
+def test_a_session_says_that_another_process_does_not_serve(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_S", 0.05)
+    (address,) = free_addresses(1)
+    with waiting.waits_reported(f"grpc://{address}", None):
+        wait_for(lambda: f"do not answer: the server at {address}. " in caplog.text, 20.0)
+
+
+def test_a_worker_says_that_it_waits_for_the_chief(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_S", 0.05)
+    server = tf.distribute.Server.create_local_server()
+    with tf.Graph().as_default(), ThreadPoolExecutor(1) as pool:
+        weight = tf.compat.v1.get_variable("weight", initializer=1.0)
+        ready = tf.compat.v1.report_uninitialized_variables([weight])
+        manager = runner.SessionManager(ready_op=ready, recovery_wait_secs=1)
+        waiter = pool.submit(manager.wait_for_session, server.target, max_wait_secs=60)
+        wait_for(lambda: "waits for the chief, which has not made" in caplog.text, 20.0)
+        with tf.compat.v1.Session(server.target) as chief:
+            chief.run(weight.initializer)
+            waiter.result(60).close()

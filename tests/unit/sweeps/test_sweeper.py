@@ -16,7 +16,7 @@ from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.sweeps.grid_sweeper import GridSweeper
 from runner.sweeps.points import ComposedPoint, Point
-from tests.support.command_line import CONF, Command, in_process
+from tests.support.command_line import CONF, LINEAR, Command, in_process
 from tests.support.configs import tiny
 
 
@@ -28,6 +28,8 @@ def command(
     return in_process(tmp_path, monkeypatch, capfd, *CONF, "-m", "+experiment=tiny")
 
 
+# Of the model of one weight, where trials run.
+SMALL = LINEAR[1:]
 OPTUNA = "hydra/sweeper=optuna"
 RATE = "optimizer.learning_rate=interval(0.1,1)"
 BODY = "scaffolds.body.variables.include=['body/*']"
@@ -73,7 +75,8 @@ def test_without_optuna_the_message_says_how_to_get_it(
 def test_a_late_mistake_is_reported_after_what_is_done(command: Command, tmp_path: Path) -> None:
     sampler = "hydra.sweeper.sampler={_target_: tests.samples.samplers.FailsLater}"
     tensorboard = ("tracking.uri=null", "tracking.tensorboard=true")
-    outcome = command(OPTUNA, RATE, sampler, *tensorboard, "sweep.figures=false", "train.steps=2")
+    short = ("sweep.figures=false", "train.steps=2")
+    outcome = command(*SMALL, OPTUNA, RATE, sampler, *tensorboard, *short)
     assert outcome.code == 1
     assert "\ntrial  " in outcome.out
     assert " FINISHED  tiny/001\n" in outcome.out
@@ -86,7 +89,7 @@ def test_a_late_mistake_is_reported_after_what_is_done(command: Command, tmp_pat
 
 def test_no_configuration_of_a_trial_outlives_it(command: Command, tmp_path: Path) -> None:
     callback = "+hydra.callbacks.alive={_target_: tests.samples.callbacks.ResultsAlive,file: alive}"
-    outcome = command(callback, "seed=1,2,3", "mode=plan")
+    outcome = command(*SMALL, callback, "seed=1,2,3", "mode=plan")
     assert outcome.code == 0, outcome.err
     assert len(set((tmp_path / "alive").read_text().splitlines())) == 1
 
@@ -98,6 +101,7 @@ def test_a_sweep_without_optuna_that_masks_secrets_and_is_evaluated(
     monkeypatch.delitem(sys.modules, "runner.sweeps.study_figures", raising=False)
     given = (
         "seed=10001,10002",
+        *SMALL,
         "hydra.sweeper.params={train.steps: 2, seed: 3}",
         "tracking.mask.names=[seed,data.seed]",
         "tracking=none",
