@@ -104,13 +104,9 @@ def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     A function's graph alone has the tracebacks of its operations, and nothing public returns it.
     """
     functions = getattr(graph, "_functions", {}).values()
-    inner = [
-        function.graph for function in functions if getattr(function, "graph", None) is not None
-    ]
-    return [
-        *inner,
-        *(deeper for function_graph in inner for deeper in inner_graphs(function_graph)),
-    ]
+    graphs = (getattr(function, "graph", None) for function in functions)
+    inner = [of_function for of_function in graphs if of_function is not None]
+    return [*inner, *(deeper for of_function in inner for deeper in inner_graphs(of_function))]
 
 
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:

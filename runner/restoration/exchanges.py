@@ -22,7 +22,7 @@ _MOST_TRIED = 80
 def with_exchanges(
     compared: Sequence[Comparison],
     local: LocalComparison,
-    layers: Mapping[str, Any],
+    layers: Mapping[str, Sequence[Any]],
     modules: Mapping[str, str],
 ) -> Iterator[Comparison]:
     """Yields comparisons; two layers whose exchange makes the first difference agree differ too.
@@ -30,7 +30,7 @@ def with_exchanges(
     Args:
       compared: the comparisons.
       local: compares the layers.
-      layers: path -> layer, of all that hold variables, in the model's order.
+      layers: path of a layer -> the variables that it holds itself, in the model's order.
       modules: path -> the module whose tensors a layer has.
     """
     first = next((one for one in compared if not one.agrees), None)
@@ -51,7 +51,7 @@ def _exchanged(
     first: Comparison,
     compared: Sequence[Comparison],
     local: LocalComparison,
-    layers: Mapping[str, Any],
+    layers: Mapping[str, Sequence[Any]],
 ) -> tuple[str, ...]:
     """Returns the two layers by whose exchange the first difference vanishes, or one twice."""
     agreeing = {one.layer for one in compared if one.agrees}
@@ -80,18 +80,12 @@ def _exchanged(
     return ()
 
 
-def _ways(one: Any, two: Any) -> Iterator[list[tuple[Any, Any]]]:
-    """Yields the exchanges between two layers: of all variables, then of any two."""
-    if one is not two and [v.shape for v in one.weights] == [v.shape for v in two.weights]:
-        yield [*zip(one.weights, two.weights, strict=True)]
-    single = [
-        [(a, b)]
-        for a, b in (
-            itertools.combinations(one.weights, 2)
-            if one is two
-            else itertools.product(one.weights, two.weights)
-        )
-        if a.shape == b.shape
-    ]
-    if one is two or len(one.weights) > 1 or len(two.weights) > 1:
-        yield from single
+def _ways(one: Sequence[Any], two: Sequence[Any]) -> Iterator[list[tuple[Any, Any]]]:
+    """Yields the exchanges between the variables of two layers: of all, then of any two."""
+    is_same = one is two
+    if not is_same and [v.shape for v in one] == [v.shape for v in two]:
+        yield [*zip(one, two, strict=True)]
+        if len(one) == 1:
+            return
+    pairs = itertools.combinations(one, 2) if is_same else itertools.product(one, two)
+    yield from ([(a, b)] for a, b in pairs if a.shape == b.shape)
