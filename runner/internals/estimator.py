@@ -28,8 +28,6 @@ PACKAGE = "tensorflow_estimator"
 COORDINATION = "tensorflow.python.distribute.estimator_training"
 # TensorFlow's name of the mode in which every task runs the program.
 _INDEPENDENT = "independent_worker"
-
-
 # The package's module of Estimators on TPUs, which needs what TensorFlow no longer has.
 TPUS = f"{PACKAGE}.python.estimator.tpu.tpu_estimator"
 

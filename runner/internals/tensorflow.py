@@ -99,13 +99,8 @@ def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     A function's graph alone has the tracebacks of its operations, and nothing public returns it.
     """
     functions = getattr(graph, "_functions", {}).values()
-    inner = [
-        function.graph for function in functions if getattr(function, "graph", None) is not None
-    ]
-    return [
-        *inner,
-        *(deeper for function_graph in inner for deeper in inner_graphs(function_graph)),
-    ]
+    inner = [graph for f in functions if (graph := getattr(f, "graph", None)) is not None]
+    return [*inner, *(deeper for outer in inner for deeper in inner_graphs(outer))]
 
 
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:
@@ -159,23 +154,32 @@ _ENDLESS = {"GeneratorDataset", "RandomDataset", "RepeatDataset"}
 def surely_ends(dataset: tf.data.Dataset) -> bool:
     """Returns whether an eager dataset ends for sure, though its length may be unknown.
 
-    It is made of files, arrays and other data that end. Nothing public tells what it is made of.
+    Files, arrays and other data end. Nothing public tells what a dataset is made of.
     """
-    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+    length = dataset.cardinality()
+    if length != tf.data.UNKNOWN_CARDINALITY:
+        return bool(length != tf.data.INFINITE_CARDINALITY)
+    graphs = _function_graphs(dataset)
+    # A function may return a dataset that it captures.
+    captures = any(tensor.dtype == tf.variant for graph in graphs for tensor, _ in graph.captures)
+    if captures or not _kinds(graphs).isdisjoint(_ENDLESS):
         return False
-    return _function_kinds(dataset).isdisjoint(_ENDLESS) and all(
-        map(surely_ends, dataset._inputs())
-    )
+    return all(map(surely_ends, dataset._inputs()))
 
 
 def reads_generator(dataset: tf.data.Dataset) -> bool:
     """Returns whether a Python generator makes an eager dataset, whose position nothing saves."""
-    has_generator = "GeneratorDataset" in _function_kinds(dataset)
+    has_generator = "GeneratorDataset" in _kinds(_function_graphs(dataset))
     return has_generator or any(map(reads_generator, dataset._inputs()))
 
 
-def _function_kinds(dataset: tf.data.Dataset) -> set[str]:
+def _function_graphs(dataset: tf.data.Dataset) -> list[Any]:
+    """Returns the graphs of the functions of a dataset, and of those that these call."""
     graphs = [wrapper.function.graph for wrapper in dataset._functions()]
+    return [*graphs, *(inner for graph in graphs for inner in inner_graphs(graph))]
+
+
+def _kinds(graphs: Iterable[tf.Graph]) -> set[str]:
     return {operation.type for graph in graphs for operation in graph.get_operations()}
 
 
@@ -338,7 +342,7 @@ def free_in_session(session: _Session, variables: Sequence[tf.Variable]) -> None
     initial = {variable.initializer.inputs[1].ref(): variable for variable in variables}
     empty = [np.zeros([0], variable.dtype.as_numpy_dtype) for variable in initial.values()]
     targets = [variable.initializer for variable in variables]
-    prepare_step(session, [each.deref() for each in initial], [], targets, inline=False)(*empty)
+    prepare_step(session, [value.deref() for value in initial], [], targets, inline=False)(*empty)
 
 
 class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):
