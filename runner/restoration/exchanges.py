@@ -9,7 +9,7 @@ close to this reader first, until it agrees.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.restoration.local_comparison import MARGIN, LocalComparison
@@ -40,7 +40,8 @@ def with_exchanges(
     for one in compared:
         if one is first:
             for path, other in zip(pair, pair[::-1], strict=True):
-                note = f"exchanged with {other}: then {one.layer} agrees"
+                what = f"exchanged with {other}" if other != path else "has two tensors exchanged"
+                note = f"{what}: once that is undone, {one.layer} agrees"
                 numbers = one.absolute, one.relative
                 yield Comparison(modules[path], path, *numbers, agrees=False, note=note)
         if one.layer not in pair:
@@ -67,31 +68,30 @@ def _exchanged(
         for way in _ways(layers[paths[one]], layers[paths[two]])
     )
     for one, two, way in itertools.islice(ways, _MOST_TRIED):
-        values = [(left.numpy(), right.numpy()) for left, right in way]
-        for (left, right), (a, b) in zip(way, values, strict=True):
-            left.assign(b)
-            right.assign(a)
-        there = local.relative(first)
-        for (left, right), (a, b) in zip(way, values, strict=True):
-            left.assign(a)
-            right.assign(b)
+        _exchange(way)
+        try:
+            there = local.relative(first)
+        finally:
+            _exchange(way)
         if there * MARGIN < first.relative and there <= local.tolerance:
             return (one, two) if one != two else (one,)
     return ()
+
+
+def _exchange(pairs: Sequence[tuple[Any, Any]]) -> None:
+    for one, two in pairs:
+        value = one.numpy()
+        one.assign(two.numpy())
+        two.assign(value)
 
 
 def _ways(one: Any, two: Any) -> Iterator[list[tuple[Any, Any]]]:
     """Yields the exchanges between two layers: of all variables, then of any two."""
     if one is not two and [v.shape for v in one.weights] == [v.shape for v in two.weights]:
         yield [*zip(one.weights, two.weights, strict=True)]
-    single = [
-        [(a, b)]
-        for a, b in (
-            itertools.combinations(one.weights, 2)
-            if one is two
-            else itertools.product(one.weights, two.weights)
-        )
-        if a.shape == b.shape
-    ]
-    if one is two or len(one.weights) > 1 or len(two.weights) > 1:
-        yield from single
+    single: Iterable[tuple[Any, Any]] = ()
+    if one is two:
+        single = itertools.combinations(one.weights, 2)
+    elif len(one.weights) > 1 or len(two.weights) > 1:
+        single = itertools.product(one.weights, two.weights)
+    yield from ([(a, b)] for a, b in single if a.shape == b.shape)
