@@ -151,8 +151,8 @@ class _WithoutTpus(ModuleType):
 
 def _refuse_tpus(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise ConfigError.of(
-        f"{type(self).__name__} is to be made",
-        "TensorFlow has removed the part of Estimators that trained on TPUs in 2.16",
+        f"{type(self).__name__} cannot be created",
+        "TensorFlow removed the part of Estimators that trained on TPUs in 2.16",
         "use Estimator and EstimatorSpec",
     )
 

@@ -285,7 +285,7 @@ def torch_of_extra_state_in_bytes(folder: Path) -> tuple[object, str]:
 
 @case()
 def torch_of_a_mapping_of_extra_state(folder: Path) -> tuple[object, str]:
-    """The name alone makes no state of a module."""
+    """`_extra_state` is a whole name."""
     view = tensor(Storage(count=6), shape=(2, 3), strides=(3, 1))
     path = save(folder / "w.pt", {"my_extra_state": {"w": view}}, {"0": VALUE.tobytes()})
     return path, "my_extra_state.w"
