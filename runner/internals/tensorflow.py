@@ -99,8 +99,9 @@ def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:
     A function's graph alone has the tracebacks of its operations, and nothing public returns it.
     """
     functions = getattr(graph, "_functions", {}).values()
-    inner = [graph for f in functions if (graph := getattr(f, "graph", None)) is not None]
-    return [*inner, *(deeper for outer in inner for deeper in inner_graphs(outer))]
+    graphs = (getattr(function, "graph", None) for function in functions)
+    inner = [of_function for of_function in graphs if of_function is not None]
+    return [*inner, *(deeper for of_function in inner for deeper in inner_graphs(of_function))]
 
 
 def called_functions(node: tf.compat.v1.NodeDef) -> list[str]:

@@ -54,7 +54,8 @@ class Proposal:
       plan: the plan with these scaffolds; variables that have no rule are among its problems.
       proof: the model with these values, compared with the reference; None without one, or where
         the plan has problems.
-      holds: whether a plan carries the rules out, once those that are open have rules too.
+      holds: whether a plan carries the rules out, once those that are open have rules too, and they
+        leave no weight out that the file holds as codes.
     """
 
     scaffolds: Mapping[str, Mapping[str, Any]]
@@ -194,15 +195,16 @@ def propose(
         }
 
     plan = eager.plan(model, proposed := scaffolds(correspondences))
+    # The codes of a variable without a tensor would be left out.
+    holds = not any(one.codes and one.left for one in correspondences.values())
+    proof = None
     if plan.problems:
         sure = {name: decided(one) for name, one in correspondences.items()}
-        holds = all(one.pairs for one in sure.values())
+        holds = holds and all(one.pairs for one in sure.values())
         holds = holds and not eager.plan(model, scaffolds(sure)).problems
-        return Proposal(proposed, correspondences, plan, holds=holds)
-    proof = None
-    if reference is not None:
+    elif reference is not None:
         proof = _proven(model, plan, reference, readers={name: reader})
-    return Proposal(proposed, correspondences, plan, proof)
+    return Proposal(proposed, correspondences, plan, proof, holds)
 
 
 def _known(

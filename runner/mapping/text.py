@@ -26,7 +26,7 @@ def document(
     """
     if not scaffolds:
         questions = [line for one in correspondences.values() for line in _open_questions(one)]
-        lines = ["No rules: a plan would refuse them.", *questions]
+        lines = ["No rules: a plan would refuse them, or weights would be left out.", *questions]
         return "".join(f"# {line}\n" for line in lines)
     lines = ["scaffolds:"]
     for name, keys in scaffolds.items():

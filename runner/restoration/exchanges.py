@@ -9,7 +9,7 @@ close to this reader first, until it agrees.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.restoration.local_comparison import MARGIN, LocalComparison
@@ -22,7 +22,7 @@ _MOST_TRIED = 80
 def with_exchanges(
     compared: Sequence[Comparison],
     local: LocalComparison,
-    layers: Mapping[str, Any],
+    layers: Mapping[str, Sequence[Any]],
     modules: Mapping[str, str],
 ) -> Iterator[Comparison]:
     """Yields comparisons; two layers whose exchange makes the first difference agree differ too.
@@ -30,7 +30,7 @@ def with_exchanges(
     Args:
       compared: the comparisons.
       local: compares the layers.
-      layers: path -> layer, of all that hold variables, in the model's order.
+      layers: path of a layer -> the variables that it holds itself, in the model's order.
       modules: path -> the module whose tensors a layer has.
     """
     first = next((one for one in compared if not one.agrees), None)
@@ -52,9 +52,12 @@ def _exchanged(
     first: Comparison,
     compared: Sequence[Comparison],
     local: LocalComparison,
-    layers: Mapping[str, Any],
+    layers: Mapping[str, Sequence[Any]],
 ) -> tuple[str, ...]:
-    """Returns the two layers by whose exchange the first difference vanishes, or one twice."""
+    """Returns the two layers by whose exchange the first difference vanishes; or one, or none.
+
+    One has two variables with each other's values.
+    """
     agreeing = {one.layer for one in compared if one.agrees}
     paths = [path for path in layers if path not in agreeing]
     at = paths.index(first.layer) if first.layer in paths else len(paths)
@@ -68,30 +71,29 @@ def _exchanged(
         for way in _ways(layers[paths[one]], layers[paths[two]])
     )
     for one, two, way in itertools.islice(ways, _MOST_TRIED):
-        _exchange(way)
+        _swap(way)
         try:
             there = local.relative(first)
         finally:
-            _exchange(way)
+            _swap(way[::-1])
         if there * MARGIN < first.relative and there <= local.tolerance:
             return (one, two) if one != two else (one,)
     return ()
 
 
-def _exchange(pairs: Sequence[tuple[Any, Any]]) -> None:
+def _swap(pairs: Sequence[tuple[Any, Any]]) -> None:
     for one, two in pairs:
         value = one.numpy()
         one.assign(two.numpy())
         two.assign(value)
 
 
-def _ways(one: Any, two: Any) -> Iterator[list[tuple[Any, Any]]]:
-    """Yields the exchanges between two layers: of all variables, then of any two."""
-    if one is not two and [v.shape for v in one.weights] == [v.shape for v in two.weights]:
-        yield [*zip(one.weights, two.weights, strict=True)]
-    single: Iterable[tuple[Any, Any]] = ()
-    if one is two:
-        single = itertools.combinations(one.weights, 2)
-    elif len(one.weights) > 1 or len(two.weights) > 1:
-        single = itertools.product(one.weights, two.weights)
-    yield from ([(a, b)] for a, b in single if a.shape == b.shape)
+def _ways(one: Sequence[Any], two: Sequence[Any]) -> Iterator[list[tuple[Any, Any]]]:
+    """Yields the exchanges between the variables of two layers: of all, then of any two."""
+    is_same = one is two
+    if not is_same and [v.shape for v in one] == [v.shape for v in two]:
+        yield [*zip(one, two, strict=True)]
+        if len(one) == 1:
+            return
+    pairs = itertools.combinations(one, 2) if is_same else itertools.product(one, two)
+    yield from ([(a, b)] for a, b in pairs if a.shape == b.shape)

@@ -95,7 +95,7 @@ class LocalComparison:
         best: dict[str, Comparison] = {}
         for layer in itertools.chain.from_iterable(self._layers.values()):
             comparison = first.compared.get(id(layer))
-            if comparison is None or (comparison.note and not layer.must_fit):
+            if comparison is None or ("shapes" in comparison.note and not layer.must_fit):
                 continue
             # A container's record may be of what it does behind the layer.
             alternatives = (first.compared[id(one)] for one in self._layers[id(layer.layer)])
@@ -116,7 +116,7 @@ class LocalComparison:
                 comparison = min(
                     (first.compared[id(one)] for one in some), key=lambda one: one.relative
                 )
-                if not comparison.agrees and not comparison.note:
+                if not comparison.agrees and "shapes" not in comparison.note:
                     yield comparison
 
     def relative(self, compared: Comparison) -> float:

@@ -115,18 +115,19 @@ class _Proving:
         self, compared: list[Comparison], local: LocalComparison
     ) -> Iterator[Comparison]:
         """Yields comparisons, with the exchange of tensors that explains the first difference."""
-        leaves = {
-            path: layer
-            for path, layer in self._layers.items()
-            if _is_leaf(layer) and any(name in self._tensors for name in self._held(layer))
-        }
+        variables = {path: self._own(layer) for path, layer in self._layers.items()}
+        variables = {path: some for path, some in variables.items() if some}
         modules = {
-            path: re.sub(r"[./][^./]*$", "", self._tensors[name][0][0])
-            for path, layer in leaves.items()
-            for name in self._held(layer)
-            if name in self._tensors
+            path: re.sub(r"[./][^./]*$", "", self._tensors[self._names[id(some[0])]][0][0])
+            for path, some in variables.items()
         }
-        return with_exchanges(compared, local, leaves, modules)
+        return with_exchanges(compared, local, variables, modules)
+
+    def _own(self, layer: Any) -> list[Any]:
+        """Returns the variables with tensors that a layer holds itself, and none within it."""
+        within = {id(v) for one in layers_of(layer) if one is not layer for v in one.weights}
+        known = [v for v in layer.weights if self._names.get(id(v)) in self._tensors]
+        return [variable for variable in known if id(variable) not in within]
 
     def _path(self, model: Any, layer: Any) -> str:
         """Returns a layer's name in the plan: of its variables, which tell parts apart."""

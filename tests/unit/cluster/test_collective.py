@@ -316,7 +316,7 @@ EPOCHS: dict[str, Any] = {"epochs": 3, "steps_per_epoch": 4, "checkpoint_every":
 
 # Keras converts variables by `np.array(..., copy=False)`.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-@pytest.mark.parametrize("case", ["callbacks", "rolled back"])
+@pytest.mark.parametrize("case", ["callbacks", pytest.param("rolled back", marks=pytest.mark.soak)])
 def test_tasks_follow_what_changes_the_chiefs_values(case: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         **FLOAT64,

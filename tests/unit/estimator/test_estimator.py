@@ -418,6 +418,7 @@ for kind in (estimator.DNNClassifier, estimator.LinearClassifier):
 """
 
 
+@pytest.mark.soak
 def test_canned_estimators_train_with_tf_keras() -> None:
     environ = os.environ | {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(

@@ -79,7 +79,7 @@ def test_a_step_has_the_numbers_of_fit(name: str) -> None:
             np.testing.assert_allclose(values[metric], logged[metric], rtol=1e-5, atol=1e-6)
 
 
-@every_program("conditional_gan")  # The one with a training step and optimizers of its own.
+@every_program()  # `make test` resumes runs of `runner.fit`: tests/unit/test_fit_parity.py.
 def test_a_run_that_failed_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     undisturbed, failed = Runs(tmp_path / "undisturbed"), Runs(tmp_path / "failed")

@@ -146,3 +146,14 @@ def test_a_file_without_weights_has_no_rules(tmp_path: Path) -> None:
     assert not proposal.is_certain
     assert str(proposal).startswith("# No rules")
     assert "Not a weight (not floats): steps" in str(proposal)
+
+
+def test_codes_in_a_weights_place_leave_no_rules(tmp_path: Path) -> None:
+    arrays = values([*SHAPES])
+    codes = arrays["conv/kernel"].astype(np.int8)
+    quantized = {**arrays, "conv/kernel": codes, "conv/kernel_scale": np.ones(1, np.float32)}
+    np.savez(tmp_path / "codes.npz", allow_pickle=False, **quantized)
+    proposal = runner.propose(_model(arrays), tmp_path / "codes.npz")
+    assert str(proposal).startswith("# No rules")
+    (codes_problem,) = [p for p in proposal.doubts() if p.state == "conv/kernel may hold weights"]
+    assert codes_problem.cause == "int8 of quantized weights (codes with scales)"
