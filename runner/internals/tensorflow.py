@@ -153,35 +153,28 @@ _ENDLESS = {"GeneratorDataset", "RandomDataset", "RepeatDataset"}
 
 
 def surely_ends(dataset: tf.data.Dataset) -> bool:
-    """Returns whether an eager dataset ends for sure, though its length may be unknown.
-
-    Files, arrays and other data end. Nothing public tells what a dataset is made of.
-    """
+    """Returns whether an eager dataset ends for sure; nothing public tells what it is made of."""
     length = dataset.cardinality()
     if length != tf.data.UNKNOWN_CARDINALITY:
         return bool(length != tf.data.INFINITE_CARDINALITY)
-    graphs = _function_graphs(dataset)
+    kinds, captured = _in_functions(dataset)
     # A function may return a dataset that it captures.
-    captures = any(tensor.dtype == tf.variant for graph in graphs for tensor, _ in graph.captures)
-    if captures or not _kinds(graphs).isdisjoint(_ENDLESS):
-        return False
-    return all(map(surely_ends, dataset._inputs()))
+    may_end = kinds.isdisjoint(_ENDLESS) and tf.variant not in captured
+    return may_end and all(map(surely_ends, dataset._inputs()))
 
 
 def reads_generator(dataset: tf.data.Dataset) -> bool:
     """Returns whether a Python generator makes an eager dataset, whose position nothing saves."""
-    has_generator = "GeneratorDataset" in _kinds(_function_graphs(dataset))
+    has_generator = "GeneratorDataset" in _in_functions(dataset)[0]
     return has_generator or any(map(reads_generator, dataset._inputs()))
 
 
-def _function_graphs(dataset: tf.data.Dataset) -> list[Any]:
-    """Returns the graphs of the functions of a dataset, and of those that these call."""
+def _in_functions(dataset: tf.data.Dataset) -> tuple[set[str], set[tf.DType]]:
+    """Returns the types of the operations in a dataset's functions, and of what these capture."""
     graphs = [wrapper.function.graph for wrapper in dataset._functions()]
-    return [*graphs, *(inner for graph in graphs for inner in inner_graphs(graph))]
-
-
-def _kinds(graphs: Iterable[tf.Graph]) -> set[str]:
-    return {operation.type for graph in graphs for operation in graph.get_operations()}
+    graphs += [inner for graph in graphs for inner in inner_graphs(graph)]
+    captured = {tensor.dtype for graph in graphs for tensor, _ in graph.captures}
+    return {node.type for graph in graphs for node in graph.get_operations()}, captured
 
 
 def _dataset_graph(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
