@@ -240,8 +240,12 @@ class KerasH5Reader(KerasWeightsReader):
                 dataset = _listed(file, paths, f"{_OPTIMIZER}/{weight}")
                 datasets[f"{_OPTIMIZER}/{weight.removesuffix(':0')}"] = dataset
         listed = {dataset.name.lstrip("/") for dataset in datasets.values()}
-        others = (path for path, is_dataset in paths.items() if is_dataset and path not in listed)
-        return {**datasets, **{path.removesuffix(":0"): file[path] for path in others}}
+        for path, is_dataset in paths.items():
+            if is_dataset and path not in listed:
+                if (name := path.removesuffix(":0")) in datasets:
+                    raise ValueError(f"two datasets are named {name}: {path} and a listed one")
+                datasets[name] = file[path]
+        return datasets
 
     def aliases(
         self, file: h5py.File, tensors: Mapping[str, TensorSpec], layers: Mapping[str, str]

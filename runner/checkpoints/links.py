@@ -11,6 +11,7 @@ import tempfile
 from runner.checkpoints import files
 
 _WILDCARD = re.compile(r"[*?\\\[]")
+_NAME = "checkpoint"
 
 
 def without_wildcards(prefix: str) -> str:
@@ -22,18 +23,14 @@ def without_wildcards(prefix: str) -> str:
         return prefix
     directory, name = os.path.split(os.path.abspath(prefix))
     paths = files.matching(directory, f"{glob.escape(name)}.*")
-    return _linked(os.path.join(directory, name), tuple(sorted(paths)))
+    folder = _links(os.path.join(directory, name), tuple(sorted(paths)))
+    return os.path.join(folder.name, _NAME)
 
 
+# Removed when the process ends: an operation of a graph may read it at any time.
 @functools.cache
-def _linked(prefix: str, paths: tuple[str, ...]) -> str:
-    # Removed when the process ends: an operation of a graph may read it at any time.
+def _links(prefix: str, paths: tuple[str, ...]) -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory(prefix="runner-links-")
-    _folders.append(folder)
-    linked = os.path.join(folder.name, "checkpoint")
     for path in paths:
-        os.symlink(path, f"{linked}{path.removeprefix(prefix)}")
-    return linked
-
-
-_folders: list[tempfile.TemporaryDirectory[str]] = []
+        os.symlink(path, os.path.join(folder.name, f"{_NAME}{path.removeprefix(prefix)}"))
+    return folder

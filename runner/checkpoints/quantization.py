@@ -91,7 +91,7 @@ def quantization(name: str, tensors: Mapping[str, TensorSpec]) -> str | None:
         patterns = {p: kind for p, kind in patterns.items() if "{name}" in p or "{leaf}" in p}
     for pattern, layout in patterns.items():
         if pattern.format(name=name, module=module, leaf=leaf) in tensors:
-            is_float8 = stored is not None and "float" in stored.dtype and layout is _SCALED
+            is_float8 = stored is not None and "float" in stored.dtype and layout == _SCALED
             return "float8 with a scale" if is_float8 else layout
     return None
 

@@ -256,9 +256,10 @@ def _tensors(node: Node) -> Iterator[tuple[str, StorageView]]:
 def _parts(prefix: str, items: Mapping[Node, Node]) -> Iterator[tuple[str, Node]]:
     """Yields the names and values of a mapping or list that may hold tensors, one at a time."""
     for key, value in items.items():
-        is_state = str(key).endswith(_EXTRA) and value is not None
-        if _is_name(key) and (is_state or isinstance(value, (dict, list, tuple, PickledCall))):
-            name = f"{prefix}.{key}" if prefix else str(key)
+        if not _is_name(key) or value is None:
+            continue
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if _is_extra_state(name) or isinstance(value, (dict, list, tuple, PickledCall)):
             if len(name) > _MAX_NAME:
                 raise PickleError(f"a name is longer than {_MAX_NAME:,} characters")
             yield name, value
@@ -268,8 +269,11 @@ def _unread(name: str, node: Node) -> StorageView | None:
     """Returns what stands for an array of NumPy, or a module's extra state; None for others."""
     if isinstance(node, PickledCall) and _ARRAY.fullmatch(node.name):
         return StorageView("", "array of NumPy", ())
-    is_state = name.endswith(_EXTRA) and not isinstance(node, PickledCall)
-    return StorageView("", "extra state of PyTorch", ()) if is_state else None
+    return StorageView("", "extra state of PyTorch", ()) if _is_extra_state(name) else None
+
+
+def _is_extra_state(name: str) -> bool:
+    return name.rpartition(".")[2] == _EXTRA
 
 
 def _tensor(node: Node) -> StorageView | None:

@@ -319,8 +319,10 @@ class _EpochEnds(tf.compat.v1.train.SessionRunHook):
 
 
 def _numbers(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yields the numbers among logs, to which callbacks may add anything."""
     for name, value in logs.items():
-        array = np.asarray(value)
+        # Lists may be ragged.
+        array = np.asarray(None if isinstance(value, list | tuple) else value)
         if array.size == 1 and array.dtype.kind in "biuf":
             yield name, float(array.reshape([]))
 

@@ -28,8 +28,6 @@ PACKAGE = "tensorflow_estimator"
 COORDINATION = "tensorflow.python.distribute.estimator_training"
 # TensorFlow's name of the mode in which every task runs the program.
 _INDEPENDENT = "independent_worker"
-
-
 # The package's module of Estimators on TPUs, which needs what TensorFlow no longer has.
 TPUS = f"{PACKAGE}.python.estimator.tpu.tpu_estimator"
 
@@ -153,8 +151,8 @@ class _WithoutTpus(ModuleType):
 
 def _refuse_tpus(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise ConfigError.of(
-        f"{type(self).__name__} is to be made",
-        "TensorFlow has removed the part of Estimators that trained on TPUs in 2.16",
+        f"{type(self).__name__} cannot be created",
+        "TensorFlow removed the part of Estimators that trained on TPUs in 2.16",
         "use Estimator and EstimatorSpec",
     )
 

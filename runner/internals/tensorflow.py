@@ -158,26 +158,28 @@ _ENDLESS = {"GeneratorDataset", "RandomDataset", "RepeatDataset"}
 
 
 def surely_ends(dataset: tf.data.Dataset) -> bool:
-    """Returns whether an eager dataset ends for sure, though its length may be unknown.
-
-    It is made of files, arrays and other data that end. Nothing public tells what it is made of.
-    """
-    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
-        return False
-    return _function_kinds(dataset).isdisjoint(_ENDLESS) and all(
-        map(surely_ends, dataset._inputs())
-    )
+    """Returns whether an eager dataset ends for sure; nothing public tells what it is made of."""
+    length = dataset.cardinality()
+    if length != tf.data.UNKNOWN_CARDINALITY:
+        return bool(length != tf.data.INFINITE_CARDINALITY)
+    kinds, captured = _in_functions(dataset)
+    # A function may return a dataset that it captures.
+    may_end = kinds.isdisjoint(_ENDLESS) and tf.variant not in captured
+    return may_end and all(map(surely_ends, dataset._inputs()))
 
 
 def reads_generator(dataset: tf.data.Dataset) -> bool:
     """Returns whether a Python generator makes an eager dataset, whose position nothing saves."""
-    has_generator = "GeneratorDataset" in _function_kinds(dataset)
+    has_generator = "GeneratorDataset" in _in_functions(dataset)[0]
     return has_generator or any(map(reads_generator, dataset._inputs()))
 
 
-def _function_kinds(dataset: tf.data.Dataset) -> set[str]:
+def _in_functions(dataset: tf.data.Dataset) -> tuple[set[str], set[tf.DType]]:
+    """Returns the types of the operations in a dataset's functions, and of what these capture."""
     graphs = [wrapper.function.graph for wrapper in dataset._functions()]
-    return {operation.type for graph in graphs for operation in graph.get_operations()}
+    graphs += [inner for graph in graphs for inner in inner_graphs(graph)]
+    captured = {tensor.dtype for graph in graphs for tensor, _ in graph.captures}
+    return {node.type for graph in graphs for node in graph.get_operations()}, captured
 
 
 def _dataset_graph(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
@@ -339,7 +341,7 @@ def free_in_session(session: _Session, variables: Sequence[tf.Variable]) -> None
     initial = {variable.initializer.inputs[1].ref(): variable for variable in variables}
     empty = [np.zeros([0], variable.dtype.as_numpy_dtype) for variable in initial.values()]
     targets = [variable.initializer for variable in variables]
-    prepare_step(session, [each.deref() for each in initial], [], targets, inline=False)(*empty)
+    prepare_step(session, [value.deref() for value in initial], [], targets, inline=False)(*empty)
 
 
 class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from runner.mapping.layouts import fits
@@ -51,9 +52,9 @@ def leftovers(
                 names = taken.get(weight.name, ()) if weight and role == BIAS else ()
                 kernels[leaf.name] = names[0] if len(names) == 1 else ""
     near = {name: _nearest(kernels[name], some) for name, some in options.items()}
-    counts = [one for several in near.values() for one in several]
+    wanted = Counter(one.tensors for several in near.values() for one in several)
     taken_now = {
-        name: some[0] for name, some in near.items() if len(some) == 1 == counts.count(some[0])
+        name: some[0] for name, some in near.items() if len(some) == 1 == wanted[some[0].tensors]
     }
     return taken_now, {name: some for name, some in options.items() if name not in taken_now}
 

@@ -38,7 +38,7 @@ from runner.restoration.proof import Proof
 from runner.restoration.proving import prove
 from runner.restoration.reference import Reference, read_reference
 from runner.restoration.variables import WARM_STARTED, classify
-from runner.restoration.weights_layout import WeightsLayout, places, weights_layout
+from runner.restoration.weights_layout import WeightsLayout, dtype_name, places, weights_layout
 
 # The formats that keep the order in which a model defines its layers.
 _ORDERED = ("PyTorch file",)
@@ -156,7 +156,7 @@ def propose(
             reference = read_reference(str(reference))
     is_keras = isinstance(model, keras.Layer)
     layout = weights_layout(model, keras_variables(model)) if is_keras else WeightsLayout({}, {})
-    is_complex = any("complex" in _dtype(held) for held in eager_variables(model).values())
+    is_complex = any("complex" in dtype_name(held) for held in eager_variables(model).values())
     files: dict[str, str] = {}
     correspondences: dict[str, Correspondence] = {}
     free = dict(variables)
@@ -237,10 +237,6 @@ def _proven(
     with unchanged(keras_variables(model).values()):
         eager.restore_model(model, plan, readers)
         return prove(model, reference, plan=plan)
-
-
-def _dtype(variable: Any) -> str:
-    return str(getattr(variable.dtype, "name", variable.dtype))
 
 
 def _free_name(path: str, taken: Mapping[str, object]) -> str:

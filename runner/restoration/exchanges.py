@@ -40,7 +40,8 @@ def with_exchanges(
     for one in compared:
         if one is first:
             for path, other in zip(pair, pair[::-1], strict=True):
-                note = f"exchanged with {other}: then {one.layer} agrees"
+                what = f"exchanged with {other}" if other != path else "has two tensors exchanged"
+                note = f"{what}: once that is undone, {one.layer} agrees"
                 numbers = one.absolute, one.relative
                 yield Comparison(modules[path], path, *numbers, agrees=False, note=note)
         if one.layer not in pair:
@@ -53,7 +54,10 @@ def _exchanged(
     local: LocalComparison,
     layers: Mapping[str, Sequence[Any]],
 ) -> tuple[str, ...]:
-    """Returns the two layers by whose exchange the first difference vanishes, or one twice."""
+    """Returns the two layers by whose exchange the first difference vanishes; or one, or none.
+
+    One has two variables with each other's values.
+    """
     agreeing = {one.layer for one in compared if one.agrees}
     paths = [path for path in layers if path not in agreeing]
     at = paths.index(first.layer) if first.layer in paths else len(paths)
@@ -67,17 +71,21 @@ def _exchanged(
         for way in _ways(layers[paths[one]], layers[paths[two]])
     )
     for one, two, way in itertools.islice(ways, _MOST_TRIED):
-        values = [(left.numpy(), right.numpy()) for left, right in way]
-        for (left, right), (a, b) in zip(way, values, strict=True):
-            left.assign(b)
-            right.assign(a)
-        there = local.relative(first)
-        for (left, right), (a, b) in zip(way, values, strict=True):
-            left.assign(a)
-            right.assign(b)
+        _swap(way)
+        try:
+            there = local.relative(first)
+        finally:
+            _swap(way[::-1])
         if there * MARGIN < first.relative and there <= local.tolerance:
             return (one, two) if one != two else (one,)
     return ()
+
+
+def _swap(pairs: Sequence[tuple[Any, Any]]) -> None:
+    for one, two in pairs:
+        value = one.numpy()
+        one.assign(two.numpy())
+        two.assign(value)
 
 
 def _ways(one: Sequence[Any], two: Sequence[Any]) -> Iterator[list[tuple[Any, Any]]]:

@@ -91,10 +91,10 @@ def provenance_document(
     - `sources`: scaffold -> a list, of several checkpoints where they were averaged, of
       {`checkpoint`, `path`, `step`, `digest`, `run`, `provenance`}, see `Origin`; `provenance` is
       the whole document that was beside the checkpoint, so that the chain outlives its files.
-    - `variables`: name -> {`initializer`} or {`pieces`}, a list, of several tensors where they were
-      averaged, of {`source` (scaffold), `path`, `tensors` (names), `step`, `digest`, `run_id` (of
-      the MLflow run that wrote it, or null), `conversions` (in words, in order)}; a run adds
-      `first_value`, its `reading.checksum`, when the value has been read.
+    - `variables`: name -> {`initializer`} or {`pieces`}, a list with one entry, of {`source`
+      (scaffold), `path`, `tensors` (names), `step`, `digest`, `run_id` (of the MLflow run that
+      wrote it, or null), `conversions` (in words, in order)}; a run adds `first_value`, its
+      `reading.checksum`, when the value has been read.
     - `proofs`: as in `json_text`.
     """
     identity = {"experiment": experiment, "run_dir": str(run_dir)}
@@ -119,23 +119,20 @@ def _provenance(
 ) -> dict[str, Any]:
     if not assignment.pieces:
         return {"initializer": assignment.variable.initializer}
-    pieces = []
-    for piece in assignment.pieces:
-        source = plan.sources[piece.source]
-        assert source is not None, "a piece has a checkpoint"
-        writers = {origin.run["run_id"] if origin.run else None for origin in origins[piece.source]}
-        pieces.append(
-            {
-                "source": piece.source,
-                "path": source.path,
-                "tensors": list(piece.names),
-                "step": source.step,
-                "digest": source.digest,
-                "run_id": writers.pop() if len(writers) == 1 else None,
-                "conversions": list(piece.steps),
-            }
-        )
-    return {"pieces": pieces}
+    (piece,) = assignment.pieces
+    source = plan.sources[piece.source]
+    assert source is not None, "a piece has a checkpoint"
+    writers = {origin.run["run_id"] if origin.run else None for origin in origins[piece.source]}
+    document = {
+        "source": piece.source,
+        "path": source.path,
+        "tensors": list(piece.names),
+        "step": source.step,
+        "digest": source.digest,
+        "run_id": writers.pop() if len(writers) == 1 else None,
+        "conversions": list(piece.steps),
+    }
+    return {"pieces": [document]}
 
 
 def _source(

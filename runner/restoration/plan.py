@@ -112,7 +112,7 @@ class RestorationPlan:
         return tuple(
             assignment
             for assignment in self.assignments
-            if scaffold in (piece.source for piece in assignment.pieces)
+            if assignment.pieces and assignment.scaffold == scaffold
         )
 
     def require_sound(self) -> None:
@@ -319,11 +319,7 @@ def _concerned(
     assignments: Sequence[Assignment], key: str, scaffolds: Sequence[str]
 ) -> list[Assignment]:
     if key in scaffolds:
-        return [
-            assignment
-            for assignment in assignments
-            if assignment.scaffold == key or any(piece.source == key for piece in assignment.pieces)
-        ]
+        return [assignment for assignment in assignments if assignment.scaffold == key]
     pattern = compile_pattern(key)
     matched = [
         assignment

@@ -51,16 +51,9 @@ def converted_values(
         for source, names in needed.items()
     }
     for assignment in assignments:
-        yield assignment, _value(assignment, streams, initial.get(assignment.variable.name))
-
-
-def _value(
-    assignment: Assignment,
-    streams: Mapping[str, Iterator[NDArray[Any]]],
-    initial: NDArray[Any] | None,
-) -> NDArray[Any]:
-    (piece,) = assignment.pieces
-    return _convert(assignment, piece, streams[piece.source], initial)
+        (piece,) = assignment.pieces
+        initial_value = initial.get(assignment.variable.name)
+        yield assignment, _convert(assignment, piece, streams[piece.source], initial_value)
 
 
 def _stream(
@@ -187,12 +180,11 @@ def hash_problems(
         name = assignment.variable.name
         actual = next((h for h in map(value_hash, replicas[name]) if h != hashes[name]), None)
         if actual is not None:
-            sources = ", ".join(
-                f"{'+'.join(piece.names)} of {piece.source}" for piece in assignment.pieces
-            )
+            (piece,) = assignment.pieces
+            source = f"{'+'.join(piece.names)} of {piece.source}"
             problems.append(
                 Problem(
-                    f"{name} does not hold what was restored from {sources}",
+                    f"{name} does not hold what was restored from {source}",
                     f"its hash is {actual}, its source's {hashes[name]}",
                     "look for what else assigns to it during the start (an init_fn, a hook, "
                     "another restore) and remove it; start again if the checkpoint was being "

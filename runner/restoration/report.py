@@ -256,13 +256,11 @@ def _origin(
         if assignment.scaffold in plan.unusable:
             return f"{assignment.scaffold}: its checkpoint cannot be used"
         return OF_MODEL if variable.is_of_model else variable.initializer or "unchanged"
-    origins = []
-    for piece in assignment.pieces:
-        names = [aliases.get((piece.source, name), name) for name in piece.names]
-        same = names in ([variable.full_name], [variable.address])
-        how = f" ({', '.join(piece.steps)})" if piece.steps else ""
-        origins.append(piece.source + ("" if same else f": {' + '.join(names)}") + how)
-    return ", ".join(origins)
+    (piece,) = assignment.pieces
+    names = [aliases.get((piece.source, name), name) for name in piece.names]
+    same = names in ([variable.full_name], [variable.address])
+    how = f" ({', '.join(piece.steps)})" if piece.steps else ""
+    return piece.source + ("" if same else f": {' + '.join(names)}") + how
 
 
 def at_step(source: CheckpointSpec | None) -> str:

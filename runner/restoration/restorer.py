@@ -175,7 +175,7 @@ class Restorer:
 
 def restored_in_graph(assignment: Assignment) -> bool:
     """Returns whether the value is one tensor or a block of it, without further conversion."""
-    if len(assignment.pieces) != 1 or assignment.pieces[0].combination is not None:
+    if not assignment.pieces or assignment.pieces[0].combination is not None:
         return False
     steps = assignment.pieces[0].conversions
     return not steps or (len(steps) == 1 and isinstance(steps[0], Slice))

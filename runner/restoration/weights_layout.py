@@ -83,11 +83,12 @@ def weights_layout(model: Any, variables: Mapping[str, Any]) -> WeightsLayout:
             for held in trainable_by_layer(model)
         ),
         tuple(variables),
-        frozenset(name for name, held in variables.items() if is_narrow(_dtype(held))),
+        frozenset(name for name, held in variables.items() if is_narrow(dtype_name(held))),
     )
 
 
-def _dtype(variable: Any) -> str:
+def dtype_name(variable: Any) -> str:
+    """Returns the name of the type of a variable of Keras or TensorFlow."""
     return str(getattr(variable.dtype, "name", variable.dtype))
 
 

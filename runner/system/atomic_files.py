@@ -107,7 +107,7 @@ def make_container(container: Path, key: str) -> None:
         raise RunDirectoryError.of(
             f"{key} is {path!r}",
             "a path with a line break or a ${ is read back as something else",
-            f"rename the folder, or give {key}=... another",
+            f"rename the folder, or name another one: {key}=...",
         )
     try:
         container.mkdir(parents=True, exist_ok=True)

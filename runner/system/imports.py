@@ -38,10 +38,9 @@ LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 def without_import_notes() -> Iterator[None]:
     """Discards what is written to file descriptor 2 inside the block, unless the block fails.
 
-    A signal is no failure.
-
-    TensorFlow's C++ libraries report CPU features and missing GPU drivers while they are loaded,
-    whatever the log level is. A user who sets `TF_CPP_MIN_LOG_LEVEL=0` sees them.
+    A signal is no failure. TensorFlow's C++ libraries report CPU features and missing GPU drivers
+    while they are loaded, whatever the log level is. A user who sets `TF_CPP_MIN_LOG_LEVEL=0` sees
+    them.
     """
     if os.environ.setdefault(LEVEL, "2") == "0":
         yield

@@ -151,9 +151,7 @@ class OwnerFile:
         self._stop.set()
         owner = self.read()
         if owner is not None and owner.pid == os.getpid() and owner.is_here():
-            with suppress(
-                OSError
-            ):  # In a folder that cannot be written: it names no living process.
+            with suppress(OSError):  # A file that stays names no living process.
                 self._path.unlink(missing_ok=True)
 
     def read(self) -> Owner | None:

@@ -155,8 +155,8 @@ class FollowerProcess:
           run_directory: the run directory of a run that has ended.
           timeout: how many seconds to wait without the delivery of any of them.
           remaining: returns how many seconds a signal leaves for the end of the run, of which the
-            last is for the caller; None without a signal. It takes a few seconds at most, because
-            the process in the background delivers the rest.
+            last is for the caller; None without a signal. After a signal it waits a few seconds
+            at most, because the process in the background delivers the rest.
 
         Returns:
           The run directories, among those waited for, that are not delivered completely.

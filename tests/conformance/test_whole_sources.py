@@ -275,6 +275,22 @@ def torch_of_extra_state(folder: Path) -> tuple[object, str]:
     return save(folder / "w.pt", state, {"0": VALUE.tobytes()}), "_extra_state"
 
 
+@case("extra state of PyTorch and float32 do not convert")
+def torch_of_extra_state_in_bytes(folder: Path) -> tuple[object, str]:
+    """As Transformer Engine saves the scales of its float8 weights."""
+    state = {"l.w": tensor(Storage(count=6), shape=(2, 3), strides=(3, 1))}
+    state["l._extra_state"] = Pickled("_io.BytesIO", "scales")
+    return save(folder / "w.pt", state, {"0": VALUE.tobytes()}), "l._extra_state"
+
+
+@case()
+def torch_of_a_mapping_of_extra_state(folder: Path) -> tuple[object, str]:
+    """`_extra_state` is a whole name."""
+    view = tensor(Storage(count=6), shape=(2, 3), strides=(3, 1))
+    path = save(folder / "w.pt", {"my_extra_state": {"w": view}}, {"0": VALUE.tobytes()})
+    return path, "my_extra_state.w"
+
+
 @case("it does not say its byte order")
 def torch_of_old_without_a_byte_order(folder: Path) -> tuple[object, str]:
     path = folder / "w.pt"
@@ -352,6 +368,14 @@ def keras_with_a_weight_that_is_not_listed(folder: Path) -> tuple[object, str]:
         file["a/a/v:0"] = VALUE
         file["a/a/w:0"][()] = 7
     return path, "a/a/v"
+
+
+@case("two datasets are named a/w: a/w:0 and a listed one")
+def keras_with_another_weight_of_a_listed_name(folder: Path) -> tuple[object, str]:
+    path, name = _keras(folder)
+    with h5py.File(folder / "w.h5", "a") as file:
+        file["a/w:0"] = VALUE + 1
+    return path, name
 
 
 @case()

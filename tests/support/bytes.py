@@ -9,7 +9,7 @@ Mutation = Callable[[bytearray, random.Random], bytearray]
 
 
 def flip(content: bytearray, rng: random.Random) -> bytearray:
-    """Half of the time near the start, where headers are."""
+    """Flips a bit, half of the time near the start, where headers are."""
     end = rng.choice((len(content), min(len(content), 512)))
     content[rng.randrange(end)] ^= 1 << rng.randrange(8)
     return content

@@ -88,7 +88,7 @@ def follow(
 
 
 def record(directory: TrackingDirectory, *records: Record, after: int | None = None) -> None:
-    """A process of a run that resumes from step `after`, records and dies."""
+    """Resumes from step `after`, records and dies, as a process of a run does."""
     journal = Journal(directory.journal)
     if after is not None:
         journal.rewind(after)

@@ -148,7 +148,7 @@ class Forked(subprocess.Popen[str]):
 
 
 def environment() -> dict[str, str]:
-    """That of this process, without the log level that a test of the command line sets in it."""
+    """Returns this process's, without the log level that a test of the command line sets in it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop(LEVEL, None)
     return environment

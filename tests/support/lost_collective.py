@@ -20,7 +20,7 @@ for group in (1, 2):  # A new graph, session and group for each attempt.
         "ordering_token": [],
     }
     with tf.Graph().as_default(), tf.Session(server.target, config=config) as session:
-        key |= {"ordering_token": [], "merge_op": "Add", "final_op": "Id"}
+        key |= {"merge_op": "Add", "final_op": "Id"}
         add = tf.raw_ops.CollectiveReduceV2(input=[1.0], **key)
         try:
             while True:

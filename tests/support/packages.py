@@ -25,7 +25,7 @@ def wheel_of_sdist(folder: Path) -> Path:
 
 
 def install(folder: Path) -> Path:
-    """Installs that wheel into a new virtual environment, which has the packages of this one too.
+    """Installs the wheel into a new virtual environment, which has the packages of this one too.
 
     Returns:
       The folder of its programs, such as `python`, `pip` and `runner`.

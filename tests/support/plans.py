@@ -24,7 +24,7 @@ def variable(
     frozen: bool = False,
     partition: Partition | None = None,
 ) -> VariableSpec:
-    """A variable, by default of the class that its name says."""
+    """Returns a variable, by default of the class that its name says."""
     state = state or classify(name, model=True)
     trainable = trainable and not frozen and state is StateClass.WEIGHT
     return VariableSpec(
@@ -33,7 +33,7 @@ def variable(
 
 
 def slot(name: str, shape: Shape = (2, 3)) -> VariableSpec:
-    """A variable that an optimizer made."""
+    """Returns a variable that an optimizer creates."""
     return variable(name, shape, state=StateClass.OPTIMIZER_SLOT)
 
 
@@ -44,7 +44,7 @@ def checkpoint(
     digest: str = "",
     **changes: Any,
 ) -> CheckpointSpec:
-    """A checkpoint with these tensors of shape (2, 3), and those of `shapes`."""
+    """Returns a checkpoint with these tensors of shape (2, 3), and those of `shapes`."""
     sized = {**dict.fromkeys(names, (2, 3)), **(shapes or {})}
     tensors = {name: TensorSpec(name, shape, dtype) for name, shape in sized.items()}
     fields = {"path": "ckpt/model", "step": 7, "tensors": tensors, "content": lambda: digest}
@@ -52,7 +52,7 @@ def checkpoint(
 
 
 def scaffold(*include: str, exclude: Sequence[str] = (), **changes: Any) -> ScaffoldConfig:
-    """A scaffold with these patterns and a checkpoint."""
+    """Returns a scaffold with these patterns and a checkpoint."""
     return ScaffoldConfig(
         variables=VariablesConfig(include=list(include or ("*",)), exclude=list(exclude)),
         **{"checkpoint": "ckpt", **changes},
@@ -85,12 +85,12 @@ def one(
 
 
 def by_name(restoration_plan: RestorationPlan) -> dict[str, Assignment]:
-    """The assignments by variable."""
+    """Returns the assignments by variable."""
     return {assignment.variable.name: assignment for assignment in restoration_plan.assignments}
 
 
 def origins(restoration_plan: RestorationPlan) -> dict[str, list[str]]:
-    """Variable -> `scaffold: tensor` of each piece."""
+    """Returns variable -> `scaffold: tensor` of each piece."""
     return {
         assignment.variable.name: [
             f"{piece.source}: {'+'.join(piece.names)}" for piece in assignment.pieces
@@ -100,6 +100,6 @@ def origins(restoration_plan: RestorationPlan) -> dict[str, list[str]]:
 
 
 def only(restoration_plan: RestorationPlan) -> Problem:
-    """The one problem of a plan."""
+    """Returns the one problem of a plan."""
     (problem,) = restoration_plan.problems
     return problem

@@ -14,7 +14,7 @@ import pytest
 
 @contextlib.contextmanager
 def without_privileges() -> Iterator[None]:
-    """The super-user may read everything, so the test is another user for a moment."""
+    """Makes the test another user for a moment, as the super-user may read everything."""
     if os.geteuid() != 0:
         yield
         return

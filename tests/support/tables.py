@@ -9,7 +9,7 @@ _FOOTER = 48
 
 
 def stored(content: bytes, compression: int = 0) -> bytes:
-    """A block of a table with its trailer; the compression is 0 for none, 1 for Snappy."""
+    """Returns a block of a table with its trailer; the compression is 0 for none, 1 for Snappy."""
     if compression == 1:
         content = bytes(cramjam.snappy.compress_raw(content))
     block = content + bytes([compression])
@@ -19,7 +19,7 @@ def stored(content: bytes, compression: int = 0) -> bytes:
 
 
 def recompressed(table: bytes, compression: int) -> bytes:
-    """A table of uncompressed blocks with its blocks compressed."""
+    """Returns a table of uncompressed blocks with its blocks compressed."""
     rewritten = bytearray()
 
     def put(content: bytes) -> bytes:

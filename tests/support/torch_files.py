@@ -72,7 +72,7 @@ def dumped(value: Any) -> bytes:
 def tensor(
     storage: Storage | None = None, offset: Any = 0, shape: Any = (4,), strides: Any = (1,)
 ) -> Pickled:
-    """A tensor; by default four floats."""
+    """Returns a tensor; by default four floats."""
     name = "torch._utils._rebuild_tensor_v2"
     return Pickled(name, storage or Storage(), offset, shape, strides, False, {})
 
@@ -104,7 +104,7 @@ def save_legacy(path: Path, value: Any, storages: Mapping[str, NDArray[Any]]) ->
 
 
 def state_dict(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """The saved object of float32 and int64 arrays, each in the storage of its own name."""
+    """Returns the saved object of float32 and int64 arrays, each in the storage of its own name."""
     kinds = {"float32": "FloatStorage", "int64": "LongStorage"}
     return {
         name: tensor(

@@ -256,6 +256,7 @@ def test_callbacks_see_the_training(tmp_path: Path) -> None:
     class Rates(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             losses.append(logs["val_loss"])
+            logs["rows"] = [[1], [2, 3]]  # No number, and no array either.
             self.model.optimizer.learning_rate = 0.01 / (epoch + 2)
 
     losses: list[float] = []

@@ -51,7 +51,7 @@ def test_its_modules_can_be_imported_and_tpus_are_refused() -> None:
     original_estimator()
     library = importlib.import_module("tensorflow_estimator.python.estimator.estimator_lib")
     assert library.Estimator is original_class().Estimator
-    with pytest.raises(ConfigError, match=r"TPUEstimator is to be made\n.*TPUs"):
+    with pytest.raises(ConfigError, match=r"TPUEstimator cannot be created\n.*TPUs"):
         library.TPUEstimator(no_features)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from runner.internals.tensorflow import (
     build_all_signature_defs,
     function_nodes,
     prepare_step,
+    reads_generator,
     restored_seed,
     run_once,
     session_config,
     slice_of,
+    surely_ends,
 )
 
 SIGNATURES: list[tuple[Any, list[str]]] = [
@@ -129,3 +132,50 @@ def test_the_eager_seed_comes_back_where_it_was() -> None:
         tf.random.normal([5])
     values.append(tf.random.normal([2]).numpy())
     assert np.array_equal(values, expected)
+
+
+def _numbers(count: int = 3) -> tf2.data.Dataset:
+    return tf2.data.Dataset.range(count)
+
+
+def _generated(*_: Any) -> tf2.data.Dataset:
+    return tf2.data.Dataset.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec([]))
+
+
+def _of_captured() -> tf2.data.Dataset:
+    captured = _numbers().repeat()
+    return _numbers().flat_map(lambda _: captured)
+
+
+# A dataset, whether it surely ends, and whether a generator makes it.
+DATASETS: dict[str, tuple[Callable[[], tf2.data.Dataset], bool, bool]] = {
+    "of a known length": (_numbers, True, False),
+    "of an unknown length": (lambda: _numbers().filter(lambda x: x > 0), True, False),
+    "without end": (lambda: _numbers().repeat(), False, False),
+    "the first of some without end": (
+        lambda: _numbers().repeat().take(5).filter(lambda x: x > 0),
+        True,
+        False,
+    ),
+    "of a generator": (_generated, False, True),
+    "of ends in a function": (lambda: _numbers().flat_map(_numbers), True, False),
+    "without end in a function": (
+        lambda: _numbers().flat_map(lambda x: _numbers().repeat()),
+        False,
+        False,
+    ),
+    "without end in a function of a function": (
+        lambda: _numbers().flat_map(lambda x: _numbers().flat_map(lambda y: _numbers().repeat())),
+        False,
+        False,
+    ),
+    "of a generator in a function": (lambda: _numbers().flat_map(_generated), False, True),
+    "that a function captures": (_of_captured, False, False),
+}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_whether_a_dataset_ends(name: str) -> None:
+    make, *expected = DATASETS[name]
+    dataset = make()
+    assert [surely_ends(dataset), reads_generator(dataset)] == expected
