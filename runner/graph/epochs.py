@@ -10,7 +10,7 @@ from runner.config.epochs import Epochs
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.contracts import Sized
-from runner.internals.tensorflow import surely_ends
+from runner.internals.datasets import surely_ends
 
 
 def in_epochs(

@@ -21,7 +21,7 @@ from runner.graph.program_in_session import ProgramInSession
 from runner.graph.replica import Replica, Replicas
 from runner.graph.splits import needs_labels, one_pass, training_batches
 from runner.graph.step_sums import StepSums
-from runner.internals.tensorflow import dataset_in_graph, reads_generator
+from runner.internals.datasets import dataset_in_graph, reads_generator
 
 
 class KerasGraph(GraphMaker):

@@ -33,8 +33,8 @@ from runner.graph.variables import (
     saved_as,
     variable_specs,
 )
+from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
-from runner.internals.tensorflow import dataset_in_graph
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts
 from runner.restoration.variables import OF_MODEL
 from runner.restoration.weights_layout import weights_layout

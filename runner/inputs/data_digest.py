@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from runner.inputs.generator import GivenGenerator
-from runner.internals.tensorflow import dataset_constants
+from runner.internals.datasets import dataset_constants
 
 _RANDOM = ("Shuffle", "Random", "Multinomial")
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from runner.graph.input_pipeline import TrainingInput
-from runner.internals.tensorflow import dataset_in_graph
+from runner.internals.datasets import dataset_in_graph
 
 
 def taken(make: Callable[[], tf.data.Dataset], count: int = 100) -> list[Any]:

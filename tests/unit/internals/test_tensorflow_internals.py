@@ -13,17 +13,16 @@ import pytest
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
+from runner.internals.datasets import reads_generator, surely_ends
 from runner.internals.tensorflow import (
     TrackableObjectGraph,
     build_all_signature_defs,
     function_nodes,
     prepare_step,
-    reads_generator,
     restored_seed,
     run_once,
     session_config,
     slice_of,
-    surely_ends,
 )
 
 SIGNATURES: list[tuple[Any, list[str]]] = [
