@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import glob
 import os
 import re
+import shutil
 import tempfile
 
 from runner.checkpoints import files
@@ -24,13 +26,14 @@ def without_wildcards(prefix: str) -> str:
     directory, name = os.path.split(os.path.abspath(prefix))
     paths = files.matching(directory, f"{glob.escape(name)}.*")
     folder = _links(os.path.join(directory, name), tuple(sorted(paths)))
-    return os.path.join(folder.name, _NAME)
+    return os.path.join(folder, _NAME)
 
 
-# Removed when the process ends: an operation of a graph may read it at any time.
 @functools.cache
-def _links(prefix: str, paths: tuple[str, ...]) -> tempfile.TemporaryDirectory[str]:
-    folder = tempfile.TemporaryDirectory(prefix="runner-links-")
+def _links(prefix: str, paths: tuple[str, ...]) -> str:
+    folder = tempfile.mkdtemp(prefix="runner-links-")
+    # Only then: an operation of a graph may read it at any time.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for path in paths:
-        os.symlink(path, os.path.join(folder.name, f"{_NAME}{path.removeprefix(prefix)}"))
+        os.symlink(path, os.path.join(folder, f"{_NAME}{path.removeprefix(prefix)}"))
     return folder
