@@ -134,8 +134,12 @@ class Program:
                     model(features_of(batch))
             return tf.constant(True)
 
+        former = {id(variable) for variable in self.weights().values()}
         with self.recording():
             tf.function(step, autograph=False).get_concrete_function(spec)
+        for variable in self.weights().values():
+            if id(variable) not in former:  # A Sequential's have values only after the trace.
+                self._created.setdefault(id(variable), (variable, variable.read_value()))
 
     @contextmanager
     def recording(self) -> Iterator[None]:

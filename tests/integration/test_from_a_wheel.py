@@ -192,7 +192,7 @@ def test_a_plan_fits_the_terminal_and_80_columns_where_it_is_piped(
         assert process.wait() == 0, output
     lines = [line.rstrip() for line in output.splitlines() if "sha256:" not in line]
     assert max(map(len, lines)) <= (columns or 80)
-    indented = any(line.startswith("  value of the model") for line in lines)
+    indented = any(line.startswith("  GlorotUniform") for line in lines)
     assert indented == (columns == 50), "two lines a variable, where a table does not fit"
 
 

@@ -236,3 +236,10 @@ def lookahead() -> keras.Model:
     model = dense(4, 300, 1, name="ahead")
     model.compile(Lookahead(0.1), "mse")
     return model
+
+
+def unbuilt() -> keras.Model:
+    """A model that has no variables before its first call."""
+    model = keras.Sequential([layers.Dense(3, name="hidden"), layers.Dense(1, name="out")])
+    model.compile("sgd", "mse")
+    return model

@@ -26,7 +26,7 @@ from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.restoration.variables import StateClass
 from tests.samples.graphs import opened
-from tests.samples.steps import compiled_parts, gan, lookahead, vae
+from tests.samples.steps import compiled_parts, gan, lookahead, unbuilt, vae
 from tests.support.configs import tiny
 from tests.support.runs import Runs, short
 
@@ -179,3 +179,11 @@ def test_an_optimizer_may_assign_the_slots_that_it_creates() -> None:
         for name in ("dense/kernel", "dense_1/kernel"):
             slot, weight = (run.built.variables[key] for key in (f"{name}/Lookahead/slow", name))
             assert np.array_equal(*run.session.run([slot, weight]))
+
+
+def test_the_first_values_of_a_model_that_its_first_call_builds_are_its_initializers() -> None:
+    data = {"_target_": "tests.samples.steps.Numbers"}
+    built = build_graph(config(unbuilt, data=data), "validation", train=True)
+    initializers = {spec.name: spec.initializer for spec in built.specs}
+    assert initializers["hidden/kernel"] == "GlorotUniform"
+    assert initializers["hidden/bias"] == "Zeros"
