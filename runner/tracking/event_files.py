@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ class EventFiles(Destination):
         self.name = str(directory)
         self._v1 = tf.compat.v1
         with tf.Graph().as_default():  # The writer refuses to work eagerly.
-            self._writer = self._v1.summary.FileWriter(str(directory))
+            # Names have seconds: another writer of the same second would overwrite the file.
+            suffix = f".{uuid.uuid4().hex}"
+            self._writer = self._v1.summary.FileWriter(str(directory), filename_suffix=suffix)
 
     def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
         """Yields all at once."""

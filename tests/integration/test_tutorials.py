@@ -49,6 +49,7 @@ def test_a_reader_gets_through(
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"quadrants", "three"}
 
 
+@pytest.mark.soak
 def test_a_reader_migrates_an_estimator(tmp_path: Path) -> None:
     programs, folder = install(tmp_path), tmp_path / "folder"
     path = f"{programs}:{os.environ['PATH']}"

@@ -152,7 +152,7 @@ def test_every_kind_of_data_gives_the_numbers_of_fit(
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", _some("arrays", "PyDataset"))
+@pytest.mark.parametrize("kind", _some("PyDataset"))
 def test_an_interrupted_fit_continues_with_the_next_batch(kind: str, tmp_path: Path) -> None:
     # The function of another call is another object, and data of another order would show.
     data = {**KINDS[kind]}
@@ -342,6 +342,7 @@ def test_several_features_without_labels_are_no_labels(pair: Any) -> None:
     np.testing.assert_allclose(features[1], X[1:4], rtol=1e-6)
 
 
+@pytest.mark.soak
 def test_a_generator_of_noise_is_a_model(tmp_path: Path) -> None:
     result = fit(tmp_path, model=wgan_gp, x=points(0))
     assert result.model("latest")(np.zeros((3, 2))).shape == (3, 4)

@@ -157,7 +157,7 @@ def _training() -> Any:
     "use",
     [
         "import runner; runner.estimator.Estimator",
-        "from runner.estimator import RunConfig",
+        pytest.param("from runner.estimator import RunConfig", marks=pytest.mark.soak),
         "from runner.graph.build import graph_maker; from runner.config.schema import RunConfig\n"
         "graph_maker(RunConfig(model_fn={'_target_': 'my.model_fn'}))",
     ],

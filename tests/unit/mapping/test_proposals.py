@@ -29,7 +29,12 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize("name", SMALL)
+LONG = ("hugging_face-llama-by_hand", "hugging_face-roberta-by_hand", "lora-dense")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in SMALL]
+)
 @pytest.mark.parametrize("proven", [False, True])
 def test_the_rules_unchanged_reach_the_outputs_of_the_source(
     name: str, proven: bool, tmp_path: Path

@@ -31,6 +31,8 @@ SMALL = [
     and "lora" not in name
 ]
 # Its weight norm is known by the names of its two tensors.
+# In `make soak`; others are decided in the same ways.
+LONG = ("hugging_face-llama-by_hand", "hugging_face-roberta-by_hand")
 NONSENSE = [name for name in SMALL if name != "odd-layers"]
 
 
@@ -74,7 +76,10 @@ def nonsense(tensors: Arrays, reference: Arrays) -> tuple[Arrays, Arrays]:
     return renamed, {**activations, "metadata": np.array(json.dumps(metadata))}
 
 
-@pytest.mark.parametrize("name", NONSENSE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in NONSENSE],
+)
 def test_names_of_nonsense_are_no_obstacle(name: str, tmp_path: Path) -> None:
     source, reference = written(tmp_path, *nonsense(*files_of(name)))
     model = model_of(CASES[name], small=True)
@@ -94,7 +99,10 @@ EXCHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "one", "two"), EXCHANGES)
+@pytest.mark.parametrize(
+    ("name", "one", "two"),
+    [pytest.param(*row, marks=pytest.mark.soak) if row[0] in LONG else row for row in EXCHANGES],
+)
 def test_an_exchange_of_names_is_undone(name: str, one: str, two: str, tmp_path: Path) -> None:
     tensors, reference = files_of(name)
 

@@ -69,7 +69,13 @@ def require_equal(runs: Runs, other: Runs, tolerance: float = 1e-6) -> None:
 
 # Keras converts variables by `np.array(..., copy=False)`.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        "callbacks",
+        *(pytest.param(case, marks=pytest.mark.soak) for case in CASES if case != "callbacks"),
+    ],
+)
 def test_two_devices_follow_what_changes_values_between_steps(case: str, tmp_path: Path) -> None:
     several, one = (run(tmp_path / str(count), count, **CASES[case]) for count in (2, 1))
     require_equal(several, one)

@@ -50,7 +50,7 @@ def test_the_last_step_is_evaluated_and_saved_once_whatever_the_rhythm(cheap: Ru
     assert logged == [f"{step}/17" for step in (4, 8, 12, 16)]
 
 
-@pytest.mark.parametrize("thread", ["pool", "caller"])
+@pytest.mark.parametrize("thread", ["pool", pytest.param("caller", marks=pytest.mark.soak)])
 def test_a_run_survives_a_preemption_and_a_signal(
     runs: Runs, whole: Runs, tmp_path: Path, request: pytest.FixtureRequest, thread: str
 ) -> None:
