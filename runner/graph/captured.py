@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from runner.errors import ConfigError
+from runner.internals.keras import Variable
 
 _TABLES = (tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable)
 
@@ -63,7 +64,7 @@ def _variables_in(layer: Any) -> Iterator[tf.Variable]:
     """Yields the variables of a layer itself, without those of the layers in it."""
     for value in vars(layer).values():
         for part in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(part, keras.Variable):
+            if isinstance(part, Variable):
                 yield part.value
 
 

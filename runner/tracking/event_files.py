@@ -6,6 +6,7 @@ import json
 import struct
 import uuid
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,14 @@ class EventFiles(Destination):
         with without_import_notes():
             import tensorflow as tf
         self.name = str(directory)
-        self._v1 = tf.compat.v1
-        with tf.Graph().as_default():  # The writer refuses to work eagerly.
-            # Names have seconds: another writer of the same second would overwrite the file.
-            suffix = f".{uuid.uuid4().hex}"
-            self._writer = self._v1.summary.FileWriter(str(directory), filename_suffix=suffix)
+        self._directory, self._v1 = directory, tf.compat.v1
+
+    @cached_property
+    def _writer(self) -> Any:
+        # Names have seconds: another writer of the same second would overwrite the file.
+        suffix = f".{uuid.uuid4().hex}"
+        with self._v1.Graph().as_default():  # The writer refuses to work eagerly.
+            return self._v1.summary.FileWriter(str(self._directory), filename_suffix=suffix)
 
     def deliveries(self, records: Iterable[Record]) -> Iterable[Delivery]:
         """Yields all at once."""
