@@ -24,7 +24,9 @@ class Objective:
 
     def of(self, attempt: Attempt) -> float | None:
         """Returns the value at the trial's best step; None without an evaluation."""
-        return attempt.metrics.get(metric_of(self.name), attempt.objective)
+        if attempt.metrics:
+            return attempt.metrics.get(metric_of(self.name))
+        return attempt.objective
 
     def on(self, split: str) -> Objective:
         """Returns the same metric of another split."""
@@ -68,11 +70,12 @@ def ranked_trials(trials: Sequence[Attempt], objectives: Sequence[Objective]) ->
 
 
 def objectives_of(
-    settings: Mapping[str, Any], default: Objective, metrics: Sequence[str]
+    settings: Mapping[str, Any], default: Objective, metrics: Sequence[str] | None
 ) -> list[Objective]:
     """Returns `hydra.sweeper.objectives`, by default the experiment's objective.
 
-    `metrics` are the names in an evaluation, such as `validation/loss`.
+    `metrics` are the names in an evaluation, such as `validation/loss`; None where only the built
+    model tells.
 
     Raises:
       ConfigError: with every mistake: they are not a mapping, a goal does not exist, nor does a
@@ -93,10 +96,10 @@ def objectives_of(
         Problem(
             f"hydra.sweeper.objectives names {name!r}",
             "no evaluation gives it",
-            choices=ranked(name, metrics),
+            choices=ranked(name, metrics or ()),
         )
         for name in goals or [default.name]
-        if name not in metrics
+        if metrics is not None and name not in metrics
     ]
     if problems:
         raise ConfigError(*problems)

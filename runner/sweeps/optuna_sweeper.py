@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Override
 
 from runner.config.choices import Resume
 from runner.config.instantiation import build_target
+from runner.config.objective import metric_names
 from runner.config.schema import RunConfig
 from runner.config.spelling import plain_node
 from runner.errors import ConfigError, Problem, SweepError, require_all
@@ -114,7 +115,9 @@ class OptunaSweeper(RunnerSweeper):
         """
         settings = self._settings
         (default,) = super().objectives(config)
-        metrics = [f"validation/{name}" for name in ("loss", *config.metrics)]
+        names = list(metric_names(vars(config)))
+        # Without metrics in the configuration, a compiled model may have some; a trial checks them.
+        metrics = [f"validation/{name}" for name in ("loss", *names)] if names else None
         require_all(
             lambda: objectives_of(settings, default, metrics),
             lambda: build_sampler(settings),

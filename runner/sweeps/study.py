@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import optuna
 from optuna.exceptions import OptunaError
@@ -22,6 +23,7 @@ from optuna.samplers import BaseSampler, GridSampler, QMCSampler
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from runner.config.instantiation import build_target, locate_target
@@ -81,10 +83,21 @@ def open_storage(directory: Path, storage: Any) -> Any:
         with locked(directory / "study.lock", "the study"):
             # Only its owner may read it: it holds the values drawn, secrets included.
             (directory / _DATABASE).touch(mode=0o600)
-            return _database(f"sqlite:///{directory / _DATABASE}")
+            return _database(_sqlite(directory / _DATABASE))
     if isinstance(storage, Mapping):
         return build_target("hydra.sweeper.storage", storage)
     return _of_url(storage)
+
+
+def _sqlite(path: Path) -> str:
+    """Returns the URL of a file, whatever its path holds.
+
+    Versions of SQLAlchemy quote paths in other ways, and Optuna formats the URL; a URI within it is
+    read by SQLite alone.
+    """
+    uri = f"file:{quote(str(path.absolute()))}"
+    url = URL.create("sqlite", database=uri, query={"uri": "true"})
+    return url.render_as_string(hide_password=False)
 
 
 def _of_url(url: str) -> RDBStorage:

@@ -202,6 +202,17 @@ SLOWLY = (
 )
 
 
+def test_quoted_strings_are_swept_as_strings(user: User) -> None:
+    user.mine("-m", "name=choice('1.10','null')", "train.epochs=1")
+    assert {"1.10", "null"} <= {path.name for path in (user.folder / "runs").iterdir()}
+
+
+def test_a_search_is_for_a_metric_of_the_compiled_model(user: User) -> None:
+    search = ("hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "hydra.sweeper.n_trials=1")
+    printed = user.mine("-m", *search, "name=search", "train.epochs=choice(1,2)")
+    assert "validation/recall@1" in printed
+
+
 def test_ctrl_c_leaves_no_bar_behind(user: User) -> None:
     (user.folder / "begun").unlink(missing_ok=True)
     command = ["python", "-m", "runner", "--config-dir", "conf", *SLOWLY]

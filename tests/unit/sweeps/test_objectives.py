@@ -22,6 +22,7 @@ def test_the_value_is_the_metrics_or_else_the_objective_of_the_trial() -> None:
     assert LOSS.of(Attempt(0, metrics={"loss": 0.5}, objective=0.25)) == 0.5
     assert LOSS.of(Attempt(0, objective=0.25)) == 0.25
     assert LOSS.of(Attempt(0)) is None
+    assert LOSS.of(Attempt(0, metrics={"accuracy": 0.5}, objective=0.25)) is None
     other = LOSS.on("test")
     assert other == Objective("test/loss", Goal.minimize)
     assert other.of(Attempt(0, objective=0.25)) == 0.25
@@ -58,3 +59,9 @@ def test_objectives_are_the_experiments_or_the_sweepers(given: Any, parts: list[
     with pytest.raises(ConfigError) as raised:
         objectives_of({**SETTINGS, "objectives": given}, LOSS, METRICS)
     assert all(part in str(raised.value) for part in parts)
+
+
+def test_metrics_that_only_the_built_model_tells_are_not_refused() -> None:
+    goals = {"objectives": {"validation/recall@5": "maximize"}}
+    (objective,) = objectives_of(goals, LOSS, None)
+    assert (objective.name, objective.goal) == ("validation/recall@5", Goal.maximize)

@@ -189,3 +189,12 @@ def test_a_trial_continues_while_its_study_is_unreachable(
     assert study.trials[0].intermediate_values == {10: 0.5, 30: 2.0}
     assert not _reporter(folder, 0, "nosuch://host/db")({"loss": 2.0}, 10)
     assert "hydra.sweeper.storage cannot be opened" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["my %41 [1] #2", "q?b", "{x}", "it's a=b größe🙂"])
+def test_the_folder_of_a_study_may_have_any_name(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    optuna.create_study(storage=open_storage(folder, None), study_name="search")
+    assert sorted(path.name for path in folder.iterdir()) == ["study.db", "study.lock"]
+    assert optuna.load_study(storage=open_storage(folder, None), study_name="search").trials == []
