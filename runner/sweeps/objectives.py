@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.config.choices import Goal
@@ -17,16 +17,24 @@ from runner.system.status import Status
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric, such as `validation/loss`, that decides which trial is better."""
+    """A metric, such as `validation/loss`, that decides which trial is better.
+
+    Attributes:
+      name: the metric's.
+      goal: whether a smaller or a larger value is better.
+      is_named: whether the sweeper's settings name it. A run whose model has no such metric takes
+        another in place of the experiment's default, and a trial's `objective` is that one's value.
+    """
 
     name: str
     goal: Goal
+    is_named: bool = field(default=False, compare=False)
 
     def of(self, attempt: Attempt) -> float | None:
         """Returns the value at the trial's best step; None without an evaluation."""
-        if attempt.metrics:
-            return attempt.metrics.get(metric_of(self.name))
-        return attempt.objective
+        is_missing = self.is_named and attempt.metrics
+        default = None if is_missing else attempt.objective
+        return attempt.metrics.get(metric_of(self.name), default)
 
     def on(self, split: str) -> Objective:
         """Returns the same metric of another split."""
@@ -103,4 +111,4 @@ def objectives_of(
     ]
     if problems:
         raise ConfigError(*problems)
-    return [Objective(name, Goal[goal]) for name, goal in goals.items()] or [default]
+    return [Objective(name, Goal[goal], is_named=True) for name, goal in goals.items()] or [default]

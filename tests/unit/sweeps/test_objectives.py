@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,10 @@ def test_the_value_is_the_metrics_or_else_the_objective_of_the_trial() -> None:
     assert LOSS.of(Attempt(0, metrics={"loss": 0.5}, objective=0.25)) == 0.5
     assert LOSS.of(Attempt(0, objective=0.25)) == 0.25
     assert LOSS.of(Attempt(0)) is None
-    assert LOSS.of(Attempt(0, metrics={"accuracy": 0.5}, objective=0.25)) is None
+    # The run has replaced the default, which its model does not have.
+    replaced = Attempt(0, metrics={"d_loss": 0.25}, objective=0.25)
+    assert LOSS.of(replaced) == 0.25
+    assert replace(LOSS, is_named=True).of(replaced) is None
     other = LOSS.on("test")
     assert other == Objective("test/loss", Goal.minimize)
     assert other.of(Attempt(0, objective=0.25)) == 0.25
@@ -65,3 +69,4 @@ def test_metrics_that_only_the_built_model_tells_are_not_refused() -> None:
     goals = {"objectives": {"validation/recall@5": "maximize"}}
     (objective,) = objectives_of(goals, LOSS, None)
     assert (objective.name, objective.goal) == ("validation/recall@5", Goal.maximize)
+    assert objective.is_named
