@@ -61,7 +61,7 @@ class Branches:
         """Decides again from the beginnings of branches that are alike, until a reader agrees.
 
         All layers of a branch agree with the records of another branch that is like it. So one
-        takes the beginning of another, and what depends on it is decided anew.
+        takes the beginning of another, and what depends on it is decided again.
         """
         if self.forced or self._reconsidered >= _MOST_RECONSIDERED:
             return False
@@ -110,7 +110,7 @@ class Branches:
         return False
 
     def _agrees_with(self, reader: int, changes: Mapping[int, Candidate]) -> bool:
-        """Decides anew up to a reader with changes; returns whether it agrees."""
+        """Decides again up to a reader with changes; returns whether it agrees."""
         self.forced = dict(changes)
         try:
             while True:

@@ -57,7 +57,7 @@ class Candidate:
 
     @property
     def family(self) -> tuple[tuple[str, ...], str, int]:
-        """What parts of one fused module have in common."""
+        """Identifies the fused module that parts belong to: its modules, step and heads."""
         step = next(iter(self.taken.values())).step
         return self.modules, step, self.cut.heads if self.cut else 0
 

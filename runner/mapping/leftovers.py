@@ -1,4 +1,4 @@
-"""What variables without a tensor could be of the tensors that no variable takes."""
+"""Finds tensors that no variable takes for variables without one."""
 
 from __future__ import annotations
 
