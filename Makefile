@@ -88,7 +88,7 @@ bench: $(VENV)/installed-dev
 	$(VENV_PYTHON) -m benchmarks $(ARGS)
 
 docs: $(VENV)/installed-docs
-	$(VENV_PYTHON) -m runner.config.reference > docs/reference/configuration.md
+	$(VENV_PYTHON) -m runner.config.reference_page > docs/reference/configuration.md
 	$(VENV_PYTHON) -m runner.config.conflicts > docs/reference/combinations.md
 	$(VENV_PYTHON) docs/api.py > docs/reference/api.md
 	$(VENV_PYTHON) -m zensical build --strict --config-file mkdocs.yml $(ARGS)

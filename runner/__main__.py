@@ -84,7 +84,7 @@ def _run(config: DictConfig, trial: Trial | None = None) -> float | None:
     _import_runtime()
     from runner.cluster.chief import coordinator_of, run_task
     from runner.lifecycle import run_experiment
-    from runner.training.run import RunContext
+    from runner.training.experiment import RunContext
     from runner.training.watch import TrialWatch
 
     if run_config.mode is Mode.train and not alone:
@@ -183,7 +183,7 @@ def _main() -> int:
 _COMMANDS = {
     "init": "runner.config.new_project",
     "map": "runner.mapping.command",
-    "prove": "runner.training.proving",
+    "prove": "runner.training.plan_proof",
     "verify": "runner.training.first_values",
 }
 

@@ -1,7 +1,7 @@
 """The life of a run: build, locate and plan, train sources, claim, recover, restore and train.
 
-The steps are methods of `Experiment` in `runner.training.run`, before there is a run directory, and
-functions that take an `OpenedRun` afterwards.
+The steps are methods of `Experiment` in `runner.training.experiment`, before there is a run directory,
+and functions that take an `OpenedRun` afterwards.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from runner.runs.saved_checkpoints import recover
 from runner.system.atomic_files import disk_errors
 from runner.system.signals import Interruption
 from runner.system.user_code import raised
-from runner.training.evaluation import evaluate_run
+from runner.training.evaluate_run import evaluate_run
+from runner.training.experiment import Experiment, OpenedRun, RunContext, claimed_directory
 from runner.training.export import export_run
 from runner.training.extension import require_variables
 from runner.training.loop import train_run
 from runner.training.loop_hooks import configured_hooks
 from runner.training.prediction import predict_run
-from runner.training.run import Experiment, OpenedRun, RunContext, claimed_directory
 
 
 @dataclass(frozen=True)

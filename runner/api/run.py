@@ -101,7 +101,7 @@ def run_config(
     from runner.config.choices import SCAFFOLDS, Mode
     from runner.lifecycle import perform
     from runner.restoration.eager_plan import WarmStartPlan
-    from runner.training.run import Experiment, RunContext
+    from runner.training.experiment import Experiment, RunContext
 
     context = RunContext(
         overrides=overrides,

@@ -39,7 +39,7 @@ from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
 from runner.console import Screen
 from runner.system.signals import Interruption
 from runner.tracking.current_run import CurrentRun
-from runner.training.run import Coordinator, OpenedRun
+from runner.training.experiment import Coordinator, OpenedRun
 
 _Hook: TypeAlias = tf.compat.v1.train.SessionRunHook
 _Session: TypeAlias = tf.compat.v1.Session

@@ -2,8 +2,8 @@
 
 - `schema`, `scaffold_schema` and `training_schema`: every key, with its type and default;
   `choices`: the choices and bounds of its values;
-  `keys`: the paths and types of keys, and the names of nested values; `reference`: the keys with
-  their comments, as a page of the docs and in `--help`.
+  `keys`: the paths and types of keys, and the names of nested values; `reference_page`: the
+  keys with their comments, as a page of the docs and in `--help`.
 - `composition`: composes sources and trials (Hydra composes the command itself, in
   `runner.__main__`), and reports Hydra's errors as problems; `key_problems`: problems of single
   keys; `groups`: the groups of options, and problems of an option out of place; `spelling`: values

@@ -36,7 +36,7 @@ from runner.config.groups import group_of, hydra_problem, misplaced, not_found, 
 from runner.config.instantiation import register_resolvers
 from runner.config.key_problems import bad_value, unknown_key
 from runner.config.keys import annotation
-from runner.config.reference import help_of_keys
+from runner.config.reference_page import help_of_keys
 from runner.config.schema import RunConfig, to_compose
 from runner.errors import ConfigError, Problem, ranked, similar
 

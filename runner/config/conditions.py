@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from runner.config.cluster_spec import has_addresses, is_cluster, is_collective
-from runner.config.reference import in_yaml
+from runner.config.reference_page import in_yaml
 from runner.config.schema import ClusterConfig, RunConfig, ScaffoldConfig
 from runner.errors import ConfigError, Problem
 from runner.internals.mlflow import records_load_of_any_store

@@ -1,7 +1,7 @@
 """The structured configs: every key that a run understands, its type, default and bounds.
 
 The comment above a key is its meaning, also in `--help` and `docs/reference/configuration.md`,
-which `runner.config.reference` makes of them. `--help` shows the first sentence.
+which `runner.config.reference_page` makes of them. `--help` shows the first sentence.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from runner.estimator.estimator import Estimator
-from runner.internals.estimator import original_estimator
+from runner.internals.original_estimator import original_estimator
 
 _ORIGINAL = original_estimator()
 for _part in ("experimental", "export"):  # For `from runner.estimator.export import NAME`.

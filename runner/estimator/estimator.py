@@ -8,9 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from runner.errors import ConfigError
+from runner.graph.session_variables import name_variables, variable_specs
 from runner.graph.user_graph import of_the_model
-from runner.graph.variables import name_variables, variable_specs
-from runner.internals.estimator import original_class, original_estimator, train_in
+from runner.internals.original_estimator import original_class, original_estimator, train_in
 from runner.restoration.plan import make_plan
 from runner.restoration.report import text
 from runner.restoration.restorer import Restorer

@@ -20,7 +20,7 @@ from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import first_example, named
 from runner.graph.user_graph import UserCalls, UserGraph
-from runner.internals.estimator import original_class, original_estimator
+from runner.internals.original_estimator import original_class, original_estimator
 from runner.internals.tensorflow import build_all_signature_defs
 
 _ORIGINAL: Any = original_estimator()

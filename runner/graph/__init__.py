@@ -20,8 +20,8 @@
 - `serving`: the signature of an exported graph, and its predictions.
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
 - `averages`: moving averages in the place of weights.
-- `variables`: their names, specs and savers; `configured_hooks`: the hooks of the configuration,
-  and the values of `${graph:NAME}` in their arguments.
+- `session_variables`: their names, specs and savers; `configured_hooks`: the hooks of the
+  configuration, and the values of `${graph:NAME}` in their arguments.
 - `replica`: the tasks and the replicas of a step that divide its batches, on the `devices` of each
   task.
 

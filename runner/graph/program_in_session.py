@@ -22,9 +22,7 @@ from runner.graph.model_values import ModelValues
 from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
 from runner.graph.program import Program, unused_name
 from runner.graph.replica import Replicas
-from runner.graph.step_errors import StepErrors
-from runner.graph.traces import Imported, SessionCopy, Trace
-from runner.graph.variables import (
+from runner.graph.session_variables import (
     ROLLBACKS,
     checkpoint_saver,
     initializer_of,
@@ -33,6 +31,8 @@ from runner.graph.variables import (
     saved_as,
     variable_specs,
 )
+from runner.graph.step_errors import StepErrors
+from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
 from runner.restoration.model_variables import initializers, keras_variables, layer_facts

@@ -36,7 +36,7 @@ from runner.graph.graph_spec import GraphSpec
 from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import SIGNATURE, fed_predictions, predictions_of, save_model
-from runner.graph.variables import (
+from runner.graph.session_variables import (
     checkpoint_saver,
     name_variables,
     rollback_count,

@@ -1,7 +1,7 @@
 """SessionRunHooks, usable alone or as `_target_: runner.hooks.NAME`, and their helpers.
 
 - `scheduled`: `ScheduledHook`, the base class of hooks that act on a schedule
-- `checkpoint`: saves checkpoints and keeps the best; `evaluation`: evaluates
+- `checkpoint`: saves checkpoints and keeps the best; `evaluation_hook`: evaluates
 - `stop`: ends training; `nan_loss`: raises, stops or rolls back when the loss is NaN
 - `callbacks`: calls Keras callbacks as `fit` does; `callback_state`: their state in checkpoints;
   `final_weights`: leaves the weights that `fit` leaves at the end
@@ -15,7 +15,7 @@ decides which hooks a run has, and in which order.
 """
 
 from runner.hooks.checkpoint import BestCheckpoint, CheckpointHook, InputStateHook, SavePolicy
-from runner.hooks.evaluation import EvaluationCutoff, EvaluationHook
+from runner.hooks.evaluation_hook import EvaluationCutoff, EvaluationHook
 from runner.hooks.metrics import (
     MetricsHook,
     ProfileOnDemandHook,

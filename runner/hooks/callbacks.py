@@ -14,7 +14,7 @@ import tensorflow as tf
 from runner.config.epochs import Epochs
 from runner.graph.model_values import ModelValues, load
 from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
-from runner.hooks.evaluation import EvaluationWatch
+from runner.hooks.evaluation_hook import EvaluationWatch
 from runner.hooks.scheduled import (
     Session,
     SessionRunArgs,

@@ -14,7 +14,7 @@ from runner.config.choices import Goal
 from runner.config.schedule import as_seconds
 from runner.config.training_schema import implied_goal, metric_of
 from runner.errors import ConfigError, ranked
-from runner.hooks.evaluation import EvaluationHook
+from runner.hooks.evaluation_hook import EvaluationHook
 from runner.hooks.scheduled import (
     Clock,
     Session,

@@ -2,7 +2,8 @@
 
 - `tensorflow`: TensorFlow's; `datasets`: of its datasets; `tensorflow1_optimizers`: of the
   optimizers of TensorFlow 1.
-- `estimator`: makes the original `tf.estimator` importable, which TensorFlow no longer ships.
+- `original_estimator`: makes the original `tf.estimator` importable, which TensorFlow no longer
+  ships.
 - `keras`: Keras's.
 - `mlflow`: what older versions of MLflow do otherwise.
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from runner.mapping.calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.candidates import Candidate
 from runner.mapping.decisions import AGREES, OUTPUTS, Decisions
+from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.trials import Trials
 
 # How many beginnings of branches before a layer take those of others, with how many candidates

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.mapping.branches import Branches
-from runner.mapping.calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.candidates import Candidate
 from runner.mapping.decisions import (
     AGREES,
@@ -27,6 +26,7 @@ from runner.mapping.decisions import (
     Decisions,
     is_clear,
 )
+from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
 from runner.mapping.ways import Ways

@@ -1,7 +1,7 @@
 """One run, from its sources to its export.
 
-- `run`: `Experiment`, what exists before there is a run directory, and `OpenedRun` afterwards;
-  `RunContext` and `Coordinator` connect them to the command, the screen, a sweep and a cluster;
+- `experiment`: `Experiment`, what exists before there is a run directory, and `OpenedRun`
+  afterwards; `RunContext` and `Coordinator` connect them to the command, the screen, a sweep and a cluster;
   `watch`: `TrialWatch`, by which a sweep watches a run.
 - `run_sources`: `Sources` finds and pins each scaffold's checkpoint, first training the experiment
   that it comes from if there is no finished run of it; its `plan_run` plans with them.
@@ -11,9 +11,9 @@
 - `extension`: what `resume=extend` does not take from the run's checkpoint.
 - `recording`: records a run at its start and its end, and prints its last lines; `figures`: draws
   what a run shows in MLflow.
-- `proving`: proves a plan before a run begins; `first_values`: derives the values that a run has
+- `plan_proof`: proves a plan before a run begins; `first_values`: derives the values that a run has
   started from again.
-- `evaluation`, `prediction`, `export`: `mode=evaluate`, `predict` and `export`, of a run's
+- `evaluate_run`, `prediction`, `export`: `mode=evaluate`, `predict` and `export`, of a run's
   checkpoint or of the values that training would start from; `prediction_files`: the files of
   predictions; `export_names`: exports under the names of a scaffold's checkpoint.
 

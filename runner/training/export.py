@@ -20,9 +20,9 @@ from runner.system.atomic_files import require_absent, unfinished
 from runner.system.signals import Interruption
 from runner.system.user_code import calling
 from runner.tracking.stored_runs import ExportedModel, Field
-from runner.training.evaluation import Weights, chosen_weights
+from runner.training.evaluate_run import Weights, chosen_weights
+from runner.training.experiment import Experiment
 from runner.training.export_names import FILE, export_names
-from runner.training.run import Experiment
 
 # Where SavedModels keep what is not TensorFlow's.
 _STEP = Path("assets.extra") / "step"

@@ -14,7 +14,7 @@ from runner.restoration.plan import RestorationPlan
 from runner.restoration.variables import EMA_SUFFIX
 from runner.system.atomic_files import unfinished
 from runner.system.signals import Interruption
-from runner.training.evaluation import Weights
+from runner.training.evaluate_run import Weights
 from runner.training.run_sources import Sources
 
 FILE = "model.safetensors"

@@ -10,12 +10,12 @@ from runner.console import some_of
 from runner.errors import RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.program_in_session import CALLBACKS
+from runner.graph.session_variables import CheckpointSaver, PartialSaver, saved_as
 from runner.graph.traces import METRICS
-from runner.graph.variables import CheckpointSaver, PartialSaver, saved_as
 from runner.restoration.model_variables import LEARNING_RATE
 from runner.runs.resumption import differences
 from runner.runs.run_directory import RunDirectory
-from runner.training.run import Experiment, OpenedRun
+from runner.training.experiment import Experiment, OpenedRun
 
 _RATE_KEY = "optimizer.learning_rate"
 # How many lacking variables are named.

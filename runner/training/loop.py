@@ -14,11 +14,12 @@ from runner.config.cluster_spec import is_cluster
 from runner.errors import ConfigError, InterruptedRunError
 from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import InputState, not_resumed_exactly
-from runner.graph.variables import PartialSaver, saved_as
+from runner.graph.session_variables import PartialSaver, saved_as
 from runner.hooks import ProgressHook
 from runner.restoration.initialization import reads_variables
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.user_code import raised
+from runner.training.experiment import OpenedRun
 from runner.training.extension import saver_of_extension
 from runner.training.loop_hooks import ConfiguredHooks, loop_hooks
 from runner.training.recording import (
@@ -27,7 +28,6 @@ from runner.training.recording import (
     recorded,
     result_lines,
 )
-from runner.training.run import OpenedRun
 
 
 def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:

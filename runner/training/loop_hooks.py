@@ -40,14 +40,14 @@ from runner.hooks import (
 )
 from runner.hooks.callbacks import CallbacksHook, NamedCallback
 from runner.hooks.checkpoint import another_saver, raise_error, warned
-from runner.hooks.evaluation import EvaluationWatch
+from runner.hooks.evaluation_hook import EvaluationWatch
 from runner.hooks.final_weights import FinalWeights, HandOver
 from runner.system.user_code import ERRORS, raised
 from runner.tracking.journal import history
 from runner.tracking.tracking_directory import TrackingDirectory
+from runner.training.experiment import OpenedRun
 from runner.training.means import TrainingMeans
 from runner.training.named_hooks import NamedHook, StoppingCallback
-from runner.training.run import OpenedRun
 
 # Preparing a second kind of step, with the metrics or without, takes 0.1 s of the processor for a
 # tiny model and 0.3 s for `lstm_cnn`, more than the metrics of so many steps.

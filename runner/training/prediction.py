@@ -10,9 +10,9 @@ from runner.graph.splits import data_to_predict
 from runner.inputs.feature_files import features_of_file
 from runner.system.atomic_files import require_absent
 from runner.system.signals import Interruption
-from runner.training.evaluation import Weights, chosen_weights
+from runner.training.evaluate_run import Weights, chosen_weights
+from runner.training.experiment import Experiment
 from runner.training.prediction_files import writer_of
-from runner.training.run import Experiment
 
 
 def predict_run(experiment: Experiment) -> None:

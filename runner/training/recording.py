@@ -41,7 +41,7 @@ from runner.tracking import Tracker
 from runner.tracking.journal import Dataset, history
 from runner.tracking.stored_runs import COMMAND_TAG, DESCRIPTION_TAG
 from runner.tracking.tracking_directory import TrackingDirectory
-from runner.training.run import OpenedRun, process_tags
+from runner.training.experiment import OpenedRun, process_tags
 
 PROOF_TAG = "runner.proof"
 """Prefix of the tags that hold the verdict of a proof."""

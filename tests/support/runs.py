@@ -18,7 +18,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, Variabl
 from runner.console import Screen
 from runner.lifecycle import run_experiment
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.training.run import RunContext
+from runner.training.experiment import RunContext
 from runner.training.watch import TrialWatch
 from tests.support.configs import tiny
 

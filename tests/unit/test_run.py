@@ -33,7 +33,7 @@ from runner.errors import (
 )
 from runner.restoration.report import text
 from runner.runs.resumption import ClaimedDirectory, open_run
-from runner.training.run import Experiment, RunContext
+from runner.training.experiment import Experiment, RunContext
 from tests.support.configs import LINEAR, tiny
 from tests.support.privileges import folder_for_all
 from tests.support.runs import Runs, disturbed, evaluations, short
@@ -306,7 +306,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
         failed.directory().update(status="FINISHED")
         return open_run(*arguments, **options)
 
-    monkeypatch.setattr("runner.training.run.open_run", finish_first)
+    monkeypatch.setattr("runner.training.experiment.open_run", finish_first)
     _, lines = failed.run()
     assert lines[0] == f"tiny: runs in {failed.directory(2).path}"
     assert "from initializers" in lines[1]
@@ -316,7 +316,9 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
 def test_a_run_that_another_process_left_meanwhile_is_resumed(
     failed: Runs, undisturbed: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.training.run.interrupted_run", lambda *arguments, **options: None)
+    monkeypatch.setattr(
+        "runner.training.experiment.interrupted_run", lambda *arguments, **options: None
+    )
     _, lines = failed.run()
     assert lines[0] == f"tiny: resumes in {failed.directory().path}"
     assert "reads no pretrained one" in lines[1]

@@ -16,7 +16,7 @@ from runner.errors import ConfigError
 from runner.graph.build import MAKERS
 from runner.graph.built_graph import BuiltGraph, GraphMaker
 from runner.graph.input_pipeline import not_resumed_exactly
-from runner.graph.variables import variable_specs
+from runner.graph.session_variables import variable_specs
 from runner.restoration.model_variables import initializers, model_variables
 from runner.restoration.variables import StateClass
 from tests.samples.graphs import build, opened, training_of

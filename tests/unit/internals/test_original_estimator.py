@@ -23,7 +23,7 @@ from tensorflow.python.training import training
 from tensorflow.python.util import tf_export
 
 from runner.errors import ConfigError
-from runner.internals.estimator import COORDINATION, original_class, original_estimator
+from runner.internals.original_estimator import COORDINATION, original_class, original_estimator
 
 
 def no_features() -> dict[str, Any]:

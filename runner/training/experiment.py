@@ -48,7 +48,7 @@ from runner.system.status import Status
 from runner.tracking import Tracker, open_store
 from runner.tracking.current_run import CurrentRun
 from runner.tracking.stored_runs import RUN_DIR_TAG
-from runner.training.proving import proven
+from runner.training.plan_proof import proven
 from runner.training.run_sources import FINGERPRINT_TAG, Sources, plan_run
 from runner.training.watch import SWEEP_TAG, TrialWatch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.reference import page, sections
+from runner.config.reference_page import page, sections
 from tests.support.command_line import CONF, Command
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "configuration.md"
@@ -14,7 +14,7 @@ KEYS = {key.name: key for section in sections() for key in section.keys}
 
 
 def test_the_page_is_what_would_be_made_now() -> None:
-    remedy = f"run: python -m runner.config.reference > {PAGE}"
+    remedy = f"run: python -m runner.config.reference_page > {PAGE}"
     assert PAGE.read_text(encoding="utf-8") == page(), remedy
 
 

@@ -1,7 +1,7 @@
 """The configuration reference, generated from the structured configs and their comments.
 
-`python -m runner.config.reference > docs/reference/configuration.md` writes it as a page of the
-docs. In `--help` it is `${runner_help:}`, for which the template `conf/hydra/help/runner.yaml`
+`python -m runner.config.reference_page > docs/reference/configuration.md` writes it as a page of
+the docs. In `--help` it is `${runner_help:}`, for which the template `conf/hydra/help/runner.yaml`
 asks; there it has the values of the composed experiment, if there is one.
 """
 
@@ -32,7 +32,7 @@ _HEAD = """\
 All keys, with their types, defaults and meanings. Set a key in an experiment's file, or as
 `KEY=VALUE` on the command line. `python -m runner +experiment=NAME --help` lists the values in an
 experiment. [Combinations](combinations.md) lists the settings that do not go together. This page is
-generated from the source by `python -m runner.config.reference`.
+generated from the source by `python -m runner.config.reference_page`.
 """
 # Placeholders for names that the user chooses, below keys with one entry for each name.
 _NAMES = {"scaffolds": "NAME", "vocabulary": "PATTERN"}

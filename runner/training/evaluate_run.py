@@ -18,7 +18,7 @@ from runner.config.choices import SCAFFOLDS, EvaluatedSplit
 from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
-from runner.graph.variables import saved_as
+from runner.graph.session_variables import saved_as
 from runner.restoration.json_report import provenance_document
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.report import summary
@@ -26,7 +26,7 @@ from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
 from runner.system.status import Status
-from runner.training.run import Experiment
+from runner.training.experiment import Experiment
 
 
 @dataclass(frozen=True)
