@@ -1,7 +1,7 @@
 """The life of a run: build, locate and plan, train sources, claim, recover, restore and train.
 
-The steps are methods of `Experiment` in `runner.training.experiment`, before there is a run directory,
-and functions that take an `OpenedRun` afterwards.
+The steps are methods of `Experiment` in `runner.training.experiment`, before there is a run
+directory, and functions that take an `OpenedRun` afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One run, from its sources to its export.
 
 - `experiment`: `Experiment`, what exists before there is a run directory, and `OpenedRun`
-  afterwards; `RunContext` and `Coordinator` connect them to the command, the screen, a sweep and a cluster;
+  afterwards; `RunContext` and `Coordinator` connect them to the command, the screen, a sweep and
+  a cluster;
   `watch`: `TrialWatch`, by which a sweep watches a run.
 - `run_sources`: `Sources` finds and pins each scaffold's checkpoint, first training the experiment
   that it comes from if there is no finished run of it; its `plan_run` plans with them.
