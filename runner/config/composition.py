@@ -164,6 +164,12 @@ def experiment_in_store(node: Mapping[str, Any]) -> Iterator[str]:
         del store.repo["experiment"][f"{name}.yaml"]
 
 
+def typed_overrides() -> list[str]:
+    """Returns the overrides of Hydra's job as typed: resolved, they would hold `${oc.env:X}`."""
+    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return list(overrides)
+
+
 def without_hydra(config: DictConfig) -> DictConfig:
     """Returns a copy of a composed configuration without the key `hydra`, as a run takes it."""
     task = copy.deepcopy(config)

@@ -107,7 +107,7 @@ def _uncertain(key: str, source: CheckpointSpec, misses: Sequence[Miss]) -> Prob
     return Problem(
         f"{key}: it is not certain which tensors are {names}",
         f"{source.path}: {misses[0].reason}",
-        f"name their tensors in {key}.rename or rules, which `python -m runner.inspect "
+        f"name their tensors in {key}.rename or rules, which `runner inspect "
         f"{source.path}` lists, exclude the variables, or set ++{key}.missing=init",
         nearest(misses[0].wanted, others) if others else (),
     )
