@@ -159,7 +159,7 @@ def sweep(
             *params_as_typed(dict(params), []),
         ]
         stack.enter_context(Interruption(keeps_process=True).handled())
-        stack.enter_context(reporting_composition())
+        stack.enter_context(reporting_composition(command))
         hydra = GlobalHydra.instance().hydra
         if hydra is None:
             raise RuntimeError("Hydra is not initialized")

@@ -65,7 +65,7 @@ def run_command(name: str, *arguments: str) -> int:
     command = importlib.import_module(f"runner.commands.{COMMANDS[name]}")
     parser = argparse.ArgumentParser(
         f"runner {name}",
-        description=command.DESCRIPTION,
+        description=command.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)

@@ -1,4 +1,4 @@
-"""`runner init`: creates a small working project from the shipped template."""
+"""`runner init`: creates a small working project: configurations, data, a model and a test."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from runner.errors import ConfigError
 
 # The template's folder and package, which take the name of the project.
 _NAME = "my_project"
-
-DESCRIPTION = "Creates a small working project: configurations, data, a model and a test."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,10 @@
-"""`runner inspect`: lists the tensors of a checkpoint, or compares two checkpoints."""
+"""`runner inspect`: lists the tensors of a checkpoint of any format, or the differences of two.
+
+PATH is a run directory, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file of
+Keras, PyTorch, Flax, safetensors, NumPy or word vectors, a directory of Orbax, hf://ORG/REPO, or an
+MLflow URI; also at gs://, https:// and the like. Exit code: 0, or 1 when two checkpoints
+differ, 2 when a path or its checkpoint cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +31,6 @@ from runner.tracking import open_store
 # The exit codes, as those of `diff`.
 _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 2
 _OPTIMIZER = ("optimizer", "_optimizer", "optimizer_weights")
-DESCRIPTION = """Lists the tensors of a checkpoint of any format, or the differences of two.
-
-PATH is a run directory, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file of
-Keras, PyTorch, Flax, safetensors, NumPy or word vectors, a directory of Orbax, hf://ORG/REPO, or an
-MLflow URI; also at gs://, https:// and the like. Exit code: 0, or 1 when two checkpoints
-differ, 2 when a path or its checkpoint cannot be read."""
-
 _FLAGS = {
     "--stats": "read all values: min, max, mean, NaN count",
     "--all": "a row for every tensor: optimizer slots, counters and seeds too",

@@ -1,4 +1,12 @@
-"""`runner map`: prints the rules that bring checkpoints into a model, and their plan."""
+"""`runner map`: prints the rules that bring checkpoints into a model, as YAML, then the plan.
+
+MODEL is the `_target_` of a function or class with its arguments as KEY=VALUE, such as
+keras.applications.ResNet50 classes=10; a .keras file; or an experiment. CHECKPOINT is a path of any
+format; of an experiment it may be the name of a scaffold, whose checkpoint is read. With a
+reference of what the source computes, values decide, and the proof is printed; without one, names
+make a proposal. Exit code: 0 when every variable is decided and the outputs are equal, 2 for a
+mistake in the command, or 3.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +17,6 @@ from runner.config.choices import EXPERIMENT
 from runner.errors import ConfigError, PlanError
 from runner.system.imports import import_tensorflow
 
-DESCRIPTION = """Prints the rules that bring checkpoints into a model, as YAML, then the plan.
-
-MODEL is the `_target_` of a function or class with its arguments as KEY=VALUE, such as
-keras.applications.ResNet50 classes=10; a .keras file; or an experiment. CHECKPOINT is a path of any
-format; of an experiment it may be the name of a scaffold, whose checkpoint is read. With a
-reference of what the source computes, values decide, and the proof is printed; without one, names
-make a proposal. Exit code: 0 when every variable is decided and the outputs are equal, 2 for a
-mistake in the command, or 3."""
 _EPILOG = "example: runner map keras.applications.ResNet50 resnet50.pt --reference reference.npz"
 
 

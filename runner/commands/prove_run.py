@@ -1,4 +1,7 @@
-"""`runner prove`: compares the model, as a run started it, with a reference."""
+"""`runner prove`: compares the model of a run, as the run started it, with a reference.
+
+Exit code: 0 when they agree, 2 when a file cannot be read, 3 when they do not agree.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,6 @@ import argparse
 
 from runner.errors import PlanError
 from runner.system.imports import import_tensorflow
-
-DESCRIPTION = """Compares what a run's model computes with its first values with a reference.
-
-Exit code: 0 when they agree, 2 when a file cannot be read, 3 when they do not agree."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     except RAISED as error:
         if not is_of_composition(error):
             raise  # An error of the run, with its traceback.
-        raise ConfigError(problem_of(error)) from error
+        raise ConfigError(problem_of(error, arguments)) from error
     except KeyboardInterrupt:
         raise InterruptedRunError(signal.SIGINT) from None
     except SystemExit as end:

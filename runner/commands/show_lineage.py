@@ -1,4 +1,4 @@
-"""`runner lineage`: shows the runs that a run started from, as a tree."""
+"""`runner lineage`: shows the runs that a run started from, and theirs, as a tree."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import argparse
 
 from runner.runs.lineage import lineage, tree
 from runner.tracking.address import DEFAULT_URI
-
-DESCRIPTION = "Shows the runs that a run started from, and theirs, as a tree."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,7 @@
-"""`runner sync`: delivers what could not be delivered to a run's stores earlier."""
+"""`runner sync`: delivers what a run recorded to its stores.
+
+Exit code: 0 when everything is delivered, 1 when something is left, 2 for a mistake.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,6 @@ from pathlib import Path
 
 from runner.tracking.delivery import print_warnings, sync
 from runner.tracking.tracking_directory import TrackingDirectory
-
-DESCRIPTION = """Delivers what a run recorded to its stores.
-
-Exit code: 0 when everything is delivered, 1 when something is left, 2 for a mistake."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

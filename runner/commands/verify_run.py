@@ -1,14 +1,13 @@
-"""`runner verify`: derives the values that a run started from again, from its sources."""
+"""`runner verify`: derives the values that a run started from again, from its sources.
+
+Exit code: 0 when they are the same bit for bit, 1 when they differ, 2 when a source is missing.
+"""
 
 from __future__ import annotations
 
 import argparse
 
 from runner.system.imports import import_tensorflow
-
-DESCRIPTION = """Derives the values that a run started from again, from its sources.
-
-Exit code: 0 when they are the same bit for bit, 1 when they differ, 2 when a source is missing."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

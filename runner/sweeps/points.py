@@ -120,7 +120,7 @@ def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPo
     """
 
     def composed(point: Point) -> ComposedPoint:
-        with reporting_composition():
+        with reporting_composition(point.overrides):
             config = compose(point.overrides)
         return _validated(point, config)
 
