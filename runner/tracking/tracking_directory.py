@@ -57,10 +57,6 @@ class Position:
       experiment_id: the store's id of the experiment.
       segment: number of the segment that is being delivered; 0 before the first.
       offset: bytes of it that the store has acknowledged.
-      sending: bytes of it that may have reached the store.
-      cuts: `[segment, offset, step]`: metrics in that segment beyond `offset` of steps beyond
-        `step` are not delivered, because the run went back to that step before they were.
-      differing: metrics whose values differed when they were recorded again.
       status: the status of the run in the store.
       ended: the final status of the run, as far as the journal has been read.
       lost: records that did not reach the journal, or are damaged in it.
@@ -72,9 +68,6 @@ class Position:
     experiment_id: str | None = None
     segment: int = 0
     offset: int = 0
-    sending: int = 0
-    cuts: list[list[int]] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
     status: str | None = None
     ended: str | None = None
     lost: int = 0
