@@ -25,7 +25,7 @@ from runner.tracking.journal import (
     segments,
 )
 from runner.tracking.store_kinds import ParentMissingError
-from runner.tracking.tracking_directory import Position, RunIdentity, TrackingDirectory
+from runner.tracking.tracking_directory import Position, RunIdentity, TrackingDirectory, now
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ class Follower:
         `RunIdentity.patience_seconds`, and at once when the run is no longer to go to this store.
         """
         self._position = self._directory.position(self._uri)
+        self._saved = replace(self._position)
         give_up_at: float | None = None
         while True:
             # Before the journal is read: all records of an ended run are then in the journal.
@@ -104,6 +105,8 @@ class Follower:
                 if written or progress or give_up_at is None:
                     give_up_at = self._now() + identity.patience_seconds
                 elif self._now() >= give_up_at:
+                    self._saved.given_up = now()  # Not what is pending: it is not delivered.
+                    self._directory.write_position(self._uri, self._saved)
                     return False
                 self._wait(_RETRY_DELAYS[min(self._failures, len(_RETRY_DELAYS)) - 1])
             else:

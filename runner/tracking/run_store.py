@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,17 +31,12 @@ from runner.tracking.journal import (
 )
 from runner.tracking.store_kinds import configured_uris, kind_of_store, mlflow_uri
 from runner.tracking.stored_runs import COMMAND_TAG, ExportedModel, TrackedRun
-from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory, now
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_store import MlflowStore
 
 logger = logging.getLogger(__name__)
-
-
-def now() -> int:
-    """Returns the present time, in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Tracker:
@@ -250,10 +244,7 @@ class RunStore:
         """
         files = TrackingDirectory(directory.absolute())
         identity = files.identity() if self._uris else None
-        if identity is None:
-            return
-        statuses = {files.position(uri).status for uri in identity.stores}
-        if statuses.isdisjoint({None, Status.RUNNING.value}):
+        if identity is None or files.is_delivered():
             return
         parent = Path(identity.parent) if identity.parent else None
         self._follower().follow(files.run_directory, parent)
