@@ -171,9 +171,9 @@ class Follower:
             if record is None:
                 self._position.lost += 1
                 logger.warning("A record before byte %d of the journal is damaged.", line.end)
-            elif isinstance(record, Metrics | Repeated):
+            elif isinstance(record, Metrics):
                 self._position.last_time = record.time
-                if isinstance(record, Metrics):
+                if not isinstance(record, Repeated):
                     yield record
             elif isinstance(record, End):
                 self._position.ended = record.status.value

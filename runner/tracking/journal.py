@@ -37,12 +37,8 @@ class Metrics(NamedTuple):
     time: int
 
 
-class Repeated(NamedTuple):
-    """Values that the journal has as `Metrics` already, recorded again by a run that went back."""
-
-    values: Mapping[str, float]
-    step: int
-    time: int
+class Repeated(Metrics):
+    """Values that the journal has already, of a step that a run which went back takes again."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class End:
     time: int | None = None
 
 
-Record: TypeAlias = Metrics | Repeated | Parameters | Tags | Artifact | Text | Dataset | End
+Record: TypeAlias = Metrics | Parameters | Tags | Artifact | Text | Dataset | End
 
 # A line has the letter of the record's kind, and the record's fields in their order.
 _KINDS: Mapping[str, Any] = {
@@ -221,7 +217,7 @@ def history(directory: Path) -> dict[int, dict[str, float]]:
         if segment.after is not None:
             steps = {step: values for step, values in steps.items() if step <= segment.after}
         for record, _ in read_lines(segment.path):
-            if isinstance(record, Metrics | Repeated):
+            if isinstance(record, Metrics):
                 steps.setdefault(record.step, {}).update(record.values)
     return dict(sorted(steps.items()))
 

@@ -156,11 +156,16 @@ def test_going_back_begins_a_segment_that_says_how_far(tmp_path: Path) -> None:
     second.append(metrics(6))
     second.close()
     assert [each.after for each in segments(tmp_path)] == [None, None, 3, 5]
-    assert records(tmp_path) == [
+    again = records(tmp_path)
+    assert [[isinstance(record, Repeated) for record in segment] for segment in again[2:]] == [
+        [True, False, False],
+        [True],
+    ]
+    assert again == [
         [metrics(4), metrics(5)],
         [Tags({"t": "resumed"})],
-        [Repeated(*metrics(4)), metrics(6), metrics(7)],
-        [Repeated(*metrics(6))],
+        [metrics(4), metrics(6), metrics(7)],
+        [metrics(6)],
     ]
 
 
