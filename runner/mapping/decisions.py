@@ -170,7 +170,7 @@ class Decisions:
         for one, two in itertools.combinations(sorted(before, reverse=True), 2):
             branches = [tuple(sorted(around[a] - around[b])) for a, b in ((one, two), (two, one))]
             first, second = ([kinds[at] for at in branch] for branch in branches)
-            is_within = any(one in a and two in b or one in b and two in a for a, b in pairs)
+            is_within = any((one in a and two in b) or (one in b and two in a) for a, b in pairs)
             mask = self.mask(one) | self.mask(two)
             is_open = not is_within and all(depends & mask != mask for depends in agreeing)
             if kinds[one] == kinds[two] and first == second and is_open:
