@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from runner.checkpoints import archives, files
 from runner.checkpoints.links import without_wildcards
 from runner.checkpoints.reader import (
-    Bundle,
     CheckpointReader,
     CheckpointSpec,
     RenamedReader,
@@ -27,7 +26,7 @@ from runner.checkpoints.reader import (
     explained,
     require_names,
 )
-from runner.checkpoints.tables import entries, first_value, require_intact, unmasked
+from runner.checkpoints.tables import entries, first_value, require_intact
 from runner.errors import CheckpointError
 from runner.internals.tensorflow import (
     BundleEntryProto,
@@ -77,8 +76,6 @@ class BundleReader(CheckpointReader):
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        # By the keys of the index.
-        self._checksums: dict[str, str] = {}
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -108,13 +105,6 @@ class BundleReader(CheckpointReader):
         require_names(self.prefix, names, self.keys)
         for name in names:
             yield name, self._tensor(self.keys[name])
-
-    def bundle(self) -> Bundle:
-        """See `CheckpointReader.bundle`."""
-        checksums = {
-            name: self._checksums[key] for name, key in self.keys.items() if key in self._checksums
-        }
-        return Bundle(self._opened, self.keys, checksums)
 
     @functools.cached_property
     def stored(self) -> Mapping[str, TensorSpec]:
@@ -157,9 +147,6 @@ class BundleReader(CheckpointReader):
                 # No type takes less than a byte an element.
                 if not entry.slices and _elements(entry.shape) > entry.size:
                     raise ValueError(f"{_shown(key)} has too few bytes for its shape")
-                # The checksum of strings covers their lengths too.
-                if not entry.slices and entry.dtype != tf.string.as_datatype_enum:
-                    self._checksums[_shown(key)] = f"crc32c:{unmasked(entry.crc32c):08x}"
 
     def _content(self) -> Callable[[], str]:
         """Checks that the files are complete, and returns the function for the digest."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from runner.errors import ConfigError
 from runner.internals.keras import RecordedCall, layers_of, recorded_calls
-from runner.restoration.eager import last_plan
 from runner.restoration.exchanges import with_exchanges
 from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.restoration.findings import (
@@ -36,8 +35,8 @@ from runner.restoration.source_modules import counterparts, mixed_modules
 def prove(
     model: Any,
     reference: str | Path | Reference,
-    *,
     plan: RestorationPlan | None = None,
+    *,
     scaffold: str = "",
 ) -> Proof:
     """Compares what a warm-started Keras model computes with what the source of its weights does.
@@ -48,8 +47,8 @@ def prove(
       model: a Keras model or layer, built and warm-started.
       reference: an `.npz` file with inputs, outputs and activations of the source, recorded as in
         docs/how-to/prove.md.
-      plan: where the model's values come from; by default the plan of its last `warm_start`.
-        Without one, outputs alone are compared.
+      plan: where the model's values come from, as `warm_start` returns it. Without one, outputs
+        alone are compared.
       scaffold: compares the part of the model alone, one layer, to which this scaffold's checkpoint
         gives values.
 
@@ -66,7 +65,7 @@ def prove(
         raise ConfigError.of(state, "a proof compares the layers of a Keras model")
     if not isinstance(reference, Reference):
         reference = read_reference(str(reference))
-    return _Proving(model, reference, plan or last_plan(model), scaffold).proof()
+    return _Proving(model, reference, plan, scaffold).proof()
 
 
 class _Proving:
