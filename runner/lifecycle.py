@@ -25,8 +25,9 @@ from runner.runs.saved_checkpoints import recover
 from runner.system.atomic_files import disk_errors
 from runner.system.signals import Interruption
 from runner.system.user_code import raised
+from runner.training.context import RunContext
 from runner.training.evaluate_run import evaluate_run
-from runner.training.experiment import Experiment, OpenedRun, RunContext, claimed_directory
+from runner.training.experiment import Experiment, OpenedRun, claimed_directory
 from runner.training.export import export_run
 from runner.training.extension import require_variables
 from runner.training.loop import train_run
@@ -56,7 +57,7 @@ def run_experiment(config: RunConfig, context: RunContext | None = None) -> floa
 
     Args:
       config: the validated configuration, from `runner.validate`.
-      context: overrides, screen, and what connects the run to a sweep or cluster; empty by default.
+      context: overrides, screen and the trial of a sweep; empty by default.
 
     Returns:
       For training the best objective, for an evaluation the objective on the evaluated split, and
@@ -97,7 +98,7 @@ def train(experiment: Experiment) -> Outcome:
 
     It resumes or extends an earlier run if `resume` says so and there is one.
     """
-    screen, coordinator = experiment.screen, experiment.context.coordinator
+    screen, coordinator = experiment.screen, experiment.coordinator
     # Configuration mistakes surface first, then plan problems, before anything is written.
     _ = experiment.built
     preview = experiment.preview_resumed()
@@ -139,7 +140,7 @@ def show_plan(experiment: Experiment) -> RestorationPlan:
     except RunDirectoryError as error:
         refused = error.problems  # Raised after the plan is shown.
     plan = experiment.make_plan()
-    placement = experiment.context.coordinator.replica.placement(experiment.built.variables)
+    placement = experiment.coordinator.replica.placement(experiment.built.variables)
     if experiment.config.plan.format is PlanFormat.json:
         screen.write(json_text(plan, placement.devices if placement else None))
     elif experiment.config.plan.format is PlanFormat.html:

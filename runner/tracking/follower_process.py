@@ -29,9 +29,6 @@ from runner.tracking.tracking_directory import TrackingDirectory
 
 logger = logging.getLogger(__name__)
 
-AWAIT = "-"
-"""In place of the run directory on the command line: run directories come by standard input."""
-
 ANSWER = "\x06"
 """Begins an answer; then 1 where all is delivered, otherwise 0, and the run directory."""
 
@@ -65,7 +62,7 @@ class _FollowedRun:
 
 
 class FollowerProcess:
-    """A `python -m runner.sync` that delivers what the runs of this process record.
+    """A `python -m runner.tracking` that delivers what the runs of this process record.
 
     It is started before the run directory is known, so that it imports MLflow and opens the store
     beside this process. It ends when all is delivered and its standard input has ended, with this
@@ -108,7 +105,7 @@ class FollowerProcess:
         path = os.environ.get("PYTHONPATH")
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "runner.sync", AWAIT],
+                [sys.executable, "-m", "runner.tracking"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -263,7 +260,7 @@ def _deliver(name: str) -> bool:
     try:
         delivered = sync(TrackingDirectory(Path(name)))
     except RunnerError as error:
-        logger.warning("runner.sync: %s", error)
+        logger.warning("runner sync: %s", error)
     finally:
         # One write: another thread's line cannot come between.
         with _writing, suppress(OSError):  # The reading process has ended.

@@ -157,7 +157,7 @@ class Tracker:
             state = "continues for a time and logs" if self._follower.is_alive else "has logged"
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
-                " %s to %s. When the store is back: python -m runner.sync %s",
+                " %s to %s. When the store is back: runner sync %s",
                 undelivered.journal,
                 state,
                 undelivered.log,
@@ -346,7 +346,7 @@ class RunStore:
             raise TrackingError.of(
                 f"the model of {directory} cannot be kept in {self.store}",
                 "the run is not recorded there",
-                f"deliver it first: python -m runner.sync {shlex.quote(str(directory))}"
+                f"deliver it first: runner sync {shlex.quote(str(directory))}"
                 if self.recorded(directory)
                 else "train with that tracking.uri",
             )

@@ -221,7 +221,7 @@ def test_the_provenance_is_beside_every_checkpoint_and_leads_back(warm: Warm, fo
     (source,) = places[0]["sources"]["body"]
     assert source["provenance"] == warm.provenance("tiny/001")
 
-    inspect = [sys.executable, "-m", "runner.inspect", "runs/warm/001", "--provenance"]
+    inspect = [sys.executable, "-m", "runner", "inspect", "runs/warm/001", "--provenance"]
     folder, pipe = warm.command.folder, subprocess.PIPE
     shown = finish(forks.start(inspect, cwd=folder, stdout=pipe, stderr=pipe)).stdout.splitlines()
     runs = [line.strip().split(" in ")[0] for line in shown if " in /" in line]

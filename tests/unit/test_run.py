@@ -33,7 +33,8 @@ from runner.errors import (
 )
 from runner.restoration.report import text
 from runner.runs.resumption import ClaimedDirectory, open_run
-from runner.training.experiment import Experiment, RunContext
+from runner.training.context import RunContext
+from runner.training.experiment import Experiment
 from tests.support.configs import LINEAR, tiny
 from tests.support.privileges import folder_for_all
 from tests.support.runs import Runs, disturbed, evaluations, short

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.sync import main
 from runner.system.status import Status
-from runner.tracking.follower_process import ANSWER, AWAIT, FollowerProcess, start_follower
+from runner.tracking.follower_process import ANSWER, FollowerProcess, serve, start_follower
 from runner.tracking.journal import End, Journal, Metrics
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
@@ -177,18 +176,17 @@ def test_a_real_process_answers_and_is_not_warned_of_at_exit(tmp_path: Path) -> 
     assert "ResourceWarning" not in done.stderr
 
 
-def serve_in_this_process(monkeypatch: pytest.MonkeyPatch, lines: str) -> int:
+def serve_in_this_process(monkeypatch: pytest.MonkeyPatch, lines: str) -> bool:
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     monkeypatch.setattr("os.nice", lambda increment: increment)
-    monkeypatch.setattr("runner.sync._log_warnings", lambda: None)
-    return main([AWAIT])
+    return serve()
 
 
 @pytest.mark.parametrize("name", ["new.db", "mlflow.db"])
 def test_a_store_that_exists_is_opened_before_a_run_is_known(
     tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    assert serve_in_this_process(monkeypatch, f"sqlite:///{database.parent / name}\n") == 0
+    assert serve_in_this_process(monkeypatch, f"sqlite:///{database.parent / name}\n")
     assert [path.name for path in database.parent.glob("*.lock")] == ["mlflow.db.lock"] * (
         name == "mlflow.db"
     )
@@ -214,6 +212,6 @@ def test_answers_given_at_the_same_time_are_lines_of_their_own(
     output = Pipe()
     monkeypatch.setattr("sys.stdout", output)
     lines = "\n" + "".join(f"{name}\n" for name in names)
-    assert serve_in_this_process(monkeypatch, lines) == 1
+    assert not serve_in_this_process(monkeypatch, lines)
     answers = [line for line in output.writes if ANSWER in line]
     assert sorted(answers) == sorted(f"{ANSWER}0{name}\n" for name in names)
