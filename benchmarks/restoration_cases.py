@@ -168,7 +168,7 @@ def restorer(case: Case, initialize: Initialize) -> Way:
         )
         graph.finalize()
     return Way(
-        graph, lambda session: session.run(restorer.init_op), restorer.restore, CachedSession
+        graph, lambda session: session.run(restorer.initializers), restorer.restore, CachedSession
     )
 
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from runner.checkpoints import archives, files
 from runner.checkpoints.links import without_wildcards
 from runner.checkpoints.reader import (
-    Bundle,
     CheckpointReader,
     CheckpointSpec,
     RenamedReader,
@@ -27,7 +26,7 @@ from runner.checkpoints.reader import (
     explained,
     require_names,
 )
-from runner.checkpoints.tables import entries, first_value, require_intact, unmasked
+from runner.checkpoints.tables import entries, first_value, require_intact
 from runner.errors import CheckpointError
 from runner.internals.tensorflow import (
     BundleEntryProto,
@@ -55,6 +54,10 @@ _BOOKKEEPING = re.compile(
 _UNNAMED = re.compile(r"(.*/)?Variable(_\d+)?")
 # `keras.Model.export` saves a copy of every variable under this attribute.
 _KERAS_COPIES = "_all_variables/"
+# A list of one variable in the root, but for those of Keras.
+_COLLECTION = re.compile(
+    rf"(?!(?:(?:non_)?trainable_|_all_)?variables/)([^/]+)/0{re.escape(_VALUE)}"
+)
 _VARIABLES = "variables/variables"
 # TensorFlow's limits; elements of up to 16 bytes stay countable.
 _MAX_RANK, _MAX_ELEMENTS = 254, (1 << 63) // 16
@@ -73,8 +76,6 @@ class BundleReader(CheckpointReader):
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        # By the keys of the index.
-        self._checksums: dict[str, str] = {}
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -104,13 +105,6 @@ class BundleReader(CheckpointReader):
         require_names(self.prefix, names, self.keys)
         for name in names:
             yield name, self._tensor(self.keys[name])
-
-    def bundle(self) -> Bundle:
-        """See `CheckpointReader.bundle`."""
-        checksums = {
-            name: self._checksums[key] for name, key in self.keys.items() if key in self._checksums
-        }
-        return Bundle(self._opened, self.keys, checksums)
 
     @functools.cached_property
     def stored(self) -> Mapping[str, TensorSpec]:
@@ -153,9 +147,6 @@ class BundleReader(CheckpointReader):
                 # No type takes less than a byte an element.
                 if not entry.slices and _elements(entry.shape) > entry.size:
                     raise ValueError(f"{_shown(key)} has too few bytes for its shape")
-                # The checksum of strings covers their lengths too.
-                if not entry.slices and entry.dtype != tf.string.as_datatype_enum:
-                    self._checksums[_shown(key)] = f"crc32c:{unmasked(entry.crc32c):08x}"
 
     def _content(self) -> Callable[[], str]:
         """Checks that the files are complete, and returns the function for the digest."""
@@ -238,7 +229,8 @@ class ObjectBasedReader(BundleReader):
     """Reads the object-based checkpoint at `prefix`.
 
     A tensor is named by its variable's object path, e.g. `model/head/kernel`; the variable's name
-    is an alias, unless it is TensorFlow's default or several variables share it. A slot is named
+    is an alias, unless it is TensorFlow's default or several variables share it, and so is the name
+    of a collection of one variable in a `keras.export.ExportArchive`. A slot is named
     `<path of its variable>/<path of its optimizer>/<slot>`.
     """
 
@@ -270,6 +262,9 @@ class ObjectBasedReader(BundleReader):
                 path = path_of.get(attribute.checkpoint_key)
                 if path is not None and not path.startswith(_KERAS_COPIES):
                     named[attribute.full_name].add(path)
+        for path, key in self.keys.items():
+            if (match := _COLLECTION.fullmatch(key)) and f"{path[:-1]}1" not in self.keys:
+                named[object_path(match[1])] = {path}
         return {
             name: paths.pop()
             for name, paths in sorted(named.items())

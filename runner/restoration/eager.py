@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -111,17 +110,7 @@ def warm_start(
     """
     prepared = _prepare(model, scaffolds, optimizer, input_shape, restoration)
     prepared.restore()
-    if isinstance(model, keras.Layer):
-        _LAST_PLANS[model] = prepared.plan
     return prepared.plan
-
-
-_LAST_PLANS: WeakKeyDictionary[keras.Layer, WarmStartPlan] = WeakKeyDictionary()
-
-
-def last_plan(model: keras.Layer) -> WarmStartPlan | None:
-    """Returns the plan of a model's last warm start, or None."""
-    return _LAST_PLANS.get(model)
 
 
 class WarmStart(keras.callbacks.Callback):

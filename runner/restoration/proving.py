@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from runner.errors import ConfigError
 from runner.internals.keras import RecordedCall, layers_of, recorded_calls
-from runner.restoration.eager import last_plan
 from runner.restoration.exchanges import with_exchanges
 from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.restoration.findings import (
@@ -25,7 +24,7 @@ from runner.restoration.findings import (
     origins_of_variables,
     source_config,
 )
-from runner.restoration.local_comparison import Layer, LocalComparison
+from runner.restoration.local_comparison import NEAR, Layer, LocalComparison
 from runner.restoration.model_variables import keras_variables
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.proof import LOCAL, TOLERANCES, Comparison, Proof, compare
@@ -36,8 +35,8 @@ from runner.restoration.source_modules import counterparts, mixed_modules
 def prove(
     model: Any,
     reference: str | Path | Reference,
-    *,
     plan: RestorationPlan | None = None,
+    *,
     scaffold: str = "",
 ) -> Proof:
     """Compares what a warm-started Keras model computes with what the source of its weights does.
@@ -48,8 +47,8 @@ def prove(
       model: a Keras model or layer, built and warm-started.
       reference: an `.npz` file with inputs, outputs and activations of the source, recorded as in
         docs/how-to/prove.md.
-      plan: where the model's values come from; by default the plan of its last `warm_start`.
-        Without one, outputs alone are compared.
+      plan: where the model's values come from, as `warm_start` returns it. Without one, outputs
+        alone are compared.
       scaffold: compares the part of the model alone, one layer, to which this scaffold's checkpoint
         gives values.
 
@@ -66,7 +65,7 @@ def prove(
         raise ConfigError.of(state, "a proof compares the layers of a Keras model")
     if not isinstance(reference, Reference):
         reference = read_reference(str(reference))
-    return _Proving(model, reference, plan or last_plan(model), scaffold).proof()
+    return _Proving(model, reference, plan, scaffold).proof()
 
 
 class _Proving:
@@ -92,15 +91,19 @@ class _Proving:
         with full_precision():
             with recorded_calls() as calls:
                 outputs = self._part(inputs, training=False)
+            compared_outputs = tuple(self._compared_outputs(outputs))
             local = LocalComparison(self._part, inputs, [*self._counterparts(calls)], self._local)
-            layers = tuple(self._explained([*local.compared()], local))
+            compared = [*local.compared()]
+            if all(one.agrees for one in compared_outputs) and compared_outputs:
+                compared = [one for one in compared if not self._is_of_another_place(one)]
+            layers = tuple(self._explained(compared, local))
         proof = Proof(
             reference=reference.path,
             digest=reference.digest,
             scaffold=self._scaffold,
             dtype=self._dtype,
             tolerance=self._tolerance,
-            outputs=tuple(self._compared_outputs(outputs)),
+            outputs=compared_outputs,
             layers=layers,
             modules=len(reference.activations),
         )
@@ -110,6 +113,15 @@ class _Proving:
             return replace(proof, findings=common_settings(settings))
         lines = [*settings[first.layer], *self._flatten_order(first, calls), *self._origins(first)]
         return replace(proof, findings=tuple(lines))
+
+    def _is_of_another_place(self, compared: Comparison) -> bool:
+        """Whether a module does more than the layer that has its tensors, where outputs agree.
+
+        A layer of one's own, such as a scale, may be a part of what the module computes. It has
+        handed on what it computes, so that a layer behind it would differ if its values were wrong.
+        """
+        is_own = not type(self._layers[compared.layer]).__module__.startswith("keras.")
+        return is_own and not compared.agrees and compared.relative > NEAR and not compared.note
 
     def _explained(
         self, compared: list[Comparison], local: LocalComparison

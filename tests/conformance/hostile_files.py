@@ -685,6 +685,10 @@ def sparse_values(folder: Path, suffix: str) -> object:
         b"\x80\x02cos\nsystem\nX\4\0\0\0trueR.",
         b"\x80\x02X\xff\xff\xff\x7fa.",
         b"\x80\x02\x8b\xff\xff\xff\x7f.",
+        # What a megabyte holds, named or passed on many times over.
+        b"\x80\x04X\0\0\x10\0" + bytes(1 << 20) + b"q\0" + b"h\0h\0\x93" * 100_000 + b"(l.",
+        b"\x80\x02(" + b"N" * (1 << 20) + b"tq\0(" + b"cos\nabort\nh\0R" * 100_000 + b"l.",
+        b"\x80\x03(" + b"N" * (1 << 20) + b"tq\0(" + b"cos\nabort\nh\0\x81" * 100_000 + b"l.",
         b"\x80\x02}X\1\0\0\0w" + b"c__builtin__\nlist\n)" + b"R)" * 30_000 + b"Rs.",
     )
 )

@@ -100,7 +100,7 @@ class Case:
 
     def run(self, **kwargs: Any) -> dict[str, np.ndarray[Any, Any]]:
         restorer = self.restorer(**kwargs)
-        init = restorer.init_op
+        init = restorer.initializers
         with tf1.Session() as session:
             session.run(init)
             restorer.restore(session)

@@ -58,8 +58,8 @@ def test_exchanged_tensors_are_found(
             tensors[first], tensors[second] = tensors[second], tensors[first]
     safetensors.numpy.save_file(tensors, tmp_path / "source.safetensors")
     reference = source.with_suffix(".npz")
-    runner.warm_start(model, scaffolds_of(case, str(tmp_path / "source.safetensors")))
-    proof = runner.prove(model, reference)
+    plan = runner.warm_start(model, scaffolds_of(case, str(tmp_path / "source.safetensors")))
+    proof = runner.prove(model, reference, plan)
     assert not proof.agrees
     assert proof.first_difference is not None
     assert proof.first_difference.layer.startswith(guilty)
@@ -83,8 +83,8 @@ def test_exchanged_rules_are_found_and_named(
     safetensors.numpy.save_file(tensors, tmp_path / "source.safetensors")
     with np.load(source.with_suffix(".npz")) as file:
         np.savez(tmp_path / "r.npz", **{exchanged(k, one, two): file[k] for k in file.files})
-    runner.warm_start(model, scaffolds_of(case, str(tmp_path / "source.safetensors")))
-    proof = runner.prove(model, tmp_path / "r.npz")
+    plan = runner.warm_start(model, scaffolds_of(case, str(tmp_path / "source.safetensors")))
+    proof = runner.prove(model, tmp_path / "r.npz", plan)
     assert not proof.agrees
     assert proof.first_difference is not None
     assert proof.first_difference.layer.startswith(guilty)
@@ -108,8 +108,8 @@ def test_a_layer_that_differs_a_little_fails_a_proof_whose_outputs_agree(tmp_pat
         model = keras.Model(inputs, hidden + 1e3 * inputs)
         rules = {"variables": {"include": ["*"]}, "convert": {"*": "torch"}}
         file = str(tmp_path / "w.safetensors")
-        runner.warm_start(model, {"w": {"checkpoint": file, **rules}})
-        proof = runner.prove(model, tmp_path / "r.npz")
+        plan = runner.warm_start(model, {"w": {"checkpoint": file, **rules}})
+        proof = runner.prove(model, tmp_path / "r.npz", plan)
         assert all(output.agrees for output in proof.outputs)
         assert proof.agrees != approximate
         assert proof.first_difference is None or proof.first_difference.layer == "fc2"
@@ -132,12 +132,12 @@ def test_what_follows_a_layer_counts(inside: bool, tmp_path: Path) -> None:
     hidden = layers.Dense(3, activation="relu" if inside else None, name="fc")(inputs)
     hidden = hidden if inside else layers.ReLU()(hidden)
     model = keras.Model(inputs, keras.ops.sum(hidden, 1, keepdims=True))
-    runner.warm_start(
+    plan = runner.warm_start(
         model,
         {"w": {"checkpoint": str(tmp_path / "w.safetensors"), "variables": {"include": ["*"]},
                "convert": {"*": "torch"}}},
     )  # fmt: skip
-    proof = runner.prove(model, tmp_path / "r.npz")
+    proof = runner.prove(model, tmp_path / "r.npz", plan)
     assert proof.first_difference is not None
     assert proof.first_difference.layer == "fc"
     assert "hard_silu in the source" in proof.first_difference.note
@@ -181,7 +181,7 @@ def test_layers_without_a_record_that_have_each_others_tensors_are_named(
     scaffolds = scaffolds_of(case, str(source))
     (scaffold,) = scaffolds.values()
     scaffold["rules"] = {**rules, **scaffold["rules"]}
-    runner.warm_start(model, scaffolds)
-    proof = runner.prove(model, source.with_suffix(".npz"))
+    plan = runner.warm_start(model, scaffolds)
+    proof = runner.prove(model, source.with_suffix(".npz"), plan)
     assert proof.first_difference is not None
     assert proof.first_difference.layer in guilty

@@ -111,8 +111,8 @@ def source(folder: Path, *, flat: bool = False, dtype: str = "float32") -> Array
 RENAME = {f"{layer}/": f"{module}." for layer, module in MODULES.items()}
 
 
-def proven(folder: Path, model: keras.Model, entries: Arrays, **keys: Any) -> Proof:
-    """Warm-starts a model by rules without a problem, and proves it."""
+def warm_started(folder: Path, model: keras.Model, entries: Arrays, **keys: Any) -> Any:
+    """Warm-starts a model by rules without a problem; returns the plan, beside a reference."""
     np.savez(folder / "reference.npz", **entries)  # type: ignore[arg-type]
     rules = {
         "variables": {"include": ["*"], "exclude": ["*seed_generator*"]},
@@ -120,8 +120,13 @@ def proven(folder: Path, model: keras.Model, entries: Arrays, **keys: Any) -> Pr
         "convert": {"*": "torch"},
         "rename": RENAME,
     }
-    runner.warm_start(model, {"cnn": {**rules, **keys}})
-    return runner.prove(model, folder / "reference.npz")
+    return runner.warm_start(model, {"cnn": {**rules, **keys}})
+
+
+def proven(folder: Path, model: keras.Model, entries: Arrays, **keys: Any) -> Proof:
+    """Warm-starts a model, and proves it."""
+    plan = warm_started(folder, model, entries, **keys)
+    return runner.prove(model, folder / "reference.npz", plan)
 
 
 def test_the_right_model_passes_and_its_momentum_is_a_finding(tmp_path: Path) -> None:
@@ -275,13 +280,13 @@ def test_one_scaffold_is_proven_by_its_part_of_the_model(tmp_path: Path) -> None
         "rename": RENAME,
     }
     plan = runner.warm_start(model, {"cnn": cnn})
-    proof = runner.prove(model, tmp_path / "reference.npz", scaffold="cnn")
+    proof = runner.prove(model, tmp_path / "reference.npz", plan, scaffold="cnn")
     assert proof.agrees
     assert len(proof.layers) == 4
     # Without outputs, the whole model has the same layers; its own output is another.
     del entries["outputs"]
     np.savez(tmp_path / "reference.npz", **entries)  # type: ignore[arg-type]
-    assert runner.prove(model, tmp_path / "reference.npz", plan=plan).agrees
+    assert runner.prove(model, tmp_path / "reference.npz", plan).agrees
 
 
 # Changes to a reference -> what is said.
@@ -340,9 +345,9 @@ def test_what_is_no_reference_or_no_model(tmp_path: Path) -> None:
 def test_the_model_may_compute_nan(tmp_path: Path) -> None:
     entries = source(tmp_path)
     model = net()
-    proven(tmp_path, model, entries)
+    plan = warm_started(tmp_path, model, entries)
     model.get_layer("norm").gamma.assign(np.full(4, np.nan))
-    proof = runner.prove(model, tmp_path / "reference.npz")
+    proof = runner.prove(model, tmp_path / "reference.npz", plan)
     assert proof.first_difference is not None
     assert str(proof.first_difference) == "the model computes NaN or infinity"
     json.dumps(proof.document(), allow_nan=False)

@@ -14,6 +14,7 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import runner
+from runner.restoration.proof import Proof
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "how-to" / "prove.md").read_text()
@@ -40,10 +41,10 @@ def net(epsilon: float) -> keras.Model:
     return keras.Sequential(layers, name="net")
 
 
-def warm_started(epsilon: float, scaffold: dict[str, Any]) -> keras.Model:
+def proof_of(epsilon: float, scaffold: dict[str, Any], reference: Path) -> Proof:
     model = net(epsilon)
-    runner.warm_start(model, {"net": {"variables": {"include": ["*"]}, **scaffold}})
-    return model
+    plan = runner.warm_start(model, {"net": {"variables": {"include": ["*"]}, **scaffold}})
+    return runner.prove(model, reference, plan)
 
 
 def test_the_lines_for_tensorflow_1(tmp_path: Path) -> None:
@@ -69,10 +70,10 @@ def test_the_lines_for_tensorflow_1(tmp_path: Path) -> None:
             TENSORFLOW_1, tmp_path, session=session, images=images, batch=batch, logits=logits
         )
     scaffold = {"checkpoint": str(tmp_path), "rename": {"re:(.*)": "net/\\1"}}
-    proof = runner.prove(warm_started(0.01, scaffold), reference)
+    proof = proof_of(0.01, scaffold, reference)
     assert proof.agrees
     assert [layer.layer for layer in proof.layers] == ["conv", "norm", "logits"]
-    wrong = runner.prove(warm_started(0.5, scaffold), reference)
+    wrong = proof_of(0.5, scaffold, reference)
     assert wrong.first_difference is not None
     assert wrong.first_difference.module == "net/norm"
     assert "epsilon: 0.01 in the source, 0.5 here" in wrong.findings
@@ -96,7 +97,7 @@ def test_the_lines_for_pytorch(tmp_path: Path) -> None:
         "rename": {"conv/": "0.", "norm/": "1.", "logits/": "4."},
         "convert": {"*": "torch"},
     }
-    proof = runner.prove(warm_started(1e-5, scaffold), reference)
+    proof = proof_of(1e-5, scaffold, reference)
     assert proof.agrees
     assert [layer.module for layer in proof.layers] == ["0", "1", "4"]
-    assert not runner.prove(warm_started(0.5, scaffold), reference).agrees
+    assert not proof_of(0.5, scaffold, reference).agrees
