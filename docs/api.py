@@ -25,7 +25,7 @@ PAGE: dict[str, tuple[str, ...]] = {
         "runner.RunnerError",
         "runner.validate",
         "runner.run_experiment",
-        "runner.training.experiment.RunContext",
+        "runner.training.context.RunContext",
         "runner.current_run",
         "runner.CurrentRun .*",
     ),

@@ -36,8 +36,8 @@ RUNNER = (sys.executable, "-m", "runner")
 EXPERIMENT = "lstm_cnn"
 # Each floor rests on those after it. What a room is for is the first line of its docstring.
 FLOORS = (
-    ("commands", ("__main__", "inspect", "lineage", "sync")),
-    ("outside the core", ("sweeps", "cluster")),
+    ("commands", ("__main__", "commands")),
+    ("outside the core", ("api", "mapping", "sweeps", "cluster")),
     ("one run", ("lifecycle", "estimator", "training")),
     ("TensorFlow", ("hooks", "graph", "session", "restoration")),
     ("disk and stores", ("runs", "tracking", "checkpoints")),

@@ -1,13 +1,13 @@
 """Warm-starts TensorFlow models from several checkpoints, trains, records and resumes them.
 
-`python -m runner` runs a configuration, and `runner.lifecycle` shows the life of such a run;
-further commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room
-with one purpose: its doors are the functions to start reading from, and a seam is a class that
-another room extends. Any room may import `errors`, `console` and `internals`; otherwise it imports
-only those before it in this order: system, config, inputs, checkpoints, tracking, runs,
-restoration, session, graph, hooks, training, estimator, sweeps, cluster, mapping, api. Sweeps and
-clusters extend a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a run
-does differently in a cluster, it reads from its configuration. `examples` is user code.
+`python -m runner` runs a configuration, and `runner.lifecycle` shows the life of such a run. Each
+folder is a room with one purpose: its doors are the functions to start reading from, and a seam is
+a class that another room extends. Any room may import `errors`, `console` and `internals`;
+otherwise it imports only those before it in this order: system, config, inputs, checkpoints,
+tracking, runs, restoration, session, graph, hooks, training, estimator, sweeps, cluster, mapping,
+api, commands. Sweeps and clusters extend a run by two interfaces of `training`, `TrialWatch` and
+`Coordinator`; what a run does differently in a cluster, it reads from its configuration. `examples`
+is user code.
 
 From Python: `run`, `fit` and `sweep`, and `open_run` for a run that is there.
 

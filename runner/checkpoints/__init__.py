@@ -4,7 +4,7 @@ The interface:
   reader: `CheckpointReader`, its base for formats of one file, and the specs from metadata.
   formats: recognises a format by content.
   open: opens the checkpoint, or the mean of several. A door: `open_reader`.
-  hugging_face: finds `hf://` addresses in the cache of the Hugging Face Hub.
+  hugging_face: finds models of the Hugging Face Hub (`hf://`) in its cache, or downloads them.
   locate: finds the paths of a choice (latest, best, a step, an average). A door:
     `checkpoint_paths`.
   contents: the checkpoints, steps and runs in a directory.

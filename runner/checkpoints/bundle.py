@@ -54,6 +54,10 @@ _BOOKKEEPING = re.compile(
 _UNNAMED = re.compile(r"(.*/)?Variable(_\d+)?")
 # `keras.Model.export` saves a copy of every variable under this attribute.
 _KERAS_COPIES = "_all_variables/"
+# A list of one variable in the root, but for those of Keras.
+_COLLECTION = re.compile(
+    rf"(?!(?:(?:non_)?trainable_|_all_)?variables/)([^/]+)/0{re.escape(_VALUE)}"
+)
 _VARIABLES = "variables/variables"
 # TensorFlow's limits; elements of up to 16 bytes stay countable.
 _MAX_RANK, _MAX_ELEMENTS = 254, (1 << 63) // 16
@@ -225,7 +229,8 @@ class ObjectBasedReader(BundleReader):
     """Reads the object-based checkpoint at `prefix`.
 
     A tensor is named by its variable's object path, e.g. `model/head/kernel`; the variable's name
-    is an alias, unless it is TensorFlow's default or several variables share it. A slot is named
+    is an alias, unless it is TensorFlow's default or several variables share it, and so is the name
+    of a collection of one variable in a `keras.export.ExportArchive`. A slot is named
     `<path of its variable>/<path of its optimizer>/<slot>`.
     """
 
@@ -257,6 +262,9 @@ class ObjectBasedReader(BundleReader):
                 path = path_of.get(attribute.checkpoint_key)
                 if path is not None and not path.startswith(_KERAS_COPIES):
                     named[attribute.full_name].add(path)
+        for path, key in self.keys.items():
+            if (match := _COLLECTION.fullmatch(key)) and f"{path[:-1]}1" not in self.keys:
+                named[object_path(match[1])] = {path}
         return {
             name: paths.pop()
             for name, paths in sorted(named.items())

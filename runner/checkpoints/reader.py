@@ -343,7 +343,7 @@ def require_names(path: str, names: Sequence[str], tensors: Mapping[str, object]
         Problem(
             f"{path} holds no tensor {name!r}",
             f"it holds {len(tensors)} tensors, none of that name",
-            "name one of its tensors; `python -m runner.inspect` lists them",
+            "name one of its tensors; `runner inspect` lists them",
             nearest(name, tensors),
         )
         for name in names

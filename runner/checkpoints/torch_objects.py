@@ -43,7 +43,7 @@ _DTYPES = {
 # Where programs keep the model's values beside other things, first wins.
 _STATE_DICTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
 _EXTRA = "_extra_state"
-_ARRAY = re.compile(r"numpy\._?core\.multiarray\.(_reconstruct|scalar)")
+_ARRAY = re.compile(r"numpy\._?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer)")
 _MAX_RANK, _MAX_DEPTH, _MAX_TENSORS = 32, 64, 500_000
 # Of one name, and of all names together.
 _MAX_NAME, _MAX_NAMES = 4096, 128 << 20

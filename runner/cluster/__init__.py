@@ -23,7 +23,7 @@ In mode `collective` there are no parameter servers: every task holds the model.
 
 `local` starts the tasks of a cluster on this machine.
 
-Entry points for the command line: `chief.coordinator_of`, `chief.run_task`, `local.LocalCluster`
+Entry points for the start of a run: `chief.coordinator_of`, `chief.run_task`, `local.LocalCluster`
 and `local.task_command`.
 `runner.config.cluster` reads the tasks and their addresses. The chief trains by `runner.training`,
 which does not know this room; a worker has a separate loop.

@@ -3,9 +3,8 @@
 variables + checkpoints + rules -> plan -> report, or restore:
 
 - `variables`: specs of variables, their classes of state, and which scaffolds claim them.
-- `patterns`: globs, regular expressions and renames over names.
-- `rules`: pattern over variables -> expression over tensors; `rule_patterns`: patterns with named
-  parts and arithmetic; `expressions`: their syntax.
+- `patterns`: patterns over names, with parts and arithmetic, and renames.
+- `rules`: pattern over variables -> expression over tensors; `expressions`: their syntax.
 - `steps`: the steps and functions of expressions by name; `named_conversions`: the steps of whole
   layers, `torch_layouts`: of PyTorch's; `target`: the variable that steps are built for.
 - `conversions`, `resampling`, `vocabularies`: compute the steps; `combinations`: the functions.

@@ -96,7 +96,7 @@ class WarmStartPlan(RestorationPlan):
     def write_provenance(self, directory: str | Path) -> None:
         """Writes the provenance into the directory of the model's checkpoints.
 
-        `python -m runner.inspect PATH --provenance` shows it, and a warm start from one of these
+        `runner inspect PATH --provenance` shows it, and a warm start from one of these
         checkpoints continues the chain.
         """
         text = json.dumps(self.provenance(), indent=2, allow_nan=False)

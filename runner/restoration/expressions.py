@@ -5,7 +5,7 @@
                 function of expressions: sum(A, B), concat(A, B, axis=0)
     STEP:       transpose(1, 0), reshape, [2:, 0:768], or a named conversion
 
-Names and arguments may hold parts of the variable's name, `layer{n+1}.weight`, see `rule_patterns`.
+Names and arguments may hold parts of the variable's name, `layer{n+1}.weight`, see `patterns`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from runner.restoration.proof import Comparison, arrangements, compare, differen
 # An exchange that brings a reader ten times closer is right; below that, differences are roundings.
 MARGIN, _ROUNDING = 10.0, 1e-6
 # How far off a layer may be and still hand on its record.
-_NEAR = 0.05
+NEAR = 0.05
 # What may follow a layer in the source.
 _ACTIVATIONS = (
     *(keras.activations.relu, keras.activations.relu6, keras.activations.gelu),
@@ -186,7 +186,7 @@ class LocalComparison:
                 for after in (None, function) if function else (None,):
                     relative = difference(value, np.asarray(after(array)) if after else array)[0]
                     # The record of a layer that is farther off may be of what follows it.
-                    if relative < min(closest, _NEAR):
+                    if relative < min(closest, NEAR):
                         closest, handed_on = relative, array
                         result.activations[id(layer)] = after
             if comparison.agrees and _is_nonlinear(function):

@@ -270,9 +270,7 @@ class _Matcher:
     def _is_included_by_name(self, variable: VariableSpec) -> bool:
         include = self._config.variables.include
         names = (variable.full_name, variable.address)
-        return any(
-            compile_pattern(pattern).fullmatch(name) for pattern in include for name in names
-        )
+        return any(compile_pattern(pattern).matches(name) for pattern in include for name in names)
 
     def _needs_average(self, variable: VariableSpec) -> bool:
         trains = variable.trainable or variable.frozen

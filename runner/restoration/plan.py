@@ -24,7 +24,7 @@ from runner.errors import PlanError, Problem, nearest
 from runner.restoration.conversions import PadOrSlice, Reshape, Transpose
 from runner.restoration.matching import TensorChoice, TensorChoices, choose_tensors
 from runner.restoration.patterns import compile_pattern
-from runner.restoration.problems import bad_expression, bad_rules
+from runner.restoration.problems import bad_pattern, bad_rules
 from runner.restoration.proof import Proof
 from runner.restoration.source_tensors import SourceTensor
 from runner.restoration.variables import (
@@ -282,8 +282,8 @@ def _unmet(
     for key, expected in expect.items():
         try:
             concerned = _concerned(assignments, key, scaffolds)
-        except re.error as error:
-            problems.append(bad_expression("restoration.expect", error))
+        except ValueError as error:
+            problems.append(bad_pattern(f"restoration.expect: {key}", error))
             continue
         if not concerned:
             problems.append(
@@ -324,8 +324,8 @@ def _concerned(
     matched = [
         assignment
         for assignment in assignments
-        if pattern.fullmatch(assignment.variable.full_name)
-        or pattern.fullmatch(assignment.variable.address)
+        if pattern.matches(assignment.variable.full_name)
+        or pattern.matches(assignment.variable.address)
     ]
     # `cnn/*` matches optimizer slots too, which a warm start brings only on request.
     requested = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
 from runner.errors import Problem, nearest, ranked, similar
 from runner.restoration.named_conversions import NAMED_CONVERSIONS
-from runner.restoration.patterns import PATTERN_MAPS, FirstMatch, Renames
+from runner.restoration.patterns import PATTERN_MAPS, compile_pattern
 from runner.restoration.rules import parse_rule
 
 # How many variables a problem names, each with the nearest name in the checkpoint.
@@ -107,7 +106,7 @@ def _uncertain(key: str, source: CheckpointSpec, misses: Sequence[Miss]) -> Prob
     return Problem(
         f"{key}: it is not certain which tensors are {names}",
         f"{source.path}: {misses[0].reason}",
-        f"name their tensors in {key}.rename or rules, which `python -m runner.inspect "
+        f"name their tensors in {key}.rename or rules, which `runner inspect "
         f"{source.path}` lists, exclude the variables, or set ++{key}.missing=init",
         nearest(misses[0].wanted, others) if others else (),
     )
@@ -139,25 +138,17 @@ def unused_rule(where: str, rule: str, variables: Sequence[str]) -> Problem:
 
 
 def bad_rules(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
-    """Returns the problems of expressions and named conversions in rules that are not valid."""
+    """Returns the problems of patterns, expressions and named conversions that are not valid."""
     problems = []
-    for part in ("rename", *PATTERN_MAPS):
+    for part in ("rename", *PATTERN_MAPS, "rules"):
         for key, value in getattr(config, part).items():
             try:
-                (Renames if part == "rename" else FirstMatch)({key: value})
-            except re.error as error:
-                problems.append(bad_expression(f"scaffolds.{scaffold}.{part}", error))
-    for key, value in config.rules.items():
-        try:
-            parse_rule(key, value)
-        except ValueError as error:
-            problems.append(
-                Problem(
-                    f"scaffolds.{scaffold}.rules: {key}: {value}",
-                    str(error),
-                    "write PATTERN: EXPRESSION as docs/reference/restoration.md describes",
-                )
-            )
+                if part == "rules":
+                    parse_rule(key, value)
+                else:
+                    compile_pattern(key, value if part == "rename" else "")
+            except ValueError as error:
+                problems.append(bad_pattern(f"scaffolds.{scaffold}.{part}: {key}: {value}", error))
     return problems + [
         Problem(
             f"scaffolds.{scaffold}.convert: {name!r} is not a named conversion",
@@ -170,10 +161,7 @@ def bad_rules(scaffold: str, config: ScaffoldConfig) -> list[Problem]:
     ]
 
 
-def bad_expression(where: str, error: re.error) -> Problem:
-    """Returns the problem of an expression, or a replacement, that Python does not compile."""
-    return Problem(
-        f"{where} holds {error.pattern!r}",
-        f"not a regular expression, or not a replacement for one: {error}",
-        r"fix it, or leave out `re:`; a replacement names groups as \1, \2 or \g<name>",
-    )
+def bad_pattern(state: str, error: ValueError) -> Problem:
+    """Returns the problem of a pattern, or a rule, that is not valid."""
+    remedy = "write it as docs/reference/restoration.md describes"
+    return Problem(state, str(error), remedy)

@@ -24,7 +24,7 @@ from runner.restoration.findings import (
     origins_of_variables,
     source_config,
 )
-from runner.restoration.local_comparison import Layer, LocalComparison
+from runner.restoration.local_comparison import NEAR, Layer, LocalComparison
 from runner.restoration.model_variables import keras_variables
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.proof import LOCAL, TOLERANCES, Comparison, Proof, compare
@@ -91,15 +91,19 @@ class _Proving:
         with full_precision():
             with recorded_calls() as calls:
                 outputs = self._part(inputs, training=False)
+            compared_outputs = tuple(self._compared_outputs(outputs))
             local = LocalComparison(self._part, inputs, [*self._counterparts(calls)], self._local)
-            layers = tuple(self._explained([*local.compared()], local))
+            compared = [*local.compared()]
+            if all(one.agrees for one in compared_outputs) and compared_outputs:
+                compared = [one for one in compared if not self._is_of_another_place(one)]
+            layers = tuple(self._explained(compared, local))
         proof = Proof(
             reference=reference.path,
             digest=reference.digest,
             scaffold=self._scaffold,
             dtype=self._dtype,
             tolerance=self._tolerance,
-            outputs=tuple(self._compared_outputs(outputs)),
+            outputs=compared_outputs,
             layers=layers,
             modules=len(reference.activations),
         )
@@ -109,6 +113,15 @@ class _Proving:
             return replace(proof, findings=common_settings(settings))
         lines = [*settings[first.layer], *self._flatten_order(first, calls), *self._origins(first)]
         return replace(proof, findings=tuple(lines))
+
+    def _is_of_another_place(self, compared: Comparison) -> bool:
+        """Whether a module does more than the layer that has its tensors, where outputs agree.
+
+        A layer of one's own, such as a scale, may be a part of what the module computes. It has
+        handed on what it computes, so that a layer behind it would differ if its values were wrong.
+        """
+        is_own = not type(self._layers[compared.layer]).__module__.startswith("keras.")
+        return is_own and not compared.agrees and compared.relative > NEAR and not compared.note
 
     def _explained(
         self, compared: list[Comparison], local: LocalComparison

@@ -19,8 +19,15 @@ from dataclasses import dataclass
 from runner.config.schema import ScaffoldConfig
 from runner.restoration.expressions import Expression, Function, Step, Tensor, fill, parse
 from runner.restoration.named_conversions import expanded
-from runner.restoration.patterns import PATTERN_MAPS, REGEX, FirstMatch, Renames
-from runner.restoration.rule_patterns import Pattern, compile_rule, substitute
+from runner.restoration.patterns import (
+    PATTERN_MAPS,
+    REST,
+    FirstMatch,
+    Pattern,
+    Renames,
+    compile_pattern,
+    substitute,
+)
 from runner.restoration.steps import check
 from runner.restoration.target import ConvertedVariable
 from runner.restoration.vocabularies import read_vocabulary
@@ -34,11 +41,6 @@ class Rule:
     pattern: Pattern
     expression: Expression
 
-    @property
-    def is_module(self) -> bool:
-        """Whether it renames the beginnings of names."""
-        return self.key.endswith("/") and not self.key.startswith(REGEX)
-
 
 def parse_rule(key: str, value: str) -> Rule:
     """Parses a rule.
@@ -46,9 +48,9 @@ def parse_rule(key: str, value: str) -> Rule:
     Raises:
       ValueError: when its pattern or its expression is not valid.
     """
-    rule = Rule(key, compile_rule(key, value), parse(value))
+    rule = Rule(key, compile_pattern(key, value), parse(value))
     check(rule.expression)
-    if rule.is_module and isinstance(_source(rule.expression), Function):
+    if rule.pattern.is_module and isinstance(_source(rule.expression), Function):
         raise ValueError("a rule for a module, which ends in `/`, has no function of tensors")
     return rule
 
@@ -68,7 +70,7 @@ class Rules:
 
     def __init__(self, rules: Mapping[str, str]) -> None:
         self._rules = [parse_rule(key, value) for key, value in rules.items()]
-        self._modules = [rule for rule in self._rules if rule.is_module]
+        self._modules = [rule for rule in self._rules if rule.pattern.is_module]
         self._used: set[str] = set()
 
     def find(self, names: Sequence[str]) -> Expression | None:
@@ -97,7 +99,7 @@ class Rules:
         """Returns the match that leaves the shortest rest of the name, and records its use."""
         if not matches:
             return None
-        match = min(matches, key=lambda match: len(match[1]["rest"]))
+        match = min(matches, key=lambda match: len(match[1][REST]))
         self._used.add(match[0].key)
         return match
 
@@ -109,7 +111,7 @@ class Rules:
         for part in rule.pattern.parts.values():
             if part.endswith("/"):
                 parts[part] = self._module(parts[part])
-        rest = parts["rest"]
+        rest = parts[REST]
         source = _source(rule.expression)
 
         def change(text: str) -> str:

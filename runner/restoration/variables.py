@@ -13,7 +13,7 @@ from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
 from runner.errors import Problem, nearest
 from runner.restoration.patterns import Selected, select
-from runner.restoration.problems import bad_expression
+from runner.restoration.problems import bad_pattern
 
 EMA_SUFFIX = "/ExponentialMovingAverage"
 OF_MODEL = "value of the model"
@@ -211,8 +211,8 @@ def assign_owners(
         try:
             include, exclude = config.variables.include, config.variables.exclude
             matched = select(states, include, exclude, addresses=addresses)
-        except re.error as error:
-            problems.append(bad_expression(f"scaffolds.{scaffold}.variables", error))
+        except ValueError as error:
+            problems.append(bad_pattern(f"scaffolds.{scaffold}.variables: not a pattern", error))
             continue
         claimed = _claimed(config, matched, states, owners=owners, shared_by=shared_by or {})
         for name in claimed:

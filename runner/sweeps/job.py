@@ -37,7 +37,7 @@ from runner.system.lifeline import at_work
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
 from runner.system.status import Status
-from runner.training.watch import SWEEP_TAG, TrialWatch
+from runner.training.context import SWEEP_TAG, TrialWatch
 
 logger = logging.getLogger(__name__)
 

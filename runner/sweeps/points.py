@@ -120,7 +120,7 @@ def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPo
     """
 
     def composed(point: Point) -> ComposedPoint:
-        with reporting_composition():
+        with reporting_composition(point.overrides):
             config = compose(point.overrides)
         return _validated(point, config)
 
@@ -183,12 +183,12 @@ def check_sources(composed: Sequence[ComposedPoint]) -> None:
         config = trial.config
         if config.resume is not Resume.never and (config.run_dir, trial.fingerprint) in begun:
             return  # The run has read its sources.
-        require_all(
-            *(
-                partial(_check_source, name, scaffold, written)
-                for name, scaffold in config.scaffolds.items()
-            )
-        )
+        problems: list[Problem] = []
+        for name, scaffold in config.scaffolds.items():
+            with CheckpointError.within(f"scaffolds.{name}.checkpoint", problems):
+                _check_source(scaffold, written)
+        if problems:
+            raise ConfigError(*problems)
 
     _check_trials([(trial.point, trial) for trial in composed], check)
 
@@ -202,7 +202,7 @@ def _written(config: RunConfig) -> Iterator[Path]:
             yield folder.parent / str(scaffold.checkpoint).removeprefix(EXPERIMENT)
 
 
-def _check_source(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> None:
+def _check_source(scaffold: ScaffoldConfig, written: set[Path]) -> None:
     averaged = scaffold.average if isinstance(scaffold.average, list) else []
     sources = [source for source in (scaffold.checkpoint, *averaged) if isinstance(source, str)]
     if scaffold.checkpoint is None or any(_is_elsewhere(source, written) for source in sources):
@@ -212,13 +212,9 @@ def _check_source(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> No
             scaffold.checkpoint, scaffold.which or LATEST, scaffold.average
         ):
             recognise(path)
-    except CheckpointError as error:
-        if isinstance(error, NoCheckpointError):
-            if scaffold.optional:
-                return
-            error = error.or_else(OPTIONAL)
-        key = f"scaffolds.{name}.checkpoint"
-        raise ConfigError(*(problem.within(key) for problem in error.problems)) from error
+    except NoCheckpointError as error:
+        if not scaffold.optional:
+            raise error.or_else(OPTIONAL) from error
 
 
 def _is_elsewhere(source: str, written: set[Path]) -> bool:

@@ -6,9 +6,8 @@ is built for files of Keras alone, whose variables have no names.
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,10 +161,3 @@ def _changed_tensors(start: Start) -> Iterator[Problem]:
         if recorded != [(piece.source, *piece.names) for piece in assignment.pieces]:
             cause = f"the run took {recorded or 'no tensor'}"
             yield Problem(f"{name} is planned from other tensors", cause)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Runs `runner verify` with the arguments after it."""
-    parser = argparse.ArgumentParser("runner verify", description=__doc__.splitlines()[0])
-    parser.add_argument("run", metavar="RUN", help="the directory of a run")
-    print("\n".join(verify(parser.parse_args(arguments).run)))

@@ -62,7 +62,7 @@ def recorded(run: OpenedRun) -> Iterator[None]:
     tracker: Tracker | None = None
     try:
         with interruption.deferred():  # A run whose id a signal withheld would stay RUNNING.
-            tracker = run.tracker
+            tracker = run.open_tracker()
         interruption.check()
         _record_start(run)
         is_new = run.plan is not None

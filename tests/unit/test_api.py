@@ -130,6 +130,7 @@ def test_a_signal_saves_and_ends_the_run_and_the_same_call_resumes_it(
         (("digit_cnn",), ConfigError, "experiment 'digit_cnn' is not known"),
         (("digits_cnn", ["train.stepz=1"]), ConfigError, "train.stepz is not a key"),
         (("digits_cnn", {"train.steps": 0}), ConfigError, "train.steps is 0"),
+        (("digits_cnn", ["optimizer=null"]), ConfigError, "optimizer is null"),
         ((None,), ConfigError, "no experiment is named"),
         ((None, ["mode=evaluate", "run_dir=no"]), RunDirectoryError, "run_dir is no, which is not"),
         (({"name": "mine"},), ConfigError, "data has no value"),

@@ -182,8 +182,8 @@ def test_biases_that_cannot_be_added(
         ({"convert": {"b/*": "torch_dense"}}, "convert: the rule 'b/*' is never used"),
         ({"transpose": {"b": [0]}}, "transpose: the rule 'b' is never used"),
         ({"vocabulary": {"b": None}}, "vocabulary: the rule 'b' is never used"),
-        ({"rename": {"re:(a)": r"\2"}}, r"rename holds '\\2'"),
-        ({"convert": {"re:*": "torch_dense"}}, "convert holds '*'"),
+        ({"rename": {"re:(a)": r"\2"}}, r"rename: re:(a): \2"),
+        ({"convert": {"re:*": "torch_dense"}}, "convert: re:*: torch_dense"),
     ],
 )
 def test_rules_that_do_nothing_or_are_not_valid(changes: dict[str, Any], state: str) -> None:
@@ -199,8 +199,8 @@ def test_all_rules_that_are_not_valid_are_reported_at_once() -> None:
     )
     problems = one([variable("a")], config, checkpoint("a")).problems
     assert [problem.state.removeprefix("scaffolds.net.") for problem in problems] == [
-        "rename holds '('",
-        "transpose holds '['",
+        "rename: re:(: x",
+        "transpose: re:[: [0]",
         "convert: 'torch_dens' is not a named conversion",
     ]
     assert problems[-1].choices[0] == "torch_dense"

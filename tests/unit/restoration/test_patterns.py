@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 
 import pytest
 from hypothesis import given
@@ -27,11 +26,14 @@ NAMES = ("cnn/conv1/kernel", "cnn/conv1/bias", "cnn/conv10/kernel", "head/kernel
         ("head.kernel", ()),
         ("CNN/*", ()),
         ("cnn/conv[!1]*/kernel", ()),
+        ("cnn/conv[0-9]/kernel", NAMES[:1]),
+        ("cnn/conv{n}/kernel", (NAMES[0], NAMES[2])),
+        ("cnn/", NAMES[:3]),
     ],
 )
 def test_a_pattern_matches_the_whole_name(pattern: str, matches: tuple[str, ...]) -> None:
     compiled = compile_pattern(pattern)
-    assert tuple(name for name in NAMES if compiled.fullmatch(name)) == matches
+    assert tuple(name for name in NAMES if compiled.matches(name)) == matches
 
 
 def test_what_is_excluded_is_not_selected() -> None:
@@ -47,7 +49,7 @@ def test_the_first_of_several_patterns_wins() -> None:
     assert [patterns.find(name) for name in NAMES] == [2, 3, 2, 1]
     assert patterns.find("other") is None
     assert patterns.unused() == ()
-    with pytest.raises(re.error, match="unterminated"):
+    with pytest.raises(ValueError, match="unterminated"):
         FirstMatch({"re:(": 1})
 
 
@@ -60,6 +62,8 @@ def test_the_first_of_several_patterns_wins() -> None:
         ({r"re:(?P<rest>.*)_1": r"\g<rest>"}, "kernel_1", "kernel"),
         ({"re:cnn": "x"}, "cnn/kernel", "cnn/kernel"),
         ({"a/": "b/", "b/": "c/"}, "a/k", "b/k"),
+        ({"block_{n}/": "features.{n+1}/"}, "block_2/k", "features.3/k"),
+        ({r"re:(a)/.*": r"\g<1>"}, "a/k", "a"),
     ],
 )
 def test_what_a_rule_makes_of_a_name(rules: dict[str, str], name: str, expected: str) -> None:
@@ -87,18 +91,17 @@ def test_the_order_of_rules_decides_between_whole_names_and_patterns() -> None:
     ("key", "value", "message"),
     [
         ("re:(", "x", "unterminated"),
-        ("re:(.*)", r"\2", "invalid group reference 2"),
-        ("re:(.*)", r"\g<name>", "unknown group name 'name'"),
-        ("re:(?P<a>.*)", r"\g<b>", "unknown group name 'b'"),
-        ("re:(.*)", "\\", "bad escape"),
+        ("re:(.*)", r"\2", "names no part of the pattern: 2"),
+        ("re:(.*)", r"\g<name>", "names no part of the pattern: name"),
+        ("re:(?P<a>.*)", r"\g<b>", "names no part of the pattern: b"),
+        ("[b-a]", "x", "bad character range"),
     ],
 )
 def test_a_rule_that_does_not_compile_is_an_error_at_once(
     key: str, value: str, message: str
 ) -> None:
-    with pytest.raises(re.error, match=message) as caught:
+    with pytest.raises(ValueError, match=message):
         Renames({key: value})
-    assert caught.value.pattern in (key.removeprefix("re:"), value)
 
 
 TEXTS = st.text("ab/_.1", max_size=8)
@@ -106,8 +109,8 @@ TEXTS = st.text("ab/_.1", max_size=8)
 
 @given(TEXTS, st.text("ab/*?", max_size=6))
 def test_a_glob_is_that_of_a_shell_but_for_slashes(name: str, pattern: str) -> None:
-    matched = compile_pattern(pattern).fullmatch(name) is not None
-    assert matched == fnmatch.fnmatchcase(name, pattern)
+    shells = f"{pattern}*" if pattern.endswith("/") else pattern
+    assert compile_pattern(pattern).matches(name) == fnmatch.fnmatchcase(name, shells)
 
 
 @given(st.lists(TEXTS, max_size=5), st.dictionaries(TEXTS, TEXTS, max_size=4))

@@ -82,7 +82,7 @@ def test_a_checkpoint_that_cannot_be_used_hides_no_other_problem() -> None:
     assert [problem.state for problem in made.problems] == [
         "scaffolds.c.variables: 'nothing' matches no variable of the model",
         "no a",
-        "scaffolds.a.rename holds '('",
+        "scaffolds.a.rename: re:(: ",
         "scaffolds.b: no tensor 'b/m' for the variable b/m",
         "no c",
         "none",
@@ -215,4 +215,4 @@ def test_an_expectation_of_nothing_or_with_a_bad_expression_is_a_problem() -> No
     nothing, bad = problems({"heat": Expect.all, "re:(": Expect.all})
     assert nothing.state == "restoration.expect: 'heat' concerns no variable"
     assert nothing.choices == ("head",)
-    assert bad.state == "restoration.expect holds '('"
+    assert bad.state == "restoration.expect: re:("

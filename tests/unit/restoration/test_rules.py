@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runner.restoration.expressions import parse
-from runner.restoration.rule_patterns import compile_rule, substitute
+from runner.restoration.patterns import compile_pattern, substitute
 from runner.restoration.rules import Rules
 from tests.support.plans import Shape, by_name, checkpoint, one, only, scaffold, variable
 
@@ -37,7 +37,7 @@ BERT = {
     ],
 )
 def test_parts_of_names_and_arithmetic(key: str, value: str, name: str, expected: str) -> None:
-    parts = compile_rule(key, value).match(name)
+    parts = compile_pattern(key, value).match(name)
     assert (None if parts is None else substitute(value, parts)) == expected
 
 

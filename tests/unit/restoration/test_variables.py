@@ -180,7 +180,7 @@ OWNS_NONE = " owns no variable of the class weights, batch_norm"
         ),
         (ScaffoldConfig(VariablesConfig([])), OWNS_NONE, NOTHING, "moving_averages"),
         (scaffold("cnn/*", exclude=["*"]), OWNS_NONE, NOTHING, "moving_averages"),
-        (scaffold("re:(cnn"), ".variables holds '(cnn'", "not a regular expression", None),
+        (scaffold("re:(cnn"), ".variables: not a pattern", "'re:(cnn' is not a regular", None),
     ],
 )
 def test_a_scaffold_that_does_not_claim_what_it_says(

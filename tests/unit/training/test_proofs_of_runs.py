@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.commands.command_line import run_command
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError, RunnerError
 from runner.restoration.model_variables import model_variables
-from runner.training import first_values, proving
+from runner.training import first_values
 from tests.samples.experiment import Net
 from tests.support.runs import Runs
 
@@ -87,13 +88,13 @@ def test_a_proof_is_kept_and_the_first_values_are_derived_again(
     assert document == json.loads(directory.provenances[1].read_text())
     with directory.config.open("a") as config:
         config.write("other: ${run:evaluation}\n")  # As hooks may have it.
-    first_values.main([str(directory.path)])
+    run_command("verify", str(directory.path))
     said = capsys.readouterr().out
     assert f"{directory.path}: 8 variables derived again, bit for bit" in said
-    proving.main([str(directory.path), reference])
+    run_command("prove", str(directory.path), reference)
     assert "proof: " in capsys.readouterr().out
     with pytest.raises(PlanError, match=r"first layer that differs: body/norm \(body/norm\)"):
-        proving.main([str(directory.path), str(source / "wrong.npz")])
+        run_command("prove", str(directory.path), str(source / "wrong.npz"))
 
 
 def test_a_proof_that_fails_stops_a_run_before_it_begins(source: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.training.means import TrainingMeans
+from runner.hooks.metrics import TrainingMeans
 
 HISTORY = {
     5: {"train/loss": 4.0, "steps_per_sec": 9.0},

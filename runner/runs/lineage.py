@@ -1,15 +1,13 @@
-"""The runs that a run started from, and theirs: `python -m runner.lineage RUN`."""
+"""The runs that a run started from, and theirs."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import RunDirectoryError, RunnerError
+from runner.errors import RunDirectoryError
 from runner.runs.provenance import DIGEST, SOURCE_RUN_TAG, SOURCE_TAG, run_directory
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.address import DEFAULT_URI
@@ -80,28 +78,11 @@ def _tracked_run(run_id: str, store: MlflowStore) -> Ancestor:
     return Ancestor(f"{run.experiment}  run {run.run_id}  {run.status}", sources)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Prints the tree; returns 0, or the exit code of the error when there is no such run."""
-    parser = argparse.ArgumentParser(prog="python -m runner.lineage", description=__doc__)
-    parser.add_argument("run", help="a run directory, or the id of a run in MLflow")
-    parser.add_argument("--uri", default=DEFAULT_URI, help="MLflow's tracking URI (%(default)s)")
-    options = parser.parse_args(arguments)
-    try:
-        print("\n".join(_tree(lineage(options.run, options.uri))))
-    except RunnerError as error:
-        print(f"runner.lineage: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-def _tree(ancestor: Ancestor) -> Iterator[str]:
+def tree(ancestor: Ancestor) -> Iterator[str]:
+    """Yields the lines of a tree of a run and its ancestors."""
     yield ancestor.label
     for number, (name, source) in enumerate(ancestor.sources.items(), start=1):
         last = number == len(ancestor.sources)
-        first, *others = _tree(source)
+        first, *others = tree(source)
         yield f"{'└── ' if last else '├── '}{name}: {first}"
         yield from (f"{'    ' if last else '│   '}{line}" for line in others)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

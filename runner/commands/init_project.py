@@ -1,12 +1,12 @@
-"""`runner init FOLDER`: creates a small working project from the shipped template."""
+"""`runner init`: creates a small working project: configurations, data, a model and a test."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import keyword
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from runner.config.groups import shipped
@@ -15,31 +15,28 @@ from runner.errors import ConfigError
 
 # The template's folder and package, which take the name of the project.
 _NAME = "my_project"
-_USAGE = "runner init FOLDER creates a small working project: config, data, model and test"
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Runs `runner init` with the arguments after it."""
-    print(init(arguments, shipped("template")))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describes the arguments of `runner init`."""
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="a new or an empty folder")
 
 
-def init(arguments: Sequence[str], template: Path) -> str:
+def run(arguments: argparse.Namespace) -> None:
+    """Creates the project and prints the next step; raises what `create` raises."""
+    print(create(arguments.folder, shipped("template")))
+
+
+def create(folder: Path, template: Path) -> str:
     """Creates a project and returns a message with the next step.
 
     Args:
-      arguments: the arguments of the command: a folder, which must be new or empty.
+      folder: the folder of the project, which must be new or empty.
       template: the folder of the template.
 
     Raises:
-      ConfigError: when the arguments are not one folder, or the project cannot be created there;
-        nothing is overwritten.
+      ConfigError: when the project cannot be created there; nothing is overwritten.
     """
-    if list(arguments) in (["--help"], ["-h"]):
-        return _USAGE
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        state = f"init got {shlex.join(arguments) or 'nothing'}"
-        raise ConfigError.of(state, "it takes one folder", _USAGE)
-    folder = Path(arguments[0])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         state = f"{folder} exists and is not an empty folder"
         raise ConfigError.of(state, "nothing is overwritten", "name a new folder")

@@ -1,10 +1,15 @@
-"""`python -m runner.inspect`: lists the tensors of a checkpoint, or compares two checkpoints."""
+"""`runner inspect`: lists the tensors of a checkpoint of any format, or the differences of two.
+
+PATH is a run directory, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file of
+Keras, PyTorch, Flax, safetensors, NumPy or word vectors, a directory of Orbax, hf://ORG/REPO, or an
+MLflow URI; also at gs://, https:// and the like. Exit code: 0, or 1 when two checkpoints
+differ, 2 when a path or its checkpoint cannot be read.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -21,18 +26,11 @@ from runner.restoration.variables import WARM_STARTED, StateClass, classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
 from runner.system.imports import without_import_notes
-from runner.system.lifeline import redirect_to_devnull
 from runner.tracking import open_store
 
-SAME, DIFFERENT = 0, 1
+# The exit codes, as those of `diff`.
+_SAME, _DIFFERENT, _UNREADABLE = 0, 1, 2
 _OPTIMIZER = ("optimizer", "_optimizer", "optimizer_weights")
-_DESCRIPTION = """Lists the tensors of a checkpoint of any format, or the differences of two.
-
-PATH is a run directory, a directory of checkpoints, a TensorFlow prefix, a SavedModel, a file of
-Keras, PyTorch, Flax, safetensors, NumPy or word vectors, a directory of Orbax, hf://ORG/REPO, or an
-MLflow URI; also at gs://, https:// and the like. Exit code: 0, or 1 when two checkpoints
-differ, 2 when a path or its checkpoint cannot be read."""
-
 _FLAGS = {
     "--stats": "read all values: min, max, mean, NaN count",
     "--all": "a row for every tensor: optimizer slots, counters and seeds too",
@@ -41,35 +39,55 @@ _FLAGS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None, screen: Screen | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    parser = _parser()
-    parsed = parser.parse_args(arguments)
-    if len(parsed.paths) > 2:
-        parser.error(f"one or two paths are compared, not {len(parsed.paths)}")
-    screen = screen or Screen()
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describes the arguments of `runner inspect`."""
+    parser.add_argument("path", metavar="PATH")
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="compare the two")
+    for name, meaning in _FLAGS.items():
+        parser.add_argument(name, action="store_true", help=meaning)
+    parser.add_argument(
+        "--which", default=LATEST, help="latest (default), best or a step of a directory"
+    )
+    parser.add_argument(
+        "--tracking",
+        metavar="URI",
+        default=os.environ.get("MLFLOW_TRACKING_URI"),
+        help="the MLflow store of runs:/ and models:/ paths; default $MLFLOW_TRACKING_URI",
+    )
+
+
+def run(arguments: argparse.Namespace, screen: Screen | None = None) -> int:
+    """Shows what `runner inspect` is asked for.
+
+    Returns:
+      1 when two checkpoints differ, and otherwise 0.
+
+    Raises:
+      RunnerError: with the exit code 2, when a path or its checkpoint cannot be read.
+    """
     try:
-        with without_import_notes():  # Some formats import TensorFlow.
-            tracked = parsed.tracking is not None and any(map(is_mlflow_uri, parsed.paths))
-            artifacts = open_store(TrackingConfig(uri=parsed.tracking), {}) if tracked else None
-            resolved = [
-                checkpoint_paths(path, parsed.which, artifacts=artifacts) for path in parsed.paths
-            ]
-            if parsed.provenance:
-                return _provenance(resolved[0][0], screen)
-            checkpoints = [Checkpoint(open_reader(path)) for (path,) in resolved]
-        if len(checkpoints) == 1:
-            _list(checkpoints[0], parsed, screen)
-            return SAME
-        differences = diff(*checkpoints)
-        _show(differences, screen)
-        return DIFFERENT if differences else SAME
+        return _inspect(arguments, screen or Screen())
     except RunnerError as error:
-        print(f"runner.inspect: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        redirect_to_devnull(sys.stdout.fileno())  # The reader of the pipe has closed it.
-        return SAME
+        error.exit_code = _UNREADABLE
+        raise
+
+
+def _inspect(arguments: argparse.Namespace, screen: Screen) -> int:
+    paths = [path for path in (arguments.path, arguments.other) if path is not None]
+    with without_import_notes():  # Some formats import TensorFlow.
+        tracked = arguments.tracking is not None and any(map(is_mlflow_uri, paths))
+        artifacts = open_store(TrackingConfig(uri=arguments.tracking), {}) if tracked else None
+        resolved = [checkpoint_paths(path, arguments.which, artifacts=artifacts) for path in paths]
+        if arguments.provenance:
+            _show_provenance(resolved[0][0], screen)
+            return _SAME
+        checkpoints = [Checkpoint(open_reader(path)) for (path,) in resolved]
+    if len(checkpoints) == 1:
+        _list(checkpoints[0], arguments, screen)
+        return _SAME
+    differences = diff(*checkpoints)
+    _show(differences, screen)
+    return _DIFFERENT if differences else _SAME
 
 
 def state_class(name: str, alias: str, names: Mapping[str, object]) -> StateClass:
@@ -86,27 +104,6 @@ def state_class(name: str, alias: str, names: Mapping[str, object]) -> StateClas
     slot = any(owner in names for owner in owners) or any(part in _OPTIMIZER for part in parts)
     power = parts[-1].startswith(("beta1_power", "beta2_power"))
     return classify(alias, model=not (slot or power))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.inspect",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("paths", metavar="PATH", nargs="+")
-    for name, meaning in _FLAGS.items():
-        parser.add_argument(name, action="store_true", help=meaning)
-    parser.add_argument(
-        "--which", default=LATEST, help="latest (default), best or a step of a directory"
-    )
-    parser.add_argument(
-        "--tracking",
-        metavar="URI",
-        default=os.environ.get("MLFLOW_TRACKING_URI"),
-        help="the MLflow store of runs:/ and models:/ paths; default $MLFLOW_TRACKING_URI",
-    )
-    return parser
 
 
 def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) -> None:
@@ -186,7 +183,7 @@ def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:
     return {name: state_class(name, aliases.get(name, name), spec.tensors) for name in spec.tensors}
 
 
-def _provenance(path: str, screen: Screen) -> int:
+def _show_provenance(path: str, screen: Screen) -> None:
     provenance = provenance_of(path)
     if provenance is None:
         raise CheckpointError.of(
@@ -195,13 +192,8 @@ def _provenance(path: str, screen: Screen) -> int:
             "name a checkpoint of a run, or its run directory",
         )
     screen.write("\n".join((path, *chain(provenance))) + "\n")
-    return 0
 
 
 def _show(content: RenderableType, screen: Screen) -> None:
     """Shows a table on a terminal; elsewhere prints it, wide enough that nothing is folded."""
     screen.show(content, as_text(content))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
