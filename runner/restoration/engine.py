@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError
-from runner.restoration.plan import Assignment, RestorationPlan
+from runner.planning.plan import Assignment, RestorationPlan
 from runner.restoration.reading import (
     NonFinite,
     OnTensor,
