@@ -14,8 +14,7 @@ The interface:
 
 The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.
-  links: opens bundles whose paths TensorFlow takes for patterns.
-  tables: checks the tables in V1 checkpoints and in the indices of bundles for damage.
+  tables: checks V1 checkpoints and the indices of bundles for damage that TensorFlow passes over.
   keras_files: `.keras`, `.h5` and other HDF5 files; `keras_names`: the names of the variables;
     `hdf5`: the datasets in such files.
   array_files: `.npy`, `.npz`, `.safetensors`.

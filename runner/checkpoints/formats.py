@@ -6,24 +6,23 @@ library that reads checkpoints.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
-import tokenize
-import zipfile
-import zlib
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from runner.checkpoints import archives, files
+from runner.checkpoints.files import DAMAGE
 from runner.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from runner.checkpoints.reader import CheckpointReader
 
 
 class Format(Enum):
-    """A checkpoint format: its name, and the module and the function or class that open it.
-
-    The module is imported when a checkpoint of its format is opened, because TensorFlow and h5py
-    take seconds to import.
-    """
+    """A checkpoint format: its title, and the module and the function or class that open it."""
 
     BUNDLE = ("TensorFlow bundle", "bundle", "open_bundle")
     V1 = ("TensorFlow V1 checkpoint", "bundle", "V1Reader")
@@ -39,26 +38,23 @@ class Format(Enum):
     NPZ = (".npz", "array_files", "NpzReader")
     NPY = (".npy", "array_files", "NpyReader")
 
+    def __init__(self, title: str, module: str, opener: str) -> None:
+        self.title, self._module, self._opener = title, module, opener
 
-# The exceptions of h5py, zipfile and NumPy on damaged files; TensorFlow, protobuf and safetensors
-# raise others as well.
-DAMAGE = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,  # and RecursionError, on deeply nested JSON
-    SyntaxError,
-    TypeError,
-    ValueError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+    def open(self, path: str, *mapping: str) -> CheckpointReader:
+        """Returns the reader of a checkpoint on this machine, or of an index of shards anywhere.
 
-KNOWN = tuple(form.value[0] for form in Format)
+        The module is imported here, because TensorFlow and h5py take seconds to import.
+
+        Raises:
+          CheckpointError: when the checkpoint is damaged.
+        """
+        module = importlib.import_module(f"runner.checkpoints.{self._module}")
+        reader: CheckpointReader = getattr(module, self._opener)(path, *mapping)
+        return reader
+
+
+KNOWN = tuple(form.title for form in Format)
 
 # The end of a V1 checkpoint, and of the index of a bundle.
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
