@@ -30,7 +30,7 @@ On top of the interface:
     `runner.open_checkpoint` and `diff`.
 
 This room only reads: nothing builds a training graph, assigns a variable or writes into a
-checkpoint's directory. Which tensor goes to which variable is decided in `restoration`.
+checkpoint's directory. Which tensor goes to which variable is decided in `planning`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from runner.checkpoints import archives, files
 from runner.checkpoints.reader import (
     GLOBAL_STEP,
-    Bundle,
     CheckpointReader,
     CheckpointSpec,
     RenamedReader,
@@ -30,13 +29,7 @@ from runner.checkpoints.reader import (
     explained,
     require_names,
 )
-from runner.checkpoints.tables import (
-    entries,
-    first_value,
-    require_intact,
-    require_possible,
-    unmasked,
-)
+from runner.checkpoints.tables import entries, first_value, require_intact, require_possible
 from runner.errors import CheckpointError
 from runner.internals.tensorflow import (
     BundleEntryProto,
@@ -63,6 +56,10 @@ _BOOKKEEPING = re.compile(
 _UNNAMED = re.compile(r"(.*/)?Variable(_\d+)?")
 # `keras.Model.export` saves a copy of every variable under this attribute.
 _KERAS_COPIES = "_all_variables/"
+# A list of one variable in the root, but for those of Keras.
+_COLLECTION = re.compile(
+    rf"(?!(?:(?:non_)?trainable_|_all_)?variables/)([^/]+)/0{re.escape(_VALUE)}"
+)
 _VARIABLES = "variables/variables"
 
 
@@ -79,8 +76,6 @@ class BundleReader(CheckpointReader):
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        # By the keys of the index.
-        self._checksums: dict[str, str] = {}
 
     def spec(self) -> CheckpointSpec:
         """See `CheckpointReader.spec`."""
@@ -110,13 +105,6 @@ class BundleReader(CheckpointReader):
         require_names(self.prefix, names, self.keys)
         for name in names:
             yield name, self._tensor(self.keys[name])
-
-    def bundle(self) -> Bundle:
-        """See `CheckpointReader.bundle`."""
-        checksums = {
-            name: self._checksums[key] for name, key in self.keys.items() if key in self._checksums
-        }
-        return Bundle(self._opened, self.keys, checksums)
 
     @functools.cached_property
     def stored(self) -> Mapping[str, TensorSpec]:
@@ -159,9 +147,6 @@ class BundleReader(CheckpointReader):
                 elements = math.prod(dim.size for dim in entry.shape.dim)
                 if not entry.slices and elements > entry.size:
                     raise ValueError(f"{name} has too few bytes for its shape")
-                # The checksum of strings covers their lengths too.
-                if not entry.slices and entry.dtype != tf.string.as_datatype_enum:
-                    self._checksums[name] = f"crc32c:{unmasked(entry.crc32c):08x}"
 
     def _content(self) -> Callable[[], str]:
         """Checks that the files are complete, and returns the function for the digest."""
@@ -243,7 +228,8 @@ class ObjectBasedReader(BundleReader):
     """Reads the object-based checkpoint at `prefix`.
 
     A tensor is named by its variable's object path, e.g. `model/head/kernel`; the variable's name
-    is an alias, unless it is TensorFlow's default or several variables share it. A slot is named
+    is an alias, unless it is TensorFlow's default or several variables share it, and so is the name
+    of a collection of one variable in a `keras.export.ExportArchive`. A slot is named
     `<path of its variable>/<path of its optimizer>/<slot>`.
     """
 
@@ -275,6 +261,9 @@ class ObjectBasedReader(BundleReader):
                 path = path_of.get(attribute.checkpoint_key)
                 if path is not None and not path.startswith(_KERAS_COPIES):
                     named[attribute.full_name].add(path)
+        for path, key in self.keys.items():
+            if (match := _COLLECTION.fullmatch(key)) and f"{path[:-1]}1" not in self.keys:
+                named[object_path(match[1])] = {path}
         return {
             name: paths.pop()
             for name, paths in sorted(named.items())
@@ -358,7 +347,7 @@ def without_wildcards(prefix: str) -> str:
 @functools.cache
 def _links(prefix: str, paths: tuple[str, ...]) -> str:
     folder = tempfile.mkdtemp(prefix="runner-links-")
-    # Only then: an operation of a graph may read it at any time.
+    # Only then: TensorFlow's reader opens a file when it needs it.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for path in paths:
         os.symlink(path, os.path.join(folder, f"{_LINK}{path.removeprefix(prefix)}"))

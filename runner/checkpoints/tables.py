@@ -136,7 +136,7 @@ def _check_sum(file: BinaryIO, offset: int, length: int) -> None:
             raise ValueError(f"the block at byte {offset} cannot be read")
         actual, remaining = google_crc32c.extend(actual, chunk), remaining - len(chunk)
     (masked,) = struct.unpack("<I", file.read(4))
-    if actual != unmasked(masked):
+    if actual != _unmasked(masked):
         raise ValueError(f"checksum mismatch in the block at byte {offset}")
 
 
@@ -165,7 +165,7 @@ def _block(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
         raise ValueError(f"the block at byte {offset} cannot be decompressed: {error}") from error
 
 
-def unmasked(masked: int) -> int:
+def _unmasked(masked: int) -> int:
     """Returns the CRC that TensorFlow stores `masked`."""
     rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF

@@ -8,7 +8,7 @@
   that it comes from if there is no finished run of it; its `plan_run` plans with them.
 - `loop`: `train_run`, the session and the loop; `loop_hooks`: its hooks, in their order (the last
   one ends it after a signal, or when its trial is pruned), and where their metrics go;
-  `means`: means of training metrics; `named_hooks`: the hooks of the configuration.
+  `named_hooks`: the hooks of the configuration.
 - `extension`: what `resume=extend` does not take from the run's checkpoint.
 - `recording`: records a run at its start and its end, and prints its last lines; `figures`: draws
   what a run shows in MLflow.

@@ -8,8 +8,8 @@ a run imports those rooms.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -23,22 +23,19 @@ from runner.config.masking import Mask
 from runner.config.schedule import NEVER, as_schedule
 from runner.config.schema import RunConfig
 from runner.config.training_schema import EVALUATE_EVERY, OBJECTIVE
-from runner.errors import InterruptedRunError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.devices import devices_of
 from runner.graph.replica import Replica
-from runner.restoration.plan import RestorationPlan
+from runner.planning.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
 from runner.runs.provenance import environment_tags
 from runner.runs.resumption import (
     ClaimedDirectory,
     ResumeCriteria,
     StartKind,
-    discard,
     interrupted_run,
     no_such_run,
-    open_run,
 )
 from runner.runs.run_directory import RunDirectory, RunRecord, runs, usable_container
 from runner.session.monitored_session import ChiefSessionCreator
@@ -153,7 +150,7 @@ class Experiment:
     def preview_resumed(self) -> RunDirectory | None:
         """Returns the run that training would resume as things stand; None starts a new one.
 
-        Changes nothing, and decides nothing: `claimed_directory` does that under a lock, as other
+        Changes nothing, and decides nothing: `claimed_run` does that under a lock, as other
         processes may start or end runs meanwhile.
 
         Raises:
@@ -226,35 +223,6 @@ class Experiment:
         )
 
 
-@contextmanager
-def claimed_directory(
-    experiment: Experiment, interruption: Interruption
-) -> Iterator[ClaimedDirectory]:
-    """Claims the directory of the run to resume, or of a new one.
-
-    Where the block fails, the directory is released and the run's status recorded. A new run, of
-    which nothing else is recorded yet, leaves no directory then.
-
-    Raises:
-      RunDirectoryError: as `preview_resumed`; also when a living process owns the directory.
-    """
-    claimed = open_run(experiment.resume_criteria)
-    directory = claimed.directory
-    try:
-        yield claimed
-    except BaseException as error:
-        killed = isinstance(error, InterruptedRunError)
-        with interruption.deferred():
-            if not directory.config.exists():
-                discard(directory, experiment.container)
-                raise
-            try:
-                directory.update(status=Status.KILLED if killed else Status.FAILED)
-            finally:
-                directory.release()
-        raise
-
-
 class OpenedRun:
     """A run of an experiment, in a directory that this process owns.
 
@@ -266,10 +234,14 @@ class OpenedRun:
       directory: the run directory.
       start: whether the run is new, resumed or extended.
       former: its record before that; None for a new run.
+      notice: a line about the run that a new one leaves alone, if there is one.
       plan: where variables come from; None for a run that continues from its own checkpoint.
       interruption: reports signals.
       started: when it was opened, by `time.monotonic`.
+      tracker: records the run, from `open_tracker` on.
     """
+
+    tracker: Tracker
 
     def __init__(
         self,
@@ -287,13 +259,12 @@ class OpenedRun:
         self.training: Training = self.built.training
         config = _with_epochs(experiment.config, self.training.epochs)
         self.config = _with_objective(config, self.built.evaluation.metrics)
-        self.directory, self.start = claimed.directory, claimed.start
-        self.former = claimed.former
+        self.directory, self.start, self.former = claimed.directory, claimed.start, claimed.former
+        self.notice = claimed.notice
         self.started = time.monotonic()
 
-    @cached_property
-    def tracker(self) -> Tracker:
-        """Records the run; opened at first use, which is when nothing can refuse it any more."""
+    def open_tracker(self) -> Tracker:
+        """Opens, and returns, what records the run: once nothing can refuse it any more."""
         experiment, path = self.experiment, self.directory.path
         mask, watch = experiment.mask, self.watch
         tags = {
@@ -304,7 +275,7 @@ class OpenedRun:
         }
         name = self.config.name
         watch.started(path)
-        tracker = experiment.store.open(
+        self.tracker = tracker = experiment.store.open(
             path, name, f"{name} {path.name}", tags=tags, parent=watch.parent
         )
         # `open` ignores the tags of runs that are recorded already.

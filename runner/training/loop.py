@@ -165,10 +165,9 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
             together=together,
             on_restored=partial(record_first_values, run),
         )
-    default_init = restorer.init_op if restorer else tf.no_op()
     ready = _ready_op() if built.scaffold.ready_op is None else None
     scaffold = tf.compat.v1.train.Scaffold(
-        init_op=tf.group(*initializers) if initializers else default_init,
+        init_op=tf.group(*initializers),
         local_init_op=local_init_op(built.scaffold, *in_each_session),
         ready_op=ready,
         ready_for_local_init_op=ready,

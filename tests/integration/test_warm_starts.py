@@ -195,7 +195,7 @@ def test_an_exported_model_is_registered_afterwards_and_a_source_of_warm_starts(
     naming = warm.command.run(
         *WARM, "mode=export", "export.register=warm net", "export.alias=champion"
     )
-    assert naming.stdout == "model:   models:/warm net@champion\n"
+    assert naming.stdout.splitlines()[-1] == "model:   models:/warm net@champion"
     version = client.get_model_version_by_alias("warm net", "champion")
     assert version.run_id == run.info.run_id
     assert warm.command.statuses("warm") == ["FINISHED"]
