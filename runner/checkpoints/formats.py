@@ -22,24 +22,30 @@ if TYPE_CHECKING:
 
 
 class Format(Enum):
-    """A checkpoint format: its title, and the module and the function or class that open it."""
+    """A checkpoint format: its title, the module and the function or class that open it.
+
+    After these come the suffixes by which its files are found in a directory.
+    """
 
     BUNDLE = ("TensorFlow bundle", "bundle", "open_bundle")
     V1 = ("TensorFlow V1 checkpoint", "bundle", "V1Reader")
     SAVED_MODEL = ("SavedModel directory", "bundle", "open_saved_model")
-    HDF5 = ("HDF5 file of Keras", "keras_files", "open_hdf5")
-    KERAS = (".keras archive", "keras_files", "KerasArchiveReader")
-    SAFETENSORS = (".safetensors", "array_files", "SafetensorsReader")
-    TORCH = ("PyTorch file", "torch_files", "TorchReader")
-    SHARDS = ("index of shards", "shards", "ShardsReader")
+    HDF5 = ("HDF5 file of Keras", "keras_files", "open_hdf5", ".h5", ".hdf5")
+    KERAS = (".keras archive", "keras_files", "KerasArchiveReader", ".keras")
+    SAFETENSORS = (".safetensors", "array_files", "SafetensorsReader", ".safetensors")
+    TORCH = ("PyTorch file", "torch_files", "TorchReader", ".pt", ".pth", "pytorch_model.bin")
+    SHARDS = (
+        *("index of shards", "shards", "ShardsReader"),
+        *(".safetensors.index.json", ".bin.index.json", ".weights.json"),
+    )
     ORBAX = ("Orbax checkpoint", "orbax", "OrbaxReader")
-    MSGPACK = ("Flax .msgpack", "msgpack_files", "MsgpackReader")
+    MSGPACK = ("Flax .msgpack", "msgpack_files", "MsgpackReader", ".msgpack")
     WORD_VECTORS = ("GloVe or word2vec file", "word_vectors", "WordVectorsReader")
-    NPZ = (".npz", "array_files", "NpzReader")
-    NPY = (".npy", "array_files", "NpyReader")
+    NPZ = (".npz", "array_files", "NpzReader", ".npz")
+    NPY = (".npy", "array_files", "NpyReader", ".npy")
 
-    def __init__(self, title: str, module: str, opener: str) -> None:
-        self.title, self._module, self._opener = title, module, opener
+    def __init__(self, title: str, module: str, opener: str, *suffixes: str) -> None:
+        self.title, self._module, self._opener, self.suffixes = title, module, opener, suffixes
 
     def open(self, path: str, *mapping: str) -> CheckpointReader:
         """Returns the reader of a checkpoint on this machine, or of an index of shards anywhere.
