@@ -11,7 +11,7 @@ from dataclasses import replace
 import yaml
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import Format, is_orbax, is_saved_model, is_torch, is_v1
+from runner.checkpoints.recognition import Format, is_orbax, is_saved_model, is_torch, is_v1
 from runner.errors import CheckpointError
 
 STATE_FILE = "checkpoint"

@@ -14,7 +14,7 @@ from typing import Protocol
 from runner.checkpoints import contents, files, hugging_face
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
-from runner.checkpoints.formats import (
+from runner.checkpoints.recognition import (
     denied,
     is_orbax,
     is_saved_model,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import Format, recognise, split_mapping
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedReader, TensorSpec
+from runner.checkpoints.recognition import Format, recognise, split_mapping
 from runner.errors import CheckpointError
 
 

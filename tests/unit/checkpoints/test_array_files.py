@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from runner.checkpoints.array_files import (
+from runner.checkpoints.formats.array_files import (
     NpyReader,
     NpzReader,
     SafetensorsReader,
 )
-from runner.checkpoints.shards import ShardsReader
+from runner.checkpoints.formats.shards import ShardsReader
 from runner.errors import CheckpointError
 
 

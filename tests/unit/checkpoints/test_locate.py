@@ -11,9 +11,9 @@ import pytest
 
 from runner.checkpoints import contents
 from runner.checkpoints.contents import NoCheckpointError
-from runner.checkpoints.formats import TABLE_MAGIC
 from runner.checkpoints.locate import checkpoint_paths, is_mlflow_uri, latest_checkpoint
 from runner.checkpoints.open import open_reader
+from runner.checkpoints.recognition import TABLE_MAGIC
 from runner.errors import CheckpointError
 from tests.support.privileges import folder_for_all, without_privileges
 

@@ -55,7 +55,7 @@ class Format(Enum):
         Raises:
           CheckpointError: when the checkpoint is damaged.
         """
-        module = importlib.import_module(f"runner.checkpoints.{self._module}")
+        module = importlib.import_module(f"runner.checkpoints.formats.{self._module}")
         reader: CheckpointReader = getattr(module, self._opener)(path, *mapping)
         return reader
 

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from runner.checkpoints import archives, files
+from runner.checkpoints.formats.tables import entries, first_value, require_intact, require_possible
 from runner.checkpoints.reader import (
     GLOBAL_STEP,
     CheckpointReader,
@@ -29,7 +30,6 @@ from runner.checkpoints.reader import (
     explained,
     require_names,
 )
-from runner.checkpoints.tables import entries, first_value, require_intact, require_possible
 from runner.errors import CheckpointError
 from runner.internals.tensorflow import (
     BundleEntryProto,

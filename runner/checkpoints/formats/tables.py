@@ -17,7 +17,7 @@ import google_crc32c
 import tensorflow as tf
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import TABLE_MAGIC
+from runner.checkpoints.recognition import TABLE_MAGIC
 from runner.internals.tensorflow import TensorShapeProto, TensorSliceProto
 
 # A table consists of blocks, an index block that lists their positions, and a footer with the

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import Format, recognise
-from runner.checkpoints.keras_names import keras_paths
+from runner.checkpoints.formats.keras_names import keras_paths
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -21,6 +20,7 @@ from runner.checkpoints.reader import (
     require_names,
     unreadable,
 )
+from runner.checkpoints.recognition import Format, recognise
 from runner.errors import CheckpointError
 
 WEIGHT_MAP = "weight_map"
