@@ -15,10 +15,10 @@ from runner.config.schema import RunConfig
 from runner.config.training_schema import metric_of
 from runner.console import PIPED
 from runner.errors import PlanError, Problem, RunDirectoryError
-from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import summary, table, text
+from runner.planning.html_report import html
+from runner.planning.json_report import json_text
+from runner.planning.plan import RestorationPlan
+from runner.planning.report import summary, table, text
 from runner.runs.resumption import StartKind, claimed_run
 from runner.system.atomic_files import disk_errors
 from runner.system.signals import Interruption

@@ -22,7 +22,7 @@ from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number, is_
 from runner.config.schema import TrackingConfig
 from runner.console import Listing, Screen, as_text, plural, shaped, sized
 from runner.errors import CheckpointError, RunnerError
-from runner.restoration.variables import WARM_STARTED, StateClass, classify
+from runner.planning.variables import WARM_STARTED, StateClass, classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
 from runner.system.imports import without_import_notes

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     import_tensorflow()
     from runner.mapping.named_model import model_named, pair
     from runner.mapping.proposal import propose
-    from runner.restoration import report
+    from runner.planning import report
 
     hints = dict(pair(hint, "--hint") for hint in arguments.hint)
     model, scaffolds = model_named(arguments.model, settings)

@@ -13,7 +13,7 @@ from runner.config.schema import DevicesConfig, ScaffoldConfig
 from runner.console import plural
 from runner.graph.step_sums import StepSums
 from runner.internals.keras import layers_of, replaced_moments
-from runner.restoration.model_variables import keras_variables
+from runner.planning.model_variables import keras_variables
 
 
 def synchronized_norms(sums: StepSums, *, always: bool) -> AbstractContextManager[None]:

@@ -31,8 +31,8 @@ from runner.internals.keras import (
     finalize,
     layers_of,
 )
-from runner.restoration.model_variables import addresses, keras_variables, which_train
-from runner.restoration.variables import owners_of_weights
+from runner.planning.model_variables import addresses, keras_variables, which_train
+from runner.planning.variables import owners_of_weights
 from runner.system.user_code import calling
 
 SCALE = "learning_rate_scale"

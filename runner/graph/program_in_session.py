@@ -35,9 +35,9 @@ from runner.graph.step_errors import StepErrors
 from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
-from runner.restoration.model_variables import initializers, keras_variables, layer_facts
-from runner.restoration.variables import OF_MODEL
-from runner.restoration.weights_layout import weights_layout
+from runner.planning.model_variables import initializers, keras_variables, layer_facts
+from runner.planning.variables import OF_MODEL
+from runner.planning.weights_layout import weights_layout
 
 CALLBACKS = "callbacks"
 """The variable by which checkpoints hold the state of callbacks."""

@@ -16,9 +16,9 @@ from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.traces import array_of_tensor
 from runner.internals.tensorflow import slice_of
-from runner.restoration.model_variables import LEARNING_RATE
-from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
-from runner.restoration.weights_layout import Slots
+from runner.planning.model_variables import LEARNING_RATE
+from runner.planning.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
+from runner.planning.weights_layout import Slots
 
 ROLLBACKS = "rollbacks"
 """The variable that counts rollbacks."""

@@ -36,5 +36,5 @@ Both:
   `runner map` is given.
 
 Without a reference, only names and shapes are read, and what names say is a proposal. The room
-rests on `restoration`, and no other room knows it.
+rests on `restoration` and `proof`, and no other room knows it.
 """

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from runner.restoration.patterns import REST, compile_pattern, substitute
+from runner.rules.patterns import REST, compile_pattern, substitute
 
 # Numbers, and in the names of variables letters that count behind a number: `block2a`.
 _NUMBER = re.compile(r"\d+")

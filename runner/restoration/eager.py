@@ -27,9 +27,7 @@ from runner.config.choices import StateChoice
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.errors import ConfigError
 from runner.internals.keras import finalize
-from runner.restoration.eager_plan import WarmStartPlan
-from runner.restoration.engine import Assigner, restore_values
-from runner.restoration.model_variables import (
+from runner.planning.model_variables import (
     addresses,
     build_optimizer,
     eager_variables,
@@ -38,16 +36,18 @@ from runner.restoration.model_variables import (
     tensorflow_variable,
     which_train,
 )
-from runner.restoration.plan import Assignment, RestorationPlan, make_plan
-from runner.restoration.reading import NonFinite
-from runner.restoration.sources import Source, open_sources, read_warm_start
-from runner.restoration.variables import (
+from runner.planning.plan import Assignment, RestorationPlan, make_plan
+from runner.planning.sources import Source, open_sources, read_warm_start
+from runner.planning.variables import (
     StateClass,
     VariableSpec,
     classify,
     owners_of_weights,
 )
-from runner.restoration.weights_layout import Slots, named_sources, weights_layout
+from runner.planning.weights_layout import Slots, named_sources, weights_layout
+from runner.restoration.eager_plan import WarmStartPlan
+from runner.restoration.engine import Assigner, restore_values
+from runner.restoration.reading import NonFinite
 from runner.tracking import open_store
 
 _LOGGER = logging.getLogger(__name__)

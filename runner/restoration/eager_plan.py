@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from runner.checkpoints.open import open_pinned
 from runner.console import PIPED, as_html
 from runner.errors import PlanError
-from runner.restoration import html_report, json_report, report
+from runner.planning import html_report, json_report, report
+from runner.planning.model_variables import eager_variables
+from runner.planning.plan import RestorationPlan
 from runner.restoration.inversion import invert
-from runner.restoration.model_variables import eager_variables
-from runner.restoration.plan import RestorationPlan
 from runner.runs.provenance import Origin
 from runner.runs.run_directory import PROVENANCE
 

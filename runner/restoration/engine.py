@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError
-from runner.restoration.plan import Assignment, RestorationPlan
+from runner.planning.plan import Assignment, RestorationPlan
 from runner.restoration.reading import (
     NonFinite,
     OnTensor,
@@ -89,28 +89,34 @@ def restore_values(
         first = _read_all(restored, readers, assigner, on_tensor)
         if non_finite is not None:
             non_finite.report(plan)
-        on_tensor, non_finite = None, None
+        on_tensor = non_finite = None
     batches = list(assigner.batches([a for a in restored if a.variable.name not in first]))
     hashes: dict[str, str] = {}
-    read = itertools.chain([first], _values(batches, readers, assigner, on_tensor))
-    for number, values in enumerate(read):
+    for values in itertools.chain([first], _values(batches, readers, assigner, on_tensor)):
         if verify:
             hashes |= {name: value_hash(value) for name, value in values.items()}
         if checksums is not None:
             checksums |= {name: checksum(value) for name, value in values.items()}
-        if non_finite is not None and number == len(batches):
-            non_finite.report(plan)  # Everything has been read, and not everything assigned.
         if values:
             assigner.assign(values)
             values.clear()  # Before the next batch is read.
+    if non_finite is not None:
+        non_finite.report(plan)
     if verify:
-        problems = [
-            problem
-            for batch in assigner.batches(restored)
-            for problem in hash_problems(batch, hashes, assigner.read(_names(batch)))
-        ]
-        if problems:
-            raise CheckpointError(*problems)
+        _require_equal(restored, hashes, assigner)
+
+
+def _require_equal(
+    restored: Sequence[Assignment], hashes: Mapping[str, str], assigner: Assigner
+) -> None:
+    """Reads variables back; raises a CheckpointError with all that differ from their sources."""
+    problems = [
+        problem
+        for batch in assigner.batches(restored)
+        for problem in hash_problems(batch, hashes, assigner.read(_names(batch)))
+    ]
+    if problems:
+        raise CheckpointError(*problems)
 
 
 def _values(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError, Problem
 from runner.internals.tensorflow import is_of_tensor
-from runner.restoration.conversions import is_float
-from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.source_tensors import SourceTensor
+from runner.planning.plan import Assignment, RestorationPlan
+from runner.rules.conversions import is_float
+from runner.rules.source_tensors import SourceTensor
 
 _LOGGER = logging.getLogger(__name__)
 

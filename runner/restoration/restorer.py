@@ -11,9 +11,9 @@ from runner.checkpoints.reader import CheckpointReader
 from runner.config.choices import Initialize
 from runner.errors import CheckpointError
 from runner.internals.tensorflow import run_once
+from runner.planning.plan import RestorationPlan
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
-from runner.restoration.plan import RestorationPlan
 from runner.restoration.reading import NonFinite
 from runner.restoration.session_assigner import AssignOp, Feeds, SessionAssigner, Variables
 

@@ -11,8 +11,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.internals.tensorflow import run_once
+from runner.planning.plan import Assignment
 from runner.restoration.engine import Assigner
-from runner.restoration.plan import Assignment
 
 # Bytes in memory besides the variables while values are streamed. Every batch is one run of the
 # session, which takes a fraction of a second to prepare, in proportion to the whole graph: 0.45 s

@@ -15,15 +15,15 @@ from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.internals.tensorflow import run_once
-from runner.restoration.conversions import Reshape, Slice
+from runner.planning.plan import Assignment, RestorationPlan
+from runner.planning.problems import Miss, combined, missing_problems
+from runner.planning.variables import StateClass, VariableSpec
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
-from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.problems import Miss, combined, missing_problems
 from runner.restoration.restorer import InitFunction
 from runner.restoration.session_assigner import AssignOp, Feeds, SessionAssigner
-from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.variables import StateClass, VariableSpec
+from runner.rules.conversions import Reshape, Slice
+from runner.rules.source_tensors import SourceTensor
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Saver: TypeAlias = tf.compat.v1.train.Saver

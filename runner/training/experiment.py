@@ -27,7 +27,7 @@ from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.devices import devices_of
 from runner.graph.replica import Replica
-from runner.restoration.plan import RestorationPlan
+from runner.planning.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
 from runner.runs.provenance import environment_tags
 from runner.runs.resumption import (

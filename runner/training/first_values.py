@@ -22,11 +22,11 @@ from runner.config.schema import RunConfig
 from runner.console import plural
 from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError, RunnerError
 from runner.graph.trained_model import initial_model
-from runner.restoration.model_variables import keras_variables
-from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
+from runner.planning.model_variables import keras_variables
+from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
+from runner.planning.variables import Partition, StateClass, VariableSpec
+from runner.planning.weights_layout import WeightsLayout, named_sources, weights_layout
 from runner.restoration.reading import checksum, converted_values
-from runner.restoration.variables import Partition, StateClass, VariableSpec
-from runner.restoration.weights_layout import WeightsLayout, named_sources, weights_layout
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 
 

@@ -11,11 +11,11 @@ from runner.checkpoints.reader import CheckpointReader
 from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, Problem
 from runner.graph.trained_model import initial_model
+from runner.planning.plan import RestorationPlan
+from runner.planning.proof import Proof
+from runner.proof.proving import prove
+from runner.proof.reference import Reference, read_reference
 from runner.restoration.eager import restore_model
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.proof import Proof
-from runner.restoration.proving import prove
-from runner.restoration.reference import Reference, read_reference
 from runner.system.user_code import calling
 from runner.training.first_values import start_of
 from runner.training.run_sources import Sources

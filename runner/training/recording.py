@@ -24,10 +24,10 @@ from runner.config.spelling import on_run, program, resuming
 from runner.config.training_schema import metric_of
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.graph.build import graph_maker
-from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text, provenance_document
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import summary, text
+from runner.planning.html_report import html
+from runner.planning.json_report import json_text, provenance_document
+from runner.planning.plan import RestorationPlan
+from runner.planning.report import summary, text
 from runner.runs.provenance import (
     DIGEST,
     SOURCE_TAG,

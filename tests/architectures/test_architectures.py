@@ -27,7 +27,7 @@ import yaml
 from numpy.typing import NDArray
 
 import runner
-from runner.restoration.model_variables import eager_variables
+from runner.planning.model_variables import eager_variables
 
 HERE = Path(__file__).parent
 KEPT = HERE / "small"

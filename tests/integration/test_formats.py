@@ -16,7 +16,7 @@ from runner.config.validation import validate
 from runner.errors import CheckpointError, PlanError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
-from runner.restoration.plan import make_plan
+from runner.planning.plan import make_plan
 from runner.restoration.restorer import Restorer
 from runner.tracking import RunStore, open_store
 from runner.training.run_sources import Sources

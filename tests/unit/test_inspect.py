@@ -18,7 +18,7 @@ from runner.commands import inspect_checkpoint
 from runner.commands.command_line import main
 from runner.commands.inspect_checkpoint import state_class
 from runner.console import Screen
-from runner.restoration.variables import StateClass
+from runner.planning.variables import StateClass
 from tests.conformance.goldens import save_bundle, save_npz
 from tests.support import torch_files
 

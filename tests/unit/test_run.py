@@ -31,7 +31,7 @@ from runner.errors import (
     TrackingUriError,
     UserCodeError,
 )
-from runner.restoration.report import text
+from runner.planning.report import text
 from runner.runs.resumption import ClaimedDirectory, open_run
 from runner.training.context import RunContext
 from runner.training.experiment import Experiment

@@ -24,7 +24,7 @@ from runner.config.schema import (
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
-from runner.restoration.variables import StateClass
+from runner.planning.variables import StateClass
 from tests.samples.graphs import opened
 from tests.samples.steps import compiled_parts, gan, lookahead, unbuilt, vae
 from tests.support.configs import tiny

@@ -16,12 +16,12 @@ import tensorflow as tf
 
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
+from runner.planning.plan import Assignment, RestorationPlan
 from runner.restoration import session_assigner
-from runner.restoration.conversions import Slice
-from runner.restoration.plan import Assignment, RestorationPlan
 from runner.restoration.reading import NonFinite, checksum, converted_values
 from runner.restoration.session_assigner import AssignOp, SessionAssigner
-from runner.restoration.source_tensors import SourceTensor
+from runner.rules.conversions import Slice
+from runner.rules.source_tensors import SourceTensor
 from tests.support.plans import checkpoint, variable
 
 tf1 = tf.compat.v1

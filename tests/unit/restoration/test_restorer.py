@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from runner.config.choices import Initialize
 from runner.errors import CheckpointError, PlanError, Problem
-from runner.restoration.conversions import PadOrSlice, Slice, Transpose
+from runner.planning.variables import Partition
 from runner.restoration.initialization import necessary
 from runner.restoration.reading import value_hash
 from runner.restoration.restorer import Restorer
-from runner.restoration.variables import Partition
+from runner.rules.conversions import PadOrSlice, Slice, Transpose
 from tests.support.restoring import SAVE, Case, make_variable, numbers, save_bundle, save_npz
 
 tf1 = tf.compat.v1

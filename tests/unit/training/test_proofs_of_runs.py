@@ -13,7 +13,7 @@ import tensorflow as tf
 from runner.commands.command_line import run_command
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError, RunnerError
-from runner.restoration.model_variables import model_variables
+from runner.planning.model_variables import model_variables
 from runner.training import first_values
 from tests.samples.experiment import Net
 from tests.support.runs import Runs
