@@ -26,6 +26,7 @@ from runner.config.validation import is_from_run_dir, validate
 from runner.errors import ConfigError
 from runner.runs.recorded_config import recorded_config
 from runner.runs.run_directory import runs
+from runner.sweeps.job import job_of, run_attempt
 from runner.system.imports import import_tensorflow
 from runner.system.signals import Interruption
 from runner.tracking import start_delivery
@@ -61,6 +62,17 @@ def start(config: Any, context: RunContext) -> Result:
     import_tensorflow("runner.lifecycle")
     with unchanged_process():
         return _run(valid, context, is_trial=sweeps)
+
+
+def start_job(config: DictConfig, context: RunContext) -> float | None:
+    """Starts the run of Hydra's job, and returns its objective.
+
+    A job of one of our sweepers is an attempt at a trial.
+    """
+    job = job_of(HydraConfig.get())
+    if job is None:
+        return start(config, context).objective
+    return run_attempt(job, lambda trial: start(config, replace(context, watch=trial)).objective)
 
 
 def _launch(config: RunConfig) -> Result:

@@ -9,14 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from runner.api.door import door
 from runner.api.fit import experiment_of
 from runner.api.result import Result, open_run
 from runner.api.run import Overrides, as_typed, python_context, search_path
-from runner.api.start import start
+from runner.api.start import start_job
 from runner.config.composition import (
     command_scope,
     reporting_composition,
@@ -25,7 +24,6 @@ from runner.config.composition import (
 )
 from runner.config.spelling import number_or_text
 from runner.errors import ConfigError
-from runner.sweeps.job import job_of, run_attempt
 from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.points import params_as_typed
 from runner.sweeps.sweep_directory import Attempt
@@ -143,12 +141,7 @@ def sweep(
             name, _, objects = stack.enter_context(experiment_scope)
 
         def job(config: DictConfig) -> float | None:
-            context = python_context(typed_overrides())
-            if (trial_job := job_of(HydraConfig.get())) is None:
-                return start(config, context).objective
-            return run_attempt(
-                trial_job, lambda trial: start(config, replace(context, watch=trial)).objective
-            )
+            return start_job(config, python_context(typed_overrides()))
 
         command = [
             *search_path(config_dir),

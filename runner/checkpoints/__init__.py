@@ -10,7 +10,7 @@ The interface:
   contents: the checkpoints, steps and runs in a directory.
   archives: zip archives, within bounds.
   files: local and remote files, their digests, the cache of copies.
-  object_stores: files that fsspec opens, such as `s3://` and `https://`.
+  remote: files that fsspec opens, such as `s3://` and `https://`.
 
 The formats:
   bundle: TensorFlow's V1 and V2 checkpoints, saved by name or by object, and SavedModels.

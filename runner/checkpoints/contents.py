@@ -228,7 +228,7 @@ def read_state(directory: str) -> tuple[str, ...] | None:
     import tensorflow as tf
 
     folder = directory
-    if files.is_in_store(directory):
+    if files.is_remote(directory):
         folder = os.path.dirname(files.local_copy(os.path.join(directory, STATE_FILE)))
     try:
         state = tf.train.get_checkpoint_state(folder)

@@ -39,12 +39,6 @@ class Format(Enum):
     NPZ = (".npz", "array_files", "NpzReader")
     NPY = (".npy", "array_files", "NpyReader")
 
-    def opens(self, path: str) -> bool:
-        """Returns whether its reader opens `path` as it is; others read a copy of a remote one."""
-        if not files.is_remote(path) or self is Format.SHARDS:
-            return True
-        return self.value[1] == "bundle" and not files.is_in_store(path)
-
 
 # The exceptions of h5py, zipfile and NumPy on damaged files; TensorFlow, protobuf and safetensors
 # raise others as well.

@@ -21,7 +21,7 @@ def without_wildcards(prefix: str) -> str:
 
     It takes `*`, `?`, `[` and a backslash for one even where it opens a single file.
     """
-    if not _WILDCARD.search(prefix) or files.is_remote(prefix):
+    if not _WILDCARD.search(prefix):
         return prefix
     directory, name = os.path.split(os.path.abspath(prefix))
     paths = files.matching(directory, f"{glob.escape(name)}.*")

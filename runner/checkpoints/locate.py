@@ -250,7 +250,7 @@ def _nothing(path: str) -> NoCheckpointError:
             cause = "it is empty"
     else:
         state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
-        if files.is_in_store(path):
+        if files.is_remote(path):
             try:
                 files.stamp(path)
             except OSError as error:  # Says more, e.g. `403, message='Forbidden'`.

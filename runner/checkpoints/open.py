@@ -21,7 +21,7 @@ def open_reader(path: str, digest: str | None = None) -> CheckpointReader:
 
     Args:
       path: a bundle's prefix, a file, or a SavedModel's directory, as `locate.checkpoint_paths`
-        returns it, on any file system that `tf.io.gfile` or fsspec opens.
+        returns it, on any file system that fsspec opens.
       digest: the digest that the content must have, or None.
 
     Raises:
@@ -60,7 +60,7 @@ def open_pinned(pinned: Sequence[tuple[str, str]]) -> CheckpointReader:
 def _reader(form: Format, path: str, *mapping: str) -> CheckpointReader:
     _, module, opener = form.value
     reader = getattr(importlib.import_module(f"runner.checkpoints.{module}"), opener)
-    if form.opens(path):
+    if form is Format.SHARDS or not files.is_remote(path):  # Shards are copied one by one.
         return cast(CheckpointReader, reader(path, *mapping))
     copy = files.local_copy(path)
     return RenamedReader(reader(copy, *mapping), copy, path)

@@ -18,8 +18,7 @@ In mode `collective` there are no parameter servers: every task holds the model.
 
 - `collective`: how the tasks follow the chief, which tells them before every step what comes, and
   take over its values. The sums of a step are those of `runner.graph.step_sums`.
-- `peers`: sessions that begin and end together, and the worker of this mode; `peer_watch`: closes
-  one when another task is lost.
+- `peers`: sessions that begin and end together, and the worker of this mode.
 
 `local` starts the tasks of a cluster on this machine.
 

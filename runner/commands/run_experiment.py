@@ -6,14 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from runner.api.start import start
+from runner.api.start import start_job
 from runner.config.composition import (
     RAISED,
     is_of_composition,
@@ -25,7 +24,6 @@ from runner.config.composition import (
 from runner.config.groups import shipped
 from runner.config.masked_output import masked_output
 from runner.errors import ConfigError, InterruptedRunError, RunnerError
-from runner.sweeps.job import job_of, run_attempt
 from runner.system.lifeline import LIFELINE, end_with_launcher
 from runner.system.signals import ending_at_once
 from runner.training.context import RunContext
@@ -64,20 +62,15 @@ def run(arguments: Sequence[str]) -> int:
 
 @hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")
 def _job(config: DictConfig) -> float | None:
-    job = job_of(HydraConfig.get())
     alone = HydraConfig.get().mode != RunMode.MULTIRUN
     context = RunContext(
         typed_overrides(),
         ends_command=alone,
         print_next_commands=alone and LIFELINE not in os.environ,
     )
-    if job is not None:
-        with masked_output():  # Of a process that a launcher has started.
-            return run_attempt(
-                job, lambda trial: start(config, replace(context, watch=trial)).objective
-            )
     try:
-        return start(config, context).objective
+        with masked_output():  # Of a process that a launcher has started.
+            return start_job(config, context)
     except RunnerError as error:
         # Another sweeper continues with the next trial after a failure, but not after a signal.
         if not alone and not isinstance(error, InterruptedRunError):

@@ -9,8 +9,8 @@
   of options, and problems of an option out of place; `spelling`: values as overrides and YAML, and
   commands to copy into a shell.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
-  `objective`: the metric that selects the best checkpoint;
-  `scaffold_reading` does so for scaffolds, `device_setting` for the devices that train.
+  `scaffold_reading` does so for scaffolds; `objective`: the metric that selects the best
+  checkpoint.
 - `conflicts`: the table of settings that cannot be combined, and its page; `conditions`: the form
   of its rows.
 - `cluster`: the cluster that a configuration and `TF_CONFIG` describe; `cluster_spec`: its tasks

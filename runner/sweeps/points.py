@@ -146,11 +146,10 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
     first = "tensorflow" not in sys.modules
     import_tensorflow()
     with without_collections() if first else nullcontext():
-        _check_trials([(trial.point, trial.config) for trial in composed], _check_targets)
-
-
-def _check_targets(config: RunConfig) -> None:
-    require_all(*(partial(check_signature, key, node) for key, node in _targets(config)))
+        _check_trials(
+            [(trial.point, _targets(trial.config)) for trial in composed],
+            lambda nodes: require_all(*(partial(check_signature, *node) for node in nodes)),
+        )
 
 
 def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from runner.checkpoints import contents
-from runner.checkpoints.inspection import diff
 from runner.checkpoints.locate import checkpoint_paths, latest_checkpoint
 from runner.checkpoints.open import AverageReader, open_reader
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
@@ -107,36 +106,6 @@ def test_a_read_only_folder_is_enough(name: str, shared_golden: Get, tmp_path: P
     finally:
         for path in everything:
             path.chmod(0o755)
-
-
-@pytest.fixture
-def remote() -> Iterator[str]:
-    """A folder in a file system that only TensorFlow opens."""
-    yield "ram://goldens"
-    tf.io.gfile.rmtree("ram://goldens")
-
-
-@every_format
-def test_remote_checkpoints_are_read(
-    name: str,
-    golden_folder: Path,
-    shared_golden: Get,
-    remote: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
-    golden = shared_golden(name)
-    for file in golden.files:
-        target = f"{remote}/{name}/{file.relative_to(golden_folder / name)}"
-        tf.io.gfile.makedirs(target.rpartition("/")[0])
-        tf.io.gfile.copy(str(file), target)
-    path = relocated(golden, golden_folder / name, f"{remote}/{name}")
-    reader = open_reader(path)
-    assert reader.spec().path.partition("#")[0] == path
-    assert not diff(golden.path, path)
-    ((_, value),) = reader.read([names_in(reader.spec())["conv/kernel"]])
-    np.testing.assert_array_equal(value.astype(np.float32), tensors()["conv/kernel"])
 
 
 @pytest.mark.parametrize("name", ["bundle", "safetensors_bfloat16"])

@@ -151,7 +151,7 @@ def test_mistakes_have_the_message_of_the_command_line(
 
 def test_a_plan_has_no_run(tmp_path: Path) -> None:
     plan = runner.run(config(tmp_path, mode="plan"))
-    assert "<table>" in plan._repr_html_()
+    assert "GlorotUniform" in plan._repr_html_()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(runner.RunnerError, match="mode=plan has made no run"):
         _ = plan.metrics

@@ -291,7 +291,7 @@ def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: 
         ({"x": X, "y": Y[1:]}, "the arrays have 49, 50 examples"),
         ({"x": 3}, "int is no data"),
         ({"x": dataset(), "validation_split": 0.1}, "validation_split is set, and x is batches"),
-        ({"x": dataset(), "y": Y}, r"y is set, and x is a _BatchDataset"),
+        ({"x": dataset(), "y": Y}, r"y is set, and x is a tf\.data\.Dataset"),
         ({"x": Sequence(), "sample_weight": Y}, "sample_weight is set, and x is a Sequence"),
         ({"x": batches(), "class_weight": {0: 2.0}}, "class_weight is set beside a generator"),
         ({"x": X, "y": Y, "class_weight": {0: 2.0}, "sample_weight": Y}, "beside sample_weight"),

@@ -135,9 +135,10 @@ def test_shards_and_a_bundle_are_found_beside_their_index(folder: Path, address:
         ("{}/nothing.pt", "there is no checkpoint at {}/nothing.pt\n  cause: 404"),
         ("{}/private/x.pt", "there is no checkpoint at {}/private/x.pt\n  cause: 403"),
         ("http://127.0.0.1:1/x.pt", "cannot be read\n  cause: .*Cannot connect to host"),
-        ("foo://x.pt", "foo://x.pt cannot be opened\n.*neither TensorFlow nor fsspec opens foo://"),
+        ("foo://x.pt", "foo://x.pt cannot be opened\n.*Protocol not known: foo"),
         ("https:/h/x.pt", "there is no checkpoint at .*\n.*two slashes\n.*\n.*https://h/x.pt"),
         ("s3://b/x.pt", "s3://b/x.pt cannot be opened\n.*Install s3fs"),
+        ("gs://b/model", "gs://b/model cannot be opened\n.*install gcsfs"),
     ],
 )
 def test_what_cannot_be_opened_is_an_error_with_the_reason(
