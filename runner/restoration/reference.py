@@ -119,7 +119,7 @@ class Recent:
         if array is None:
             array = self._read(name)
         self._arrays[name] = array
-        while len(self._arrays) > 1 and sum(a.nbytes for a in self._arrays.values()) > self._limit:
+        while sum(a.nbytes for a in self._arrays.values()) > self._limit:
             del self._arrays[next(iter(self._arrays))]
         return array
 
