@@ -81,7 +81,9 @@ def start_of(run: str) -> Start:
     sources: dict[str, CheckpointSpec | None] = dict.fromkeys(scaffolds)
     sources |= {name: reader.spec() for name, reader in readers.items()}
     specs = [*map(_spec, variables)]
-    shapes = {spec.name: spec.full_shape for spec in specs if spec.state is StateClass.OPTIMIZER_SLOT}
+    shapes = {
+        spec.name: spec.full_shape for spec in specs if spec.state is StateClass.OPTIMIZER_SLOT
+    }
     located = named_sources(LocatedSources(sources), layout, keras_slots(shapes))
     plan = make_plan(specs, scaffolds, located, collision=rules.collision)
     return Start(config, plan, readers, document["variables"])

@@ -187,8 +187,11 @@ def nested() -> keras.Model:
 def torch_lstm(folder: Path) -> dict[str, ScaffoldConfig]:
     generator = np.random.default_rng(0)
     shapes = {"weight_ih": (12, 2), "weight_hh": (12, 3), "bias_ih": (12,), "bias_hh": (12,)}
-    tensors = {f"rnn.{name}_l0": generator.normal(size=shape) for name, shape in shapes.items()}
-    np.savez(folder / "lstm.npz", **{n: t.astype(np.float32) for n, t in tensors.items()})
+    tensors: dict[str, Any] = {
+        f"rnn.{name}_l0": generator.normal(size=shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    np.savez(folder / "lstm.npz", **tensors)
     rules = {"encoder/memory/": "rnn. | torch_lstm"}
     variables = VariablesConfig(["encoder/*"], ["*seed*"])
     return {"encoder": ScaffoldConfig(variables, str(folder / "lstm.npz"), rules=rules)}
