@@ -67,7 +67,6 @@ class RunDirectory:
       checkpoints: the newest checkpoints.
       best: the checkpoint with the best objective.
       best_record: the step and the evaluation of the best checkpoint.
-      evaluations: a line for each evaluation of a sweep's trial: its step and metrics.
       evaluation_due: the step whose evaluation a signal cut short; usually absent.
       config: the composed configuration.
       overrides: the overrides of the command line.
@@ -86,7 +85,6 @@ class RunDirectory:
         self.checkpoints = path / CHECKPOINTS
         self.best = path / BEST
         self.best_record = self.best / BEST_RECORD
-        self.evaluations = path / "evaluations.jsonl"
         self.evaluation_due = path / "evaluation_due.json"
         self.config = path / "config.yaml"
         self.overrides = path / "overrides.yaml"
