@@ -97,6 +97,13 @@ class RunDirectory:
         self._lock = FileLock(path / "lock")
         self._owner = OwnerFile(path / "owner.json")
 
+    def best_evaluation(self) -> tuple[int, dict[str, float]] | None:
+        """Returns the step and the metrics of the best checkpoint; None before an evaluation."""
+        if not self.best_record.is_file():
+            return None
+        content = json.loads(self.best_record.read_text())
+        return content["step"], dict(content["metrics"])
+
     def claim(self) -> None:
         """Takes the lock for the life of this process, or until `release`."""
         self.path.mkdir(parents=True, exist_ok=True)

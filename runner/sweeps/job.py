@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -223,13 +222,14 @@ def _run(
         except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded; the sweep continues
             status, message, exit_code = Status.FAILED, f"{type(error).__name__}: {error}", 1
             traceback.print_exc()
-    record = RunDirectory(trial.run_dir).read() if trial.run_dir is not None else None
+    run = None if trial.run_dir is None else RunDirectory(trial.run_dir)
+    record, best = (run.read(), run.best_evaluation()) if run else (None, None)
     if status is not Status.FINISHED:
         objective = None if record is None else record.objective
     attempt = job.file.update(
         status=status,
         objective=objective,
-        metrics=_best_metrics(trial.run_dir),
+        metrics=best[1] if best else {},
         curve=_curve(attempt.metric, trial.run_dir),
         message=masked(message),
         exit_code=exit_code,
@@ -241,14 +241,6 @@ def _curve(metric: str, run_dir: Path | None) -> list[tuple[int, float]]:
     """Returns the evaluations of a run by its journal, those before it was resumed included."""
     steps = {} if run_dir is None else history(TrackingDirectory(run_dir).journal)
     return [(step, values[metric]) for step, values in steps.items() if metric in values]
-
-
-def _best_metrics(run_dir: Path | None) -> Mapping[str, float]:
-    record = RunDirectory(run_dir).best_record if run_dir is not None else None
-    if record is None or not record.is_file():
-        return {}
-    content: dict[str, Any] = json.loads(record.read_text())
-    return dict(content["metrics"])
 
 
 def _report(job: Job, attempt: Attempt) -> Report | None:

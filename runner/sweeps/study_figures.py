@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -90,11 +90,8 @@ def study_of(trials: Sequence[Attempt], objectives: Sequence[Objective]) -> optu
     for trial in trials:
         for key, value in trial.values.items():
             choices.setdefault(key, {})[_value(value)] = None
-    distributions = {  # Numbers in ascending order, and then other values in theirs.
-        key: CategoricalDistribution(
-            sorted(values, key=lambda value: math.inf if isinstance(value, str) else value)
-        )
-        for key, values in choices.items()
+    distributions = {
+        key: CategoricalDistribution(_numbers_first(values)) for key, values in choices.items()
     }
     for trial in trials:
         values = [objective.of(trial) for objective in objectives]
@@ -166,6 +163,11 @@ def _comparable(study: optuna.Study) -> bool:
         len(set(map(str, column))) > 1
         for column in ([trial.params for trial in trials], [trial.values for trial in trials])
     )
+
+
+def _numbers_first(values: Collection[_Value]) -> list[_Value]:
+    """Returns numbers in ascending order, and then other values in their order."""
+    return sorted(values, key=lambda value: math.inf if isinstance(value, str) else value)
 
 
 def _value(string: str) -> _Value:

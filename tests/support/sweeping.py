@@ -103,7 +103,7 @@ class FakeLauncher:
             best: dict[str, float] = {"loss": float("inf")}
             for step, metrics in enumerate(self.work(overrides)):
                 best = min(dict(metrics), best, key=lambda evaluation: evaluation["loss"])
-                run.best_record.write_text(json.dumps({"metrics": best}))
+                run.best_record.write_text(json.dumps({"step": step, "metrics": best}))
                 record_evaluation(run.path, metrics, step)
                 trial.evaluated(metrics, step)
                 trial.check(0.0)
