@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
+from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD, runs_in
 from runner.config.choices import Mode
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
@@ -180,6 +180,25 @@ class RunDirectory:
         record = self.read()
         if record is None:
             raise FileNotFoundError(self.path / RUN_RECORD)
+        return record
+
+    def named_record(
+        self, state: str = "", remedy: str = "name a run, as in runs/NAME/001"
+    ) -> RunRecord:
+        """Returns the record of a run that a command names; `state` says where it does.
+
+        Raises:
+          RunDirectoryError: when the folder is no run; it lists the runs near it.
+        """
+        record = self.read()
+        if record is None:
+            near = self.path if self.path.is_dir() else self.path.parent
+            raise RunDirectoryError.of(
+                state or f"{self.path} is not a run",
+                "it has no run.json",
+                remedy,
+                runs_in(str(near)) if near.is_dir() else (),
+            )
         return record
 
     def write(self, record: RunRecord) -> None:
