@@ -14,7 +14,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.checkpoints import contents
 from runner.checkpoints.open import open_pinned
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.config.scaffold_reading import read_restoration, read_scaffolds
@@ -56,9 +55,7 @@ def start_of(run: str) -> Start:
       CheckpointError: with every source that is missing or has another digest.
     """
     directory = RunDirectory(Path(run))
-    if directory.read() is None:
-        choices = contents.runs_in(run) if directory.path.is_dir() else ()
-        raise RunDirectoryError.of(f"{run} is not a run", "it has no run.json", "", choices)
+    directory.named_record()
     try:
         document = json.loads(directory.provenances[0].read_text())
         variables = json.loads(directory.plan_json.read_text())["variables"]

@@ -217,7 +217,7 @@ def test_a_directory_that_is_no_run_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lineage", str(tmp_path)]) == 2
-    assert f"runner: {tmp_path} is no run" in capsys.readouterr().err
+    assert f"runner: {tmp_path} is not a run" in capsys.readouterr().err
     assert main(["lineage", "nope", "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 2
     assert f"run nope cannot be read\n  cause: there is no {tmp_path}/m" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
