@@ -15,7 +15,7 @@ from runner.planning.plan import RestorationPlan
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
 from runner.restoration.reading import NonFinite
-from runner.restoration.session_assigner import AssignOp, Feeds, SessionAssigner, Variables
+from runner.restoration.session_assigner import Feeds, SessionAssigner, Variables, assign_op
 
 InitFunction: TypeAlias = Callable[[tf.compat.v1.Session], None]
 
@@ -25,8 +25,8 @@ class Restorer:
 
     First the variables are initialised, except for initial values that nothing can observe, or with
     `initialize: remaining` all that are overwritten; then the plan is restored: this process reads
-    tensors one by one, converts them, and feeds them in batches of bounded size to the variables'
-    initializers, wherever the variables are. No operation is added to the graph.
+    tensors one by one, converts them, and feeds them in batches of bounded size, wherever the
+    variables are. The constructor adds the operations to the default graph; restoring adds none.
 
     Args:
       plan: the plan.
@@ -74,6 +74,11 @@ class Restorer:
         effects = initialize is Initialize.all
         remaining = necessary(every, overwritten, other_inits, effects=effects)
         self.initializers = [*remaining, *together]
+        # Feeding the initializers would add none, but take up to three times as long: TensorFlow's
+        # graph optimizer goes through the initial values in their inputs.
+        with tf.name_scope("restore"):
+            restored = (a.variable.name for a in plan.assignments if a.pieces)
+            self._targets = {name: assign_op(variables[name]) for name in restored}
         # With an `init_fn`, which may read any variable, nothing is left out.
         self._observed = [*every, *together] if effects else self.initializers
 
@@ -100,15 +105,11 @@ class Restorer:
           CheckpointError: when a source is damaged, changed since it was planned, or not finite
             where it must be, and when `verify` finds a difference. The session is then of no use.
         """
-        names = [a.variable.name for a in self._plan.assignments if a.pieces]
-        initializers = {name: self._variables[name].initializer for name in names}
-        # Initializers are fed, so that no operation is added.
-        targets = {name: AssignOp(op.inputs[1], op) for name, op in initializers.items()}
         checksums: dict[str, str] = {}
         restore_values(
             self._plan,
             self._readers(),
-            SessionAssigner(session, targets, variables=self._variables),
+            SessionAssigner(session, self._targets, variables=self._variables),
             non_finite=NonFinite(),
             verify=self._verify,
             checksums=checksums,
