@@ -100,9 +100,7 @@ class Case:
 
     def run(self, **kwargs: Any) -> dict[str, np.ndarray[Any, Any]]:
         restorer = self.restorer(**kwargs)
-        init = restorer.initializers
         with tf1.Session() as session:
-            session.run(init)
-            restorer.restore(session)
+            restorer.warm_start(session, None, None, init_fn=None)
             values: dict[str, np.ndarray[Any, Any]] = session.run(self.variables)
         return values
