@@ -32,9 +32,10 @@ from runner.planning.model_variables import (
     layer_facts,
     tensorflow_variable,
 )
+from runner.planning.places import WeightsLayout
 from runner.planning.proof import Proof
 from runner.planning.variables import WARM_STARTED, classify
-from runner.planning.weights_layout import WeightsLayout, dtype_name, places, weights_layout
+from runner.planning.weights_layout import dtype_name, places, weights_layout
 from runner.proof.proving import prove
 from runner.proof.reference import Reference, read_reference
 from runner.restoration import eager

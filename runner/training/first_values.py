@@ -24,9 +24,10 @@ from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryErr
 from runner.graph.trained_model import initial_model
 from runner.planning.model_variables import keras_variables
 from runner.planning.optimizer_slots import keras_slots
+from runner.planning.places import WeightsLayout
 from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
 from runner.planning.variables import Partition, StateClass, VariableSpec
-from runner.planning.weights_layout import WeightsLayout, named_sources, weights_layout
+from runner.planning.weights_layout import named_sources, weights_layout
 from runner.restoration.reading import checksum, converted_values
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 
