@@ -62,12 +62,12 @@ class Restorer:
         self._overwritten = {
             variables[assignment.variable.name].op.name
             for assignment in plan.assignments
-            if assignment.pieces and not assignment.needs_initial
+            if assignment.source_tensor and not assignment.needs_initial
         }
         # Feeding the initializers would add none, but take up to three times as long: TensorFlow's
         # graph optimizer goes through the initial values in their inputs.
         with tf.name_scope("restore"):
-            restored = (a.variable.name for a in plan.assignments if a.pieces)
+            restored = (a.variable.name for a in plan.assignments if a.source_tensor)
             self._targets = {name: assign_op(variables[name]) for name in restored}
 
     def warm_start(

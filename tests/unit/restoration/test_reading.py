@@ -49,13 +49,13 @@ def assignment(name: str, size: int, piece: tuple[str, str]) -> Assignment:
     """A vector that takes this tensor of this source."""
     source, tensor = piece
     taken = SourceTensor(source, TensorSpec(tensor, (size,), "float32"))
-    return Assignment(variable(name, (size,)), source, (taken,))
+    return Assignment(variable(name, (size,)), source, taken)
 
 
 def block(name: str, offset: int, size: int) -> Assignment:
     """A vector that takes a block of a tensor of 6 elements."""
     piece = SourceTensor("a", TensorSpec("x", (6,), "float32"), (Slice((offset,), (size,)),))
-    return Assignment(variable(name, (size,)), "a", (piece,))
+    return Assignment(variable(name, (size,)), "a", piece)
 
 
 def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
