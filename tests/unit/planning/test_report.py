@@ -395,7 +395,7 @@ def test_every_form_of_the_plan_shows_the_placement(tmp_path: Path) -> None:
 
 RUN = {"experiment": "warm", "run_dir": "runs/warm/001", "tracking_uri": "db", "run_id": "r2"}
 FIRST = {
-    "schema": 1,
+    "schema": 2,
     "run": {"experiment": "cnn", "run_dir": "runs/cnn/001", "tracking_uri": "db", "run_id": "r1"},
     "sources": {},
     "variables": {"body/kernel": {"initializer": "Const"}},
