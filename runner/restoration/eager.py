@@ -117,10 +117,10 @@ def warm_start(
 class WarmStart(keras.callbacks.Callback):
     """A callback of `keras.Model.fit` that calls `runner.warm_start` where training begins.
 
-    It does nothing where the optimizer has made steps: when `keras.callbacks.BackupAndRestore`
-    resumes, and in a second `fit`. Variables of a scaffold with `trainable: false` stay untrainable
-    even so. Put it after `BackupAndRestore`, or the pretrained checkpoints are read in vain. It
-    takes the arguments of `runner.plan`.
+    It does nothing if the optimizer has already taken steps: when
+    `keras.callbacks.BackupAndRestore` resumes, and in a second `fit`. Variables of a scaffold with
+    `trainable: false` stay untrainable even so. Put it after `BackupAndRestore`, or the pretrained
+    checkpoints are read for nothing. It takes the arguments of `runner.plan`.
 
     Attributes:
       plan: the plan that was restored; None before, and where nothing was to be done.

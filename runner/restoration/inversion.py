@@ -25,7 +25,7 @@ class Inverse:
 
     Attributes:
       tensors: name in the source -> value; without the tensors of the variables in `lost`.
-      lost: variable -> why its value cannot be turned back.
+      lost: variable -> why its value has no inverse.
     """
 
     tensors: Mapping[str, NDArray[Any]]

@@ -227,7 +227,7 @@ class OpenedRun:
     """A run of an experiment, in a directory that this process owns.
 
     Attributes:
-      experiment: the experiment; `screen`, `watch`, `coordinator` and `built` are its.
+      experiment: the experiment; its `screen`, `watch`, `coordinator` and `built` are used.
       config: its configuration, with `train.steps` and the schedules of `train` as the length of an
         epoch decides them.
       training: the training step of `built`.
@@ -264,7 +264,7 @@ class OpenedRun:
         self.started = time.monotonic()
 
     def open_tracker(self) -> Tracker:
-        """Opens, and returns, what records the run: once nothing can refuse it any more."""
+        """Opens and returns the run's tracker; call it once nothing can reject the run."""
         experiment, path = self.experiment, self.directory.path
         mask, watch = experiment.mask, self.watch
         tags = {
