@@ -281,10 +281,10 @@ def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[list[str]]]
             aliases.setdefault((source, tensor), []).append(alias)
     tensors: dict[str, list[list[str]]] = {}
     for assignment in plan.assignments:
-        for piece in assignment.pieces:
-            if piece.names and (piece.source == scaffold or not scaffold):
-                names = [[name, *aliases.get((piece.source, name), ())] for name in piece.names]
-                tensors.setdefault(assignment.variable.name, []).extend(names)
+        piece = assignment.source_tensor
+        if piece and piece.names and (piece.source == scaffold or not scaffold):
+            names = [[name, *aliases.get((piece.source, name), ())] for name in piece.names]
+            tensors[assignment.variable.name] = names
     return tensors
 
 

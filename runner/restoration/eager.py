@@ -36,6 +36,7 @@ from runner.planning.model_variables import (
     tensorflow_variable,
     which_train,
 )
+from runner.planning.optimizer_slots import Slots
 from runner.planning.plan import Assignment, RestorationPlan, make_plan
 from runner.planning.sources import Source, open_sources, read_warm_start
 from runner.planning.variables import (
@@ -44,7 +45,7 @@ from runner.planning.variables import (
     classify,
     owners_of_weights,
 )
-from runner.planning.weights_layout import Slots, named_sources, weights_layout
+from runner.planning.weights_layout import named_sources, weights_layout
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Assigner, restore_values
 from runner.restoration.reading import NonFinite

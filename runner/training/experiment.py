@@ -189,9 +189,7 @@ class Experiment:
         plan.require_sound()
         return plan
 
-    def restorer(
-        self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = (), **arguments: Any
-    ) -> Restorer:
+    def restorer(self, plan: RestorationPlan, **arguments: Any) -> Restorer:
         """Returns the restorer that initialises and restores the variables of `built`."""
         settings = self.config.restoration
         return Restorer(
@@ -200,7 +198,6 @@ class Experiment:
             self.sources.open,
             initialize=settings.initialize,
             verify=settings.verify,
-            other_inits=other_inits,
             **arguments,
         )
 

@@ -23,9 +23,10 @@ from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryErr
 from runner.graph.trained_model import initial_model
 from runner.planning.model_variables import keras_variables
 from runner.planning.optimizer_slots import keras_slots
+from runner.planning.places import WeightsLayout
 from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
 from runner.planning.variables import Partition, StateClass, VariableSpec
-from runner.planning.weights_layout import WeightsLayout, named_sources, weights_layout
+from runner.planning.weights_layout import named_sources, weights_layout
 from runner.restoration.reading import checksum, converted_values
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 
@@ -125,7 +126,7 @@ def verify(run: str) -> list[str]:
       RunnerError: with every variable that differs, or whose first value is not recorded.
     """
     start = start_of(run)
-    restored = [a for a in start.plan.assignments if a.pieces]
+    restored = [a for a in start.plan.assignments if a.source_tensor]
     problems = [*start.plan.problems, *_changed_tensors(start)]
     whole = [a for a in restored if not a.needs_initial]
     lacking = []
@@ -162,8 +163,9 @@ def _changed_tensors(start: Start) -> Iterator[Problem]:
     """Yields a problem for each variable that the plan takes from other tensors than the run."""
     for assignment in start.plan.assignments:
         name = assignment.variable.name
-        pieces = start.recorded.get(name, {}).get("pieces", ())
-        recorded = [(piece["source"], *piece["tensors"]) for piece in pieces]
-        if recorded != [(piece.source, *piece.names) for piece in assignment.pieces]:
-            cause = f"the run took {recorded or 'no tensor'}"
+        piece, recorded = assignment.source_tensor, start.recorded.get(name, {})
+        taken = recorded.get("source_tensor")
+        tensors = taken and (taken["source"], *taken["tensors"])
+        if tensors != (piece and (piece.source, *piece.names)):
+            cause = f"the run took {tensors or 'no tensor'}"
             yield Problem(f"{name} is planned from other tensors", cause)
