@@ -17,7 +17,7 @@ import runner
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "how-to" / "prove.md").read_text()
-PYTORCH, TENSORFLOW_1 = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:2]
+PYTORCH, TENSORFLOW_1, KERAS_2, FLAX = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:4]
 L = keras.layers
 
 
@@ -72,10 +72,52 @@ def test_the_lines_for_tensorflow_1(tmp_path: Path) -> None:
     proof = runner.prove(warm_started(0.01, scaffold), reference)
     assert proof.agrees
     assert [layer.layer for layer in proof.layers] == ["conv", "norm", "logits"]
+    proposal = runner.propose(net(0.01), tmp_path, reference=reference)
+    assert [*proposal.doubts()] == []
     wrong = runner.prove(warm_started(0.5, scaffold), reference)
     assert wrong.first_difference is not None
     assert wrong.first_difference.module == "net/norm"
     assert "epsilon: 0.01 in the source, 0.5 here" in wrong.findings
+
+
+def of_another(names: dict[str, str], epsilon: float = 0.01) -> keras.Model:
+    """The model under other names, as one that is written anew."""
+    layers = [
+        keras.Input((6, 6, 3)),
+        L.Conv2D(4, 3, name=names["conv"]),
+        L.BatchNormalization(epsilon=epsilon, name=names["norm"]),
+        L.Reshape((16, 4)),
+        L.LSTM(3, name=names["rnn"]),
+        L.Dense(2, name=names["logits"]),
+    ]
+    return keras.Sequential(layers, name="another")
+
+
+def test_the_lines_for_keras_2(tmp_path: Path) -> None:
+    source: Any = pytest.importorskip("tf_keras")
+    nested = source.Sequential(
+        [
+            source.layers.Conv2D(4, 3, name="m4"),
+            source.layers.BatchNormalization(epsilon=0.01, name="m2"),
+        ],
+        name="m0",
+    )
+    images = source.Input((6, 6, 3))
+    hidden = source.layers.Reshape((16, 4))(nested(images))
+    hidden = source.layers.LSTM(3, name="m1")(hidden)
+    model = source.Model(images, source.layers.Dense(2, name="m3")(hidden))
+    for variable in model.weights:
+        variable.assign(np.random.default_rng(0).uniform(0.5, 1.5, variable.shape))
+    model.save_weights(str(tmp_path / "model.h5"))
+    batch = np.random.default_rng(0).normal(size=(2, 6, 6, 3)).astype(np.float32)
+    reference = run_lines(KERAS_2, tmp_path, model=model, images=batch)
+    names = {"conv": "a", "norm": "b", "rnn": "c", "logits": "d"}
+    proposal = runner.propose(of_another(names), tmp_path / "model.h5", reference=reference)
+    assert [*proposal.doubts()] == []
+    assert proposal.proof is not None
+    assert proposal.proof.agrees
+    wrong = runner.propose(of_another(names, 0.5), tmp_path / "model.h5", reference=reference)
+    assert "epsilon: 0.01 in the source, 0.5 here" in str(wrong.proof)
 
 
 @pytest.mark.soak
