@@ -29,7 +29,7 @@ from runner.restoration.model_variables import keras_variables
 from runner.restoration.plan import RestorationPlan
 from runner.restoration.proof import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.restoration.reference import Reference, read_reference
-from runner.restoration.source_modules import counterparts, mixed_modules
+from runner.restoration.source_modules import counterparts, mixed_modules, of_module
 
 
 def prove(
@@ -284,7 +284,10 @@ def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[list[str]]]
     for assignment in plan.assignments:
         for piece in assignment.pieces:
             if piece.names and (piece.source == scaffold or not scaffold):
-                names = [[name, *aliases.get((piece.source, name), ())] for name in piece.names]
+                names = [
+                    [name, of_module(name), *aliases.get((piece.source, name), ())]
+                    for name in piece.names
+                ]
                 tensors.setdefault(assignment.variable.name, []).extend(names)
     return tensors
 

@@ -17,7 +17,8 @@ import runner
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "how-to" / "prove.md").read_text()
-PYTORCH, TENSORFLOW_1, KERAS_2, FLAX = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:4]
+PYTORCH, TENSORFLOW_1, KERAS_2 = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:3]
+FLAX = ROOT / "tests" / "data" / "flax_network"
 L = keras.layers
 
 
@@ -118,6 +119,28 @@ def test_the_lines_for_keras_2(tmp_path: Path) -> None:
     assert proposal.proof.agrees
     wrong = runner.propose(of_another(names, 0.5), tmp_path / "model.h5", reference=reference)
     assert "epsilon: 0.01 in the source, 0.5 here" in str(wrong.proof)
+
+
+def attention_network() -> keras.Model:
+    images = keras.Input((6, 6, 3))
+    x = L.BatchNormalization(epsilon=1e-5, name="a_norm")(L.Conv2D(8, 3, name="a")(images))
+    x = L.Conv2D(8, 3, padding="same", use_bias=False, name="b")(L.ReLU()(x))
+    x = L.Reshape((16, 8))(L.BatchNormalization(epsilon=1e-5, name="b_norm")(x))
+    for name in ("c", "d"):
+        hidden = L.LayerNormalization(epsilon=1e-5, name=f"{name}_first")(x)
+        x += L.MultiHeadAttention(2, 4, name=f"{name}_heads")(hidden, hidden)
+        hidden = L.LayerNormalization(epsilon=1e-5, name=f"{name}_second")(x)
+        x += L.Dense(8, name=f"{name}_out")(L.Dense(16, "gelu", name=f"{name}_in")(hidden))
+    return keras.Model(images, L.Dense(3, name="e")(keras.ops.mean(x, 1)))
+
+
+def test_what_the_lines_for_flax_have_recorded() -> None:
+    """`make.py` beside the file runs them."""
+    model = attention_network()
+    proposal = runner.propose(model, FLAX / "network.msgpack", reference=FLAX / "reference.npz")
+    assert [*proposal.doubts()] == []
+    assert proposal.proof is not None
+    assert {"a_norm", "c_heads/query", "d_in"} <= {one.layer for one in proposal.proof.layers}
 
 
 @pytest.mark.soak
