@@ -17,8 +17,8 @@ from benchmarks.harness import Result, memory, options, report, shown
 from benchmarks.restoration_cases import WAYS, Case
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config.schema import ScaffoldConfig, VariablesConfig
-from runner.restoration.plan import LocatedSources, make_plan
-from runner.restoration.variables import StateClass, VariableSpec
+from runner.planning.plan import LocatedSources, make_plan
+from runner.planning.variables import StateClass, VariableSpec
 
 PARTS = ("cnn", "lstm", "head")
 # Way -> what it is compared with besides the first way, and the greatest ratio to it.

@@ -16,9 +16,9 @@ from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import Initialize
 from runner.config.schema import ScaffoldConfig, VariablesConfig
-from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
+from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
+from runner.planning.variables import Partition, StateClass, VariableSpec
 from runner.restoration.restorer import Restorer
-from runner.restoration.variables import Partition, StateClass, VariableSpec
 from runner.session.cached_session import CachedSession
 
 tf1 = tf.compat.v1
@@ -168,7 +168,7 @@ def restorer(case: Case, initialize: Initialize) -> Way:
         )
         graph.finalize()
     return Way(
-        graph, lambda session: session.run(restorer.init_op), restorer.restore, CachedSession
+        graph, lambda session: session.run(restorer.initializers), restorer.restore, CachedSession
     )
 
 

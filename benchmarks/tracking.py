@@ -91,13 +91,13 @@ def delivery(folder: Path, uri: str, points: int, repeats: int) -> list[Result]:
 
     case = f"{points:,} metrics to {'SQLite' if uri.startswith('sqlite') else 'a server'}"
     bare = partial(bare_client, uri, points)
-    return compare(case, "s", {"log_batch": bare, "runner.sync": delivered}, {}, repeats)
+    return compare(case, "s", {"log_batch": bare, "runner sync": delivered}, {}, repeats)
 
 
 def sync(folder: Path) -> float:
     """Delivers a run by hand and returns the seconds that takes."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "runner.sync", str(folder)]
+    command = [sys.executable, "-m", "runner", "sync", str(folder)]
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - began
 

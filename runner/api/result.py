@@ -41,6 +41,7 @@ class Result:
       plan: where the variables came from; None where a run continued from its own checkpoint.
       evaluated: the metrics of `mode=evaluate`.
       objects: what `${python:NAME}` in the configuration stands for, of `runner.fit`.
+      objective: the best one of this training, or the one of `mode=evaluate`; None without one.
     """
 
     config: RunConfig
@@ -48,6 +49,7 @@ class Result:
     plan: WarmStartPlan | None = None
     evaluated: Mapping[str, float] = field(default_factory=dict)
     objects: Mapping[str, Any] = field(default_factory=dict)
+    objective: float | None = None
 
     @property
     def metrics(self) -> pd.DataFrame:

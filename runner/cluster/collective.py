@@ -21,7 +21,7 @@ from runner.graph.built_graph import BuiltGraph
 from runner.graph.replica import Replica, seed_of
 from runner.graph.step_sums import in_packs
 from runner.graph.traces import METRICS
-from runner.restoration.variables import StateClass, classify
+from runner.planning.variables import StateClass, classify
 
 # The group of one CPU of each task, beside the group of all replicas.
 _GROUP = 2

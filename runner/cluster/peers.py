@@ -23,9 +23,9 @@ from runner.cluster.channel import (
     unreachable,
 )
 from runner.cluster.collective import CollectiveReplica, InputPosition, Signal
-from runner.cluster.peer_watch import PeerWatch
 from runner.cluster.sessions import (
     ClusterTask,
+    PeerWatch,
     is_over,
     lost_task,
     session_config,

@@ -13,7 +13,7 @@ from runner.config.choices import StateChoice, at_least
 
 @dataclass
 class VariablesConfig:
-    """The variables of a scaffold, as globs or `re:` expressions that match whole names."""
+    """The variables of a scaffold, as patterns over their names: docs/reference/restoration.md."""
 
     # The variables it owns, for example `[cnn/*]`; `*` also matches `/`.
     include: list[str] = MISSING
@@ -50,7 +50,7 @@ class ScaffoldConfig:
     # Averages several checkpoints: `last N`, or a list of steps or paths; null uses one.
     average: Any = field(default=None, metadata=choices.AVERAGE)
     # Name in the model -> name in the checkpoint, for example `{lstm/: encoder/rnn/}`. Each rule is
-    # a whole name, a prefix ending in `/`, or `re:` with groups; the first rule that matches wins.
+    # a whole name, a prefix ending in `/`, or another pattern; the first rule that matches wins.
     # Optimizer slots and averages are renamed along with their variable.
     rename: dict[str, str] = field(default_factory=dict, metadata=choices.STRINGS)
     # Pattern over variables -> expression over the checkpoint's tensors, for example

@@ -126,7 +126,7 @@ class TrackingConfig:
     # long without progress.
     close_seconds: float = field(default=30.0, metadata=choices.GRACE)
     # How long delivery is retried without success after a run has ended, in seconds. The rest is
-    # delivered by `python -m runner.sync` or when the run resumes.
+    # delivered by `runner sync` or when the run resumes.
     patience_seconds: float = field(default=60.0, metadata=choices.GRACE)
     mask: MaskConfig = field(default_factory=MaskConfig)
 

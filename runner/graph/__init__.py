@@ -25,7 +25,7 @@
 - `replica`: the tasks and the replicas of a step that divide its batches, on the `devices` of each
   task.
 
-It rests on `restoration`, whose ownership decides under which scaffold's settings a variable
+It rests on `planning`, whose ownership decides under which scaffold's settings a variable
 trains, and on `session`, in which a separate evaluation runs. Training sessions, and what is
 restored in them, are not its business.
 """

@@ -23,8 +23,8 @@ from runner.graph.evaluation import Evaluation
 from runner.graph.input_pipeline import InputState, TrainingInput
 from runner.graph.model_values import ModelValues
 from runner.graph.replica import Replica
-from runner.restoration.variables import VariableSpec
-from runner.restoration.weights_layout import Slots, WeightsLayout
+from runner.planning.variables import VariableSpec
+from runner.planning.weights_layout import Slots, WeightsLayout
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from runner.config.epochs import Epochs
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.contracts import Sized
-from runner.internals.datasets import surely_ends
+from runner.internals.datasets import draws_at_start, reads_generator, surely_ends
+from runner.internals.keras import begins_ahead
 
 
 def in_epochs(
@@ -45,7 +47,27 @@ def in_epochs(
         cause = f"the length of an epoch is not known: data.train() {endless}"
         steps = _guess(data, batches)
         raise ConfigError.of(state, cause, f"set train.steps_per_epoch={steps}")
-    return batches.repeat(), Epochs(-(-count // per_step), None, train.initial_epoch, meets_end)
+    passes = batches if meets_end else _passes_of_fit(batches)
+    return passes.repeat(), Epochs(-(-count // per_step), None, train.initial_epoch, meets_end)
+
+
+def _passes_of_fit(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns data of known length whose passes have the orders that those of `fit` have.
+
+    At the end of an epoch `fit` makes an iterator, and another one where the next epoch begins.
+    Each draws an order, so that epochs have every second one.
+    """
+    if not begins_ahead() or not draws_at_start(batches) or reads_generator(batches):
+        return batches
+    count = batches.cardinality()
+
+    def all_or_none(index: tf.Tensor) -> tf.data.Dataset:
+        chosen = tf.data.Dataset.from_tensors(np.int64(0)).repeat(tf.where(index == 0, count, 0))
+        # It makes the iterator also where nothing is read from it.
+        return tf.data.Dataset.choose_from_datasets([batches], chosen, stop_on_empty_dataset=False)
+
+    both = tf.data.Dataset.range(2).flat_map(all_or_none)
+    return both.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def _guess(data: Any, batches: tf.data.Dataset) -> int | str:

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.config.instantiation import name_of
 from runner.config.schema import RunConfig
 from runner.graph.built_graph import Features
+from runner.graph.captured import tables_of
 from runner.graph.contracts import features_of
 from runner.graph.evaluation import require_end
 from runner.graph.serving import ENDPOINT, SIGNATURE, named
@@ -19,7 +21,7 @@ from runner.graph.splits import build_data, data_to_predict, one_pass
 from runner.graph.step_errors import described
 from runner.graph.trained_model import trained_model
 from runner.internals.keras import layers_of
-from runner.restoration.model_variables import keras_variables
+from runner.planning.model_variables import keras_variables
 from runner.system.user_code import calling
 
 
@@ -44,13 +46,41 @@ def predictions(
 
 
 def save(config: RunConfig, checkpoint: str, folder: Path) -> None:
-    """Writes a SavedModel of the forward pass.
+    """Writes a SavedModel of the forward pass by `keras.export.ExportArchive`.
 
-    Its signature takes features by name, and its endpoint `serve` takes them as the model does.
+    Its endpoint `serve` takes features as the model does, as in an export of `keras.Model.export`.
+    Its signature `serving_default` takes them by name. Variables go by their names in checkpoints.
     """
     model = trained_model(config, checkpoint)
+    specs = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype),
+        features_of(data_to_predict(config).element_spec),
+    )
+    by_name = {
+        name: tf.TensorSpec(spec.shape, spec.dtype, name)
+        for name, spec in named("features", specs).items()
+    }
+    names = {id(leaf): name for name, leaf in named("features", specs).items()}
+    order = [names[id(leaf)] for leaf in tf.nest.flatten(specs)]
+    archive = keras.export.ExportArchive()
+    for table in tables_of(layers_of(model)):
+        archive.track(table)
+    # Not `track(model)`, by which Keras saves every variable twice.
+    for name, variable in keras_variables(model).items():
+        archive.add_variable_collection(name, [variable.value])
     with calling("model", "it was exported"):
-        save_nested(model, features_of(data_to_predict(config).element_spec), folder)
+        serve = archive.add_endpoint(
+            ENDPOINT, lambda features: model(features, training=False), [specs]
+        )
+
+        @tf.function(autograph=False)
+        def serve_by_name(**features: tf.Tensor) -> dict[str, tf.Tensor]:
+            leaves = [features[name] for name in order]
+            return named("outputs", serve(tf.nest.pack_sequence_as(specs, leaves)))
+
+        serve_by_name.get_concrete_function(**by_name)
+        archive.add_endpoint(SIGNATURE, serve_by_name)
+        archive.write_out(str(folder), verbose=False)
 
 
 def example(config: RunConfig) -> dict[str, Any]:
@@ -59,52 +89,3 @@ def example(config: RunConfig) -> dict[str, Any]:
         leaves = named("features", features_of(batch))
         return {name: leaf.numpy()[:1] for name, leaf in leaves.items()}
     return {}
-
-
-def save_nested(model: Any, features: Any, folder: Path) -> None:
-    """Writes a SavedModel whose endpoint `serve` takes nested features.
-
-    A graph's signatures, which the same file has, take them by name. Variables have the names that
-    they have in checkpoints.
-
-    Args:
-      model: the Keras model.
-      features: nested `tf.TensorSpec`s of a batch.
-      folder: where to write it.
-    """
-    specs = tf.nest.map_structure(
-        lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), features
-    )
-    leaves = tf.nest.flatten(specs)
-    names = {id(leaf): name for name, leaf in named("features", specs).items()}
-
-    def serve(batch: Any) -> Any:
-        return model(batch, training=False)
-
-    def by_name(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = tf.nest.pack_sequence_as(specs, [inputs[names[id(leaf)]] for leaf in leaves])
-        return named("outputs", serve(batch))
-
-    root = tf.Module()
-    for name, variable in keras_variables(model).items():
-        holder, (*parents, last) = root, name.split("/")
-        for parent in parents:
-            if not hasattr(holder, parent):
-                setattr(holder, parent, tf.Module())
-            holder = getattr(holder, parent)
-        setattr(holder, last, variable.value)
-    root.tables = [
-        item
-        for layer in layers_of(model)
-        for item in vars(layer).values()
-        if isinstance(item, tf.saved_model.experimental.TrackableResource)
-    ]
-    root.serve = tf.function(serve, input_signature=[specs], autograph=False)
-    arguments = {
-        names[id(leaf)]: tf.TensorSpec(leaf.shape, leaf.dtype, names[id(leaf)]) for leaf in leaves
-    }
-    signature = tf.function(by_name, autograph=False).get_concrete_function(**arguments)
-    held = {id(variable) for variable in root.variables}
-    # Of layers that count or measure when they are called.
-    root.others = [variable for variable in signature.variables if id(variable) not in held]
-    tf.saved_model.save(root, str(folder), signatures={SIGNATURE: signature, ENDPOINT: signature})

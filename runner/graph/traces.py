@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from runner.graph.captured import not_importable, tables_of
 from runner.graph.replica import draw_others, seed_of
 from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
+from runner.planning.variables import StateClass, classify, owner_of
 from runner.restoration.initialization import VALUE_OF_MODEL
-from runner.restoration.variables import StateClass, classify, owner_of
 from runner.session.fetches import operations_for
 
 METRICS = "metrics/"

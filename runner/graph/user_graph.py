@@ -43,7 +43,7 @@ from runner.graph.session_variables import (
     saved_as,
     variable_specs,
 )
-from runner.restoration.model_variables import which_train
+from runner.planning.model_variables import which_train
 from runner.session.fetches import operations_for, operations_run
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.user_code import (

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from runner.errors import ConfigError
 from runner.inputs.generator import GeneratorData, GivenGenerator, dtype_of, spec_of
+from runner.internals.keras import is_loader, loaded_batches
 
 _Fetch: TypeAlias = Callable[[NDArray[np.int64]], Sequence[Any]]
 
@@ -31,9 +32,10 @@ class FitData:
 
     Attributes:
       x: features: arrays or data frames [count, ...], alone or nested in tuples and mappings; or
-        batches with their labels: a `tf.data.Dataset` or a `keras.utils.PyDataset`. Or a function
-        that returns one of these, a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, or a
-        generator of batches; or a generator. Arrays of float64 become float32, as in `fit`.
+        batches with their labels: a `tf.data.Dataset`, a `keras.utils.PyDataset`, or a `DataLoader`
+        of PyTorch or Grain. Or a function that returns one of these, a tuple `(x, y)` or
+        `(x, y, sample_weight)` of arrays, or a generator of batches; or a generator. Arrays of
+        float64 become float32, as in `fit`.
       y: labels, likewise; None where `x` has them.
       sample_weight: weights of the examples, [count].
       batch_size: examples per batch of arrays, by default 32.
@@ -135,7 +137,7 @@ class FitData:
         if isinstance(data, tf.data.Dataset):
             return data
         if isinstance(data, keras.utils.PyDataset):
-            return _of_sequence(data, seed)
+            return _of_sequence(data, seed, one_pass=one_pass)
         if isinstance(data, _Generators):
             generator = data.function
             if one_pass and isinstance(generator, GivenGenerator):
@@ -170,6 +172,8 @@ def _source(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         return _source(*loaded) if isinstance(loaded, tuple) else _source(loaded)
     if isinstance(x, Iterator):
         return _Generators(GivenGenerator(x))
+    if is_loader(x):
+        return loaded_batches(x)
     return x if _has_batches(x) else _together(x, y, sample_weight)
 
 
@@ -194,7 +198,8 @@ def refuse_beside_batches(x: Any, **beside: Any) -> None:
     is_batches = _has_batches(x) or isinstance(x, Iterator | GivenGenerator)
     for name, value in beside.items():
         if is_batches and value is not None:
-            kind = "generator" if not _has_batches(x) else type(x).__mro__[0].__name__
+            kind = type(x).__name__ if _has_batches(x) else "generator"
+            kind = "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else kind
             parts = {"y": "(x, y)", "sample_weight": "(x, y, sample_weight)"}.get(name)
             raise ConfigError.of(
                 f"data: {name} is set, and x is a {kind}",
@@ -225,7 +230,7 @@ def _as_arrays(part: Any) -> Any:
     array = np.asarray(part)
     if array.ndim == 0:
         kind = type(part).__name__
-        cause = "arrays, a tf.data.Dataset, a PyDataset or a function that returns a generator fit"
+        cause = "arrays, a tf.data.Dataset, a PyDataset, a DataLoader or a generator fit"
         raise ConfigError.of(f"data: {kind} is no data", cause)
     # A copy only where the type differs: there may be gigabytes.
     return array.astype(keras.config.floatx(), copy=False) if array.dtype.kind == "f" else array
@@ -251,13 +256,14 @@ def _of_arrays(arrays: Any, batch_size: int, seed: int | None) -> tf.data.Datase
     return _fetched(order, look_up, tf.nest.pack_sequence_as(arrays, specs))
 
 
-def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
+def _of_sequence(batches: Any, seed: int | None, *, one_pass: bool) -> tf.data.Dataset:
     count = batches.num_batches
     if count == 0:
         raise ConfigError.of("data: the PyDataset has length 0", "there is no batch")
     seen = [_as_batch(batches[index]) for index in range(min(count or 2, 2))]
 
-    begins = [batches.on_epoch_end]  # As in `fit`, once before the first epoch.
+    # As in `fit`, once before the first epoch of a training, and before every evaluation.
+    begins = [batches.on_epoch_end]
 
     def fetch(place: NDArray[np.int64]) -> Sequence[Any]:
         index, position = place
@@ -268,6 +274,8 @@ def _of_sequence(batches: Any, seed: int | None) -> tf.data.Dataset:
         arrays = [np.asarray(part) for part in tf.nest.flatten(_as_batch(batches[int(index)]))]
         if count is not None and position == count - 1:
             batches.on_epoch_end()
+            if one_pass:
+                begins.append(batches.on_epoch_end)
         return [
             array.astype(spec.dtype.as_numpy_dtype)
             for array, spec in zip(arrays, tf.nest.flatten(specs), strict=True)
@@ -374,4 +382,4 @@ def _counted(data: Any, argument: str, steps: int | None) -> Any:
         data = GivenGenerator(data)
         if steps is None:
             data.count(argument)
-    return data
+    return loaded_batches(data) if is_loader(data) else data

@@ -60,6 +60,12 @@ def reads_generator(dataset: tf.data.Dataset) -> bool:
     return has_generator or any(map(reads_generator, dataset._inputs()))
 
 
+def draws_at_start(dataset: tf.data.Dataset) -> bool:
+    """Returns whether every iterator of an eager dataset draws random numbers when it is made."""
+    draws = type(dataset).__name__ in ("_ShuffleDataset", "_RandomDataset")
+    return draws or any(map(draws_at_start, dataset._inputs()))
+
+
 def _in_functions(dataset: tf.data.Dataset) -> tuple[set[str], set[tf.DType]]:
     """Returns the types of the operations in a dataset's functions, and of what these capture."""
     graphs = [wrapper.function.graph for wrapper in dataset._functions()]

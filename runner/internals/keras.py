@@ -20,7 +20,10 @@ import tensorflow as tf
 from keras.src.backend import Variable as Variable
 from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib
+from keras.src.trainers.data_adapters import get_data_adapter
+from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.utils.naming import to_snake_case
+from tensorflow.data.experimental import assert_cardinality
 
 from runner.errors import RunnerError
 
@@ -95,6 +98,27 @@ def finalize(model: Any) -> None:
     for layer in layers_of(model) if isinstance(model, keras.Layer) else ():
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
+
+
+def is_loader(data: Any) -> bool:
+    """Returns whether data are batches of PyTorch or Grain, such as a `DataLoader`."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(data).__mro__}
+    return not packages.isdisjoint(("torch", "grain")) and not hasattr(data, "__array__")
+
+
+def loaded_batches(loader: Any) -> tf.data.Dataset:
+    """Returns the batches of a loader as `fit` reads them, which no public function does."""
+    adapter = get_data_adapter(loader)
+    batches, count = adapter.get_tf_dataset(), adapter.num_batches
+    return batches if count is None else batches.apply(assert_cardinality(count))
+
+
+def begins_ahead() -> bool:
+    """Whether `fit` makes an iterator of its data when an epoch ends, and one when it begins.
+
+    Keras 3.6 makes one. `tests/unit/test_fit_parity.py` compares shuffled data with those of `fit`.
+    """
+    return hasattr(EpochIterator, "_enumerate_iterator")
 
 
 def activity_losses_are_means() -> bool:

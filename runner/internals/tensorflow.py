@@ -144,6 +144,14 @@ def slice_of(variable: tf.Variable) -> Any:
     return variable._get_save_slice_info()
 
 
+def is_of_tensor(array: np.ndarray[Any, Any]) -> bool:
+    """Returns whether an array is the whole memory of a tensor that TensorFlow returned.
+
+    A tensor shares its memory with nothing else, and nothing public tells it from a view.
+    """
+    return type(array.base).__name__ == "tensorflow_wrapper"
+
+
 def session_config(session: _Session) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, which has no public attribute for it."""
     return session._config

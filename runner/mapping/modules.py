@@ -11,7 +11,7 @@ from functools import cached_property
 
 from runner.mapping.layouts import Shape
 from runner.mapping.names import Token, tokens
-from runner.restoration.source_modules import of_module
+from runner.proof.source_modules import of_module
 
 WEIGHT, BIAS, MEAN, VARIANCE, RECURRENT, BIAS_2 = "weight", "bias", "mean", "var", "hh", "bias_hh"
 ROLES = {

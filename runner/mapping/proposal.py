@@ -26,19 +26,19 @@ from runner.mapping.text import document
 from runner.mapping.values import decide, unchanged
 from runner.mapping.weights import sort_out
 from runner.mapping.written_rules import Written, write
-from runner.restoration import eager
-from runner.restoration.eager_plan import WarmStartPlan
-from runner.restoration.model_variables import (
+from runner.planning.model_variables import (
     eager_variables,
     keras_variables,
     layer_facts,
     tensorflow_variable,
 )
-from runner.restoration.proof import Proof
-from runner.restoration.proving import prove
-from runner.restoration.reference import Reference, read_reference
-from runner.restoration.variables import WARM_STARTED, classify
-from runner.restoration.weights_layout import WeightsLayout, dtype_name, places, weights_layout
+from runner.planning.proof import Proof
+from runner.planning.variables import WARM_STARTED, classify
+from runner.planning.weights_layout import WeightsLayout, dtype_name, places, weights_layout
+from runner.proof.proving import prove
+from runner.proof.reference import Reference, read_reference
+from runner.restoration import eager
+from runner.restoration.eager_plan import WarmStartPlan
 
 # The formats that keep the order in which a model defines its layers.
 _ORDERED = ("PyTorch file",)

@@ -14,12 +14,12 @@ from runner.checkpoints.reader import CheckpointReader
 from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import Module, group
-from runner.restoration.expressions import names_in, parse
-from runner.restoration.named_conversions import expanded
-from runner.restoration.reference import Recent, Reference
-from runner.restoration.source_modules import named_as_tensors
-from runner.restoration.steps import source_tensor
-from runner.restoration.target import ConvertedVariable
+from runner.proof.reference import Recent, Reference
+from runner.proof.source_modules import named_as_tensors
+from runner.rules.expressions import names_in, parse
+from runner.rules.named_conversions import expanded
+from runner.rules.steps import source_tensor
+from runner.rules.target import ConvertedVariable
 
 # One layer and direction of a recurrent network, whose module in PyTorch holds them all.
 _RECURRENT = re.compile(r"(.*?)[./]?l(\d+)_(?:forward|backward)")

@@ -12,7 +12,7 @@ import yaml
 
 from runner.console import plural, some_of
 from runner.mapping.correspondence import Computed, Correspondence, Pair
-from runner.restoration.rules import Rules
+from runner.rules.translator import Rules
 
 _MOST_SHOWN = 12
 

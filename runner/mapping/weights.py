@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from runner.checkpoints.quantization import any_quantization, is_code, is_plain_float, quantization
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_count, is_read
 from runner.mapping.layouts import Shape
-from runner.restoration.variables import WARM_STARTED, classify
+from runner.planning.variables import WARM_STARTED, classify
 
 _OPTIMIZER, _SLOT, _NUMBERS = "of an optimizer", "slots and averages of others", "not floats"
 # Where Keras and Flax keep an optimizer's state.

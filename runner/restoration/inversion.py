@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader, is_number
 from runner.errors import ConfigError, nearest
-from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.variables import WARM_STARTED
+from runner.planning.plan import Assignment, RestorationPlan
+from runner.planning.variables import WARM_STARTED
 
 # Two variables that share a tensor may differ by as much, as rounding to its dtype changes them.
 _ROUNDING = 1e-2
@@ -24,7 +24,7 @@ class Inverse:
 
     Attributes:
       tensors: name in the source -> value; without the tensors of the variables in `lost`.
-      lost: variable -> why its value cannot be turned back.
+      lost: variable -> why its value has no inverse.
     """
 
     tensors: Mapping[str, NDArray[Any]]

@@ -6,7 +6,7 @@
 - `saved_checkpoints`: its checkpoints, saved so that a crash leaves a whole one; damaged ones are
   set aside in `damaged/` when it resumes
 - `provenance`: its code, machine and packages, where its variables' values came from, and the runs
-  that it started from
+  that it started from; `lineage`: these, and theirs
 
 It rests on `checkpoints` and `tracking`. Nothing here trains: later rooms decide what a run does.
 """

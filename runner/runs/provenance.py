@@ -1,7 +1,7 @@
 """Where a run came from: its code and machine as tags, its variables' values as a document.
 
-Documents and tags link to the checkpoints and runs that a run started from; `runner.lineage`
-follows the links.
+Documents and tags link to the checkpoints and runs that a run started from; `lineage` follows
+the links.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ limited time. Finding runs and models asks MLflow directly.
 - `current_run`: what one's own code records to the run that is being trained
 - `store_kinds`: the table of stores; `destination`: the interface of a store; `event_files`:
   TensorBoard's
-- `follower_process`: the process beside a run that delivers; `delivery`: from a run to all of its
-  stores, also by `python -m runner.sync`; `follower`: from the journal to one store
+- `follower_process`: the process beside a run that delivers, started as `__main__`; `delivery`:
+  from a run to all of its stores, also by `runner sync`; `follower`: from the journal to one store
 - `encoding`: names and values within MLflow's limits
 - `address`: tracking URIs, shown without their passwords
 - `mlflow_store`, `mlflow_run`, `mlflow_connection`, `mlflow_models`: the only modules that import

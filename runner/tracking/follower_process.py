@@ -1,8 +1,8 @@
-"""The process that delivers the records of this process's runs, and the pipes between the two.
+"""The process that delivers the records of this process's runs.
 
-The first line of its standard input is MLflow's URI, or empty: a command line would show passwords
-to every user of the machine. Each further line names a run directory to deliver. On standard output
-the process answers each run directory when the delivery has ended; other lines are its warnings.
+Its standard input names what to deliver: first MLflow's URI, or an empty line, because a command
+line would show passwords to every user of the machine, and then run directories. It answers
+nothing: the `tracking` folder of a run says how far it is delivered. Its output is its warnings.
 """
 
 from __future__ import annotations
@@ -25,15 +25,9 @@ from runner.errors import InterruptedRunError, RunnerError, TrackingError
 from runner.system.imports import without_collections
 from runner.system.locks import LongWait
 from runner.tracking.delivery import sync
-from runner.tracking.tracking_directory import TrackingDirectory
+from runner.tracking.tracking_directory import TrackingDirectory, now
 
 logger = logging.getLogger(__name__)
-
-AWAIT = "-"
-"""In place of the run directory on the command line: run directories come by standard input."""
-
-ANSWER = "\x06"
-"""Begins an answer; then 1 where all is delivered, otherwise 0, and the run directory."""
 
 _NICENESS = 5
 # How often a wait for a delivery checks whether a signal has come, and what it leaves for the rest.
@@ -43,29 +37,22 @@ _RESERVED_SECONDS = 1.0
 _SIGNALLED_SECONDS = 5.0
 # How many runs are delivered at once.
 _MAX_RUNS = 1000
-_writing = threading.Lock()
 _NOT_DELIVERED = "What the run records is not delivered for now: %s"
 
 
 @dataclass
 class _FollowedRun:
-    """A run that the process was told to deliver.
+    """A run that the process was told to deliver, whose parent run has the directory `parent`.
 
-    Attributes:
-      parent: run directory of its parent run.
-      pending: how many answers are to come.
-      delivered: the last answer.
-      finished: whether no caller waits for it any more.
+    It was told so, or the run ended, at `since`, in milliseconds since the epoch.
     """
 
-    parent: Path | None = None
-    pending: int = 0
-    delivered: bool = False
-    finished: bool = False
+    parent: Path | None
+    since: int
 
 
 class FollowerProcess:
-    """A `python -m runner.sync` that delivers what the runs of this process record.
+    """A `python -m runner.tracking` that delivers what the runs of this process record.
 
     It is started before the run directory is known, so that it imports MLflow and opens the store
     beside this process. It ends when all is delivered and its standard input has ended, with this
@@ -78,8 +65,6 @@ class FollowerProcess:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._uri: str | None = None
-        self._changed = threading.Condition()
-        self._relaying = False
         self._runs: dict[Path, _FollowedRun] = {}
 
     @property
@@ -108,7 +93,7 @@ class FollowerProcess:
         path = os.environ.get("PYTHONPATH")
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "runner.sync", AWAIT],
+                [sys.executable, "-m", "runner.tracking"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -120,24 +105,15 @@ class FollowerProcess:
         except OSError as error:
             logger.warning(_NOT_DELIVERED, error)
             return
-        with self._changed:
-            undelivered = {
-                run: followed.parent
-                for run, followed in self._runs.items()
-                if not followed.finished and (followed.pending or not followed.delivered)
-            }
-            self._process, self._relaying, self._runs = process, True, {}
-        threading.Thread(target=self._relay, args=(process,), daemon=True).start()
+        self._process = process
+        threading.Thread(target=_relay, args=(process,), daemon=True).start()
         self._send(uri or "")
-        for run, parent in undelivered.items():
-            self.follow(run, parent)
+        for run in self._runs:
+            self._send(str(run))
 
     def follow(self, run_directory: Path, parent: Path | None = None) -> None:
         """Starts the delivery of a run, whose parent run has the run directory `parent`."""
-        with self._changed:
-            run = self._runs.setdefault(run_directory, _FollowedRun())
-            run.parent, run.finished = parent, False
-            run.pending += 1
+        self._runs[run_directory] = _FollowedRun(parent, now())
         self._send(str(run_directory))
 
     def finish(
@@ -163,30 +139,36 @@ class FollowerProcess:
         """
         if self._process is not None and not self.is_alive:
             self.start(self._uri)
-        unfinished = {path: run for path, run in self._runs.items() if not run.finished}
-        if run_directory in unfinished and unfinished[run_directory].parent in unfinished:
-            return []
-        undelivered = []
+        ended = self._runs.get(run_directory)
+        if ended is not None:
+            ended.since = now()
+            if ended.parent in self._runs:
+                return []
         ends = math.inf
         wait = LongWait("the tracking store, to which the rest of the run's records is delivered")
 
         def is_over() -> bool:
             nonlocal ends
-            left, now = remaining(), time.monotonic()
+            left, time_now = remaining(), time.monotonic()
             if left is not None:
-                ends = min(ends, now + min(left - _RESERVED_SECONDS, _SIGNALLED_SECONDS))
+                ends = min(ends, time_now + min(left - _RESERVED_SECONDS, _SIGNALLED_SECONDS))
             wait.poll()
-            return now >= min(deadline, ends)
+            return time_now >= min(deadline, ends)
 
         deadline = time.monotonic() + timeout
-        for path, run in unfinished.items():
+        undelivered = []
+        for path, run in list(self._runs.items()):
             if run_directory not in (path, run.parent):
                 continue
-            if self._is_delivered(run, is_over):
+            files = TrackingDirectory(path)
+            with suppress(InterruptedRunError):  # A second signal ends the wait.
+                while files.is_pending(run.since) and self.is_alive and not is_over():
+                    time.sleep(_POLL_SECONDS)
+            if files.is_delivered():
                 deadline = time.monotonic() + timeout
             else:
                 undelivered.append(path)
-            run.finished = True
+            del self._runs[path]
         return undelivered
 
     def close(self) -> None:
@@ -204,33 +186,13 @@ class FollowerProcess:
         except OSError as error:
             logger.warning(_NOT_DELIVERED, error)
 
-    def _is_delivered(self, run: _FollowedRun, is_over: Callable[[], bool]) -> bool:
-        """Waits for all answers of a run."""
-        with self._changed:
-            with suppress(InterruptedRunError):  # A second signal ends the wait.
-                while self._relaying and run.pending and not is_over():
-                    self._changed.wait(_POLL_SECONDS)
-            return not run.pending and run.delivered
 
-    def _relay(self, process: subprocess.Popen[str]) -> None:
-        """Logs the lines of a process, and notes its answers."""
-        if process.stdout is not None:
-            with process.stdout:
-                for line in process.stdout:
-                    line = line.rstrip("\n")
-                    if not line.startswith(ANSWER):
-                        logger.warning("%s", line)
-                        continue
-                    with self._changed:
-                        if process is self._process:
-                            run = self._runs[Path(line[2:])]
-                            run.pending -= 1
-                            run.delivered = line[1] == "1"
-                            self._changed.notify_all()
-        with self._changed:
-            if process is self._process:
-                self._relaying = False
-                self._changed.notify_all()
+def _relay(process: subprocess.Popen[str]) -> None:
+    """Logs the warnings of a process."""
+    assert process.stdout is not None, "it is a pipe"
+    with process.stdout:
+        for line in process.stdout:
+            logger.warning("%s", line.rstrip("\n"))
 
 
 _follower = FollowerProcess()
@@ -259,17 +221,11 @@ def serve() -> bool:
 
 
 def _deliver(name: str) -> bool:
-    delivered = False
     try:
-        delivered = sync(TrackingDirectory(Path(name)))
+        return sync(TrackingDirectory(Path(name)))
     except RunnerError as error:
-        logger.warning("runner.sync: %s", error)
-    finally:
-        # One write: another thread's line cannot come between.
-        with _writing, suppress(OSError):  # The reading process has ended.
-            sys.stdout.write(f"{ANSWER}{int(delivered)}{name}\n")
-            sys.stdout.flush()
-    return delivered
+        logger.warning("runner sync: %s", error)
+        return False
 
 
 def _open_early(uri: str) -> None:

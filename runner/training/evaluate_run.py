@@ -19,9 +19,9 @@ from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
 from runner.graph.session_variables import saved_as
-from runner.restoration.json_report import provenance_document
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import summary
+from runner.planning.json_report import provenance_document
+from runner.planning.plan import RestorationPlan
+from runner.planning.report import summary
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption

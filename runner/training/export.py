@@ -13,7 +13,7 @@ from runner.checkpoints.locate import BEST_OF_RUN
 from runner.config.choices import ExportFormat
 from runner.errors import ConfigError, RunDirectoryError, TrackingError, ranked
 from runner.graph.build import graph_maker
-from runner.graph.serving import SIGNATURE, numbered
+from runner.graph.serving import SIGNATURE
 from runner.graph.trained_model import trained_model
 from runner.runs.run_directory import RunDirectory
 from runner.system.atomic_files import require_absent, unfinished
@@ -79,11 +79,12 @@ def _require_scaffold(experiment: Experiment, names: str) -> None:
 
 def _export_names(experiment: Experiment, weights: Weights, names: str, folder: Path) -> None:
     require_absent(folder)
-    plan = experiment.make_sound_plan()
+    plan = experiment.make_plan()
+    plan.require_sound()
     lost = export_names(weights, plan, names, sources=experiment.sources, folder=folder)
     experiment.screen.line(f"{weights}: exported under the names of {names} to {folder / FILE}")
     if lost:
-        experiment.screen.line(f"left out, because it cannot be turned back: {lost}")
+        experiment.screen.line(f"left out because it has no inverse: {lost}")
 
 
 def _export_keras(experiment: Experiment, weights: Weights, kind: ExportFormat) -> None:
@@ -153,8 +154,6 @@ def exported_model(folder: Path, step: int, example: Mapping[str, Any]) -> Expor
         signature = tf.compat.v1.saved_model.load(
             session, [tf.saved_model.SERVING], str(folder)
         ).signature_def[SIGNATURE]
-    if example.keys() != signature.inputs.keys():  # An export from before keys were kept.
-        example = numbered("features", list(example.values()))
     inputs, outputs = _fields(signature.inputs), _fields(signature.outputs)
     return ExportedModel(folder, step, inputs, outputs, example)
 

@@ -6,9 +6,8 @@ is built for files of Keras alone, whose variables have no names.
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,12 @@ from runner.config.schema import RunConfig
 from runner.console import plural
 from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError, RunnerError
 from runner.graph.trained_model import initial_model
-from runner.restoration.model_variables import keras_variables
-from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
+from runner.planning.model_variables import keras_variables
+from runner.planning.optimizer_slots import keras_slots
+from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
+from runner.planning.variables import Partition, StateClass, VariableSpec
+from runner.planning.weights_layout import WeightsLayout, named_sources, weights_layout
 from runner.restoration.reading import checksum, converted_values
-from runner.restoration.variables import Partition, StateClass, VariableSpec
-from runner.restoration.weights_layout import WeightsLayout, named_sources, weights_layout
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 
 
@@ -78,10 +78,14 @@ def start_of(run: str) -> Start:
         return weights_layout(model, keras_variables(model))
 
     readers = _open(document["sources"])
-    specs: dict[str, CheckpointSpec | None] = dict.fromkeys(scaffolds)
-    specs |= {name: reader.spec() for name, reader in readers.items()}
-    located = named_sources(LocatedSources(specs), layout)
-    plan = make_plan([*map(_spec, variables)], scaffolds, located, collision=rules.collision)
+    sources: dict[str, CheckpointSpec | None] = dict.fromkeys(scaffolds)
+    sources |= {name: reader.spec() for name, reader in readers.items()}
+    specs = [*map(_spec, variables)]
+    shapes = {
+        spec.name: spec.full_shape for spec in specs if spec.state is StateClass.OPTIMIZER_SLOT
+    }
+    located = named_sources(LocatedSources(sources), layout, keras_slots(shapes))
+    plan = make_plan(specs, scaffolds, located, collision=rules.collision)
     return Start(config, plan, readers, document["variables"])
 
 
@@ -107,6 +111,10 @@ def _spec(variable: Mapping[str, Any]) -> VariableSpec:
         frozen=variable["frozen"],
         partition=part and Partition(part["name"], tuple(part["shape"]), tuple(part["offset"])),
         shared_by=tuple(variable["shared_by"]),
+        layer=variable["layer"],
+        flattened=tuple(variable["flattened"]),
+        address=variable["address"],
+        axes=tuple(variable["axes"]),
     )
 
 
@@ -162,10 +170,3 @@ def _changed_tensors(start: Start) -> Iterator[Problem]:
         if recorded != [(piece.source, *piece.names) for piece in assignment.pieces]:
             cause = f"the run took {recorded or 'no tensor'}"
             yield Problem(f"{name} is planned from other tensors", cause)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Runs `runner verify` with the arguments after it."""
-    parser = argparse.ArgumentParser("runner verify", description=__doc__.splitlines()[0])
-    parser.add_argument("run", metavar="RUN", help="the directory of a run")
-    print("\n".join(verify(parser.parse_args(arguments).run)))

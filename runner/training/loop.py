@@ -49,8 +49,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
         with recorded(run):
             best = _loop(run, configured)
             run.interruption.check()
-            run.watch.check()
-            run.watch.fail_if_nan(best)
+            run.watch.check(best)
     except InterruptedRunError:
         for line in interrupted_lines(run):
             run.screen.line(line)
@@ -165,10 +164,9 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
             together=together,
             on_restored=partial(record_first_values, run),
         )
-    default_init = restorer.init_op if restorer else tf.no_op()
     ready = _ready_op() if built.scaffold.ready_op is None else None
     scaffold = tf.compat.v1.train.Scaffold(
-        init_op=tf.group(*initializers) if initializers else default_init,
+        init_op=tf.group(*initializers),
         local_init_op=local_init_op(built.scaffold, *in_each_session),
         ready_op=ready,
         ready_for_local_init_op=ready,

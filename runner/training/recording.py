@@ -24,10 +24,10 @@ from runner.config.spelling import on_run, program, resuming
 from runner.config.training_schema import metric_of
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.graph.build import graph_maker
-from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text, provenance_document
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import summary, text
+from runner.planning.html_report import html
+from runner.planning.json_report import json_text, provenance_document
+from runner.planning.plan import RestorationPlan
+from runner.planning.report import summary, text
 from runner.runs.provenance import (
     DIGEST,
     SOURCE_TAG,
@@ -62,7 +62,7 @@ def recorded(run: OpenedRun) -> Iterator[None]:
     tracker: Tracker | None = None
     try:
         with interruption.deferred():  # A run whose id a signal withheld would stay RUNNING.
-            tracker = run.tracker
+            tracker = run.open_tracker()
         interruption.check()
         _record_start(run)
         is_new = run.plan is not None

@@ -195,7 +195,7 @@ def test_an_exported_model_is_registered_afterwards_and_a_source_of_warm_starts(
     naming = warm.command.run(
         *WARM, "mode=export", "export.register=warm net", "export.alias=champion"
     )
-    assert naming.stdout == "model:   models:/warm net@champion\n"
+    assert naming.stdout.splitlines()[-1] == "model:   models:/warm net@champion"
     version = client.get_model_version_by_alias("warm net", "champion")
     assert version.run_id == run.info.run_id
     assert warm.command.statuses("warm") == ["FINISHED"]
@@ -221,7 +221,7 @@ def test_the_provenance_is_beside_every_checkpoint_and_leads_back(warm: Warm, fo
     (source,) = places[0]["sources"]["body"]
     assert source["provenance"] == warm.provenance("tiny/001")
 
-    inspect = [sys.executable, "-m", "runner.inspect", "runs/warm/001", "--provenance"]
+    inspect = [sys.executable, "-m", "runner", "inspect", "runs/warm/001", "--provenance"]
     folder, pipe = warm.command.folder, subprocess.PIPE
     shown = finish(forks.start(inspect, cwd=folder, stdout=pipe, stderr=pipe)).stdout.splitlines()
     runs = [line.strip().split(" in ")[0] for line in shown if " in /" in line]

@@ -190,6 +190,19 @@ class Numbered(keras.utils.PyDataset):
         return X[8 * index : 8 * index + 8], Y[8 * index : 8 * index + 8]
 
 
+class Changing(Numbered):
+    """Has other batches after every epoch."""
+
+    epoch = 0
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + self.epoch, y
+
+    def on_epoch_end(self) -> None:
+        self.epoch += 1
+
+
 def dataset() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
 
@@ -408,6 +421,10 @@ CONSTRUCTS = {
     ),
     "a dataset": Construct(dense, lambda: {"x": dataset(), "validation_data": dataset().take(2)}),
     "a shuffled dataset": Construct(
+        dropped,
+        lambda: {"x": tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(20, seed=2).batch(8)},
+    ),
+    "a shuffled dataset of unknown length": Construct(
         dropped, lambda: {"x": dataset().unbatch().shuffle(20, seed=2).batch(8)}
     ),
     "a dataset of unknown length": Construct(
@@ -428,6 +445,9 @@ CONSTRUCTS = {
     ),
     "a PyDataset": Construct(
         dense, lambda: {"x": Numbered(), "shuffle": False, "validation_data": Numbered()}
+    ),
+    "a PyDataset that changes": Construct(
+        dense, lambda: {"x": Numbered(), "shuffle": False, "validation_data": Changing()}
     ),
     "a generator": Construct(dense, lambda: {"x": batches(), "epochs": 1}),
     "a generator by steps": Construct(dense, lambda: {"x": batches(), "steps_per_epoch": 3}),

@@ -9,8 +9,8 @@ from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.config.choices import Collision, Expect
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
-from runner.restoration.plan import Assignment, LocatedSources, RestorationPlan, make_plan
-from runner.restoration.variables import Partition, StateClass, VariableSpec, classify
+from runner.planning.plan import Assignment, LocatedSources, RestorationPlan, make_plan
+from runner.planning.variables import Partition, StateClass, VariableSpec, classify
 
 Shape = tuple[int, ...]
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import Problem
-from runner.restoration.plan import Assignment, RestorationPlan
+from runner.planning.plan import Assignment, RestorationPlan
+from runner.planning.variables import Partition, StateClass, VariableSpec
 from runner.restoration.restorer import Restorer
-from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.variables import Partition, StateClass, VariableSpec
+from runner.rules.source_tensors import SourceTensor
 
 tf1 = tf.compat.v1
 Values = Mapping[str, np.ndarray[Any, Any]]
@@ -100,7 +100,7 @@ class Case:
 
     def run(self, **kwargs: Any) -> dict[str, np.ndarray[Any, Any]]:
         restorer = self.restorer(**kwargs)
-        init = restorer.init_op
+        init = restorer.initializers
         with tf1.Session() as session:
             session.run(init)
             restorer.restore(session)

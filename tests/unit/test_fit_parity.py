@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import runner
 from runner.errors import InterruptedRunError
 from tests.keras_io import PROGRAMS, Data
-from tests.keras_io.constructs import CONSTRUCTS
+from tests.keras_io.constructs import CONSTRUCTS, X, Y, small
 from tests.support.runs import disturbed
 
 
@@ -81,10 +81,28 @@ def _same_weights(one: keras.Model, other: keras.Model) -> None:
         np.testing.assert_array_equal(value, expected, str(index))
 
 
-@cases("mask by !=", "SwapEMAWeights", "best weights restored", "a PyDataset", "own_test_step")
+@cases(
+    "mask by !=", "SwapEMAWeights", "best weights restored", "a shuffled dataset", "own_test_step"
+)
 @pytest.mark.filterwarnings("ignore")  # Of `fit` itself, on data that end and shuffle.
 def test_a_model_ends_with_the_weights_and_the_history_of_fit(name: str, tmp_path: Path) -> None:
-    case = CASES[name]
+    _compare(CASES[name], tmp_path)
+
+
+def test_a_data_loader_of_pytorch_trains_as_in_fit(tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch", reason="PyTorch is none of the tests' packages")
+
+    def loader() -> Any:
+        pairs = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+        return torch.utils.data.DataLoader(pairs, batch_size=7)
+
+    arguments = {"epochs": 2, "shuffle": False}
+    _compare(
+        Case(small, lambda: {"x": loader(), "validation_data": loader(), **arguments}), tmp_path
+    )
+
+
+def _compare(case: Case, tmp_path: Path) -> None:
     fitted = case.compiled()
     history = fitted.fit(**case.arguments(), verbose=0).history
     model = case.compiled()

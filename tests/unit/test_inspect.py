@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import re
@@ -13,9 +14,11 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
+from runner.commands import inspect_checkpoint
+from runner.commands.command_line import main
+from runner.commands.inspect_checkpoint import state_class
 from runner.console import Screen
-from runner.inspect import main, state_class
-from runner.restoration.variables import StateClass
+from runner.planning.variables import StateClass
 from tests.conformance.goldens import save_bundle, save_npz
 from tests.support import torch_files
 
@@ -40,8 +43,10 @@ def _shown(*arguments: str, terminal: bool = False, width: int = 0) -> tuple[int
     file = io.StringIO()
     terminal |= width > 0
     console = Console(file=file, force_terminal=terminal, width=width or 100, highlight=False)
-    screen = Screen(console)
-    return main(arguments, screen), file.getvalue()
+    parser = argparse.ArgumentParser()
+    inspect_checkpoint.add_arguments(parser)
+    code = inspect_checkpoint.run(parser.parse_args(arguments), Screen(console))
+    return code, file.getvalue()
 
 
 def _rows(text: str) -> dict[str, list[str]]:
@@ -137,18 +142,18 @@ def test_a_directory_and_a_choice_in_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("paths", [[], ["a", "b", "c"]])
 def test_one_or_two_paths_are_taken(paths: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(paths)
+        main(["inspect", *paths])
     assert caught.value.code == 2
-    assert "usage: python -m runner.inspect" in capsys.readouterr().err
+    assert "usage: runner inspect" in capsys.readouterr().err
 
 
 def test_a_wrong_path_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.npz").touch()
-    assert main([str(tmp_path / "modl.npz")]) == 2
+    assert main(["inspect", str(tmp_path / "modl.npz")]) == 2
     done = capsys.readouterr()
     assert done.out == ""
     first, *_, last = done.err.splitlines()
-    assert first == f"runner.inspect: there is no checkpoint at {tmp_path}/modl.npz"
+    assert first == f"runner: there is no checkpoint at {tmp_path}/modl.npz"
     assert last == f"  choices: {tmp_path}/model.npz"
 
 
@@ -157,7 +162,7 @@ FIRST = "NumPy archive: 99 model variables (792 B)\n"
 
 def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
     many = save_npz(tmp_path / "m.npz", **{f"{number}{'x' * 2000}": 1.0 for number in range(99)})
-    command = f'"{sys.executable}" -m runner.inspect "{many}" | head -n 1'
+    command = f'"{sys.executable}" -m runner inspect "{many}" | head -n 1'
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         cwd=ROOT,

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from runner import __main__ as command_line
+from runner.api import start
+from runner.commands import command_line
 from runner.config.choices import Mode
 from runner.config.keys import annotation, options
 from runner.config.schema import RunConfig
@@ -72,7 +73,7 @@ def test_a_signal_before_the_run_handles_them(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command_line, "validate", interrupted)
+    monkeypatch.setattr(start, "validate", interrupted)
     outcome = command(*CONF, "+experiment=tiny")
     assert outcome.code == 130
     assert outcome.err.startswith("runner: ended by SIGINT\n")
@@ -86,7 +87,7 @@ def test_an_error_of_the_run_itself_is_not_explained_away(
     def fail(*arguments: object) -> None:
         raise kind("a bug")
 
-    monkeypatch.setattr(command_line, "validate", fail)
+    monkeypatch.setattr(start, "validate", fail)
     outcome = command(*CONF, "+experiment=tiny", "+data.password=hunter22")
     assert outcome.code == 1
     assert "hunter22" not in outcome.err
@@ -100,9 +101,9 @@ def test_a_task_of_a_local_cluster_does_not_report_how_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = InterruptedRunError(signal.SIGTERM)
-    assert command_line._fail(error) == 143
+    assert command_line.fail(error) == 143
     monkeypatch.setenv(LIFELINE, "3")
-    assert command_line._fail(error) == 143
+    assert command_line.fail(error) == 143
     ended = "runner: ended by SIGTERM\n"
     printed = f"{ended}  remedy: the same command continues the run\n{ended}"
     assert capsys.readouterr().err == printed

@@ -18,9 +18,9 @@ from omegaconf import OmegaConf
 
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
-from runner.restoration.named_conversions import NAMED_CONVERSIONS
-from runner.restoration.plan import make_plan
-from runner.restoration.variables import StateClass
+from runner.planning.plan import make_plan
+from runner.planning.variables import StateClass
+from runner.rules.named_conversions import NAMED_CONVERSIONS
 from runner.tracking import RunStore
 from runner.training.run_sources import Sources
 from tests.conformance.goldens import tensors

@@ -31,9 +31,10 @@ from runner.errors import (
     TrackingUriError,
     UserCodeError,
 )
-from runner.restoration.report import text
+from runner.planning.report import text
 from runner.runs.resumption import ClaimedDirectory, open_run
-from runner.training.experiment import Experiment, RunContext
+from runner.training.context import RunContext
+from runner.training.experiment import Experiment
 from tests.support.configs import LINEAR, tiny
 from tests.support.privileges import folder_for_all
 from tests.support.runs import Runs, disturbed, evaluations, short
@@ -306,7 +307,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
         failed.directory().update(status="FINISHED")
         return open_run(*arguments, **options)
 
-    monkeypatch.setattr("runner.training.experiment.open_run", finish_first)
+    monkeypatch.setattr("runner.runs.resumption.open_run", finish_first)
     _, lines = failed.run()
     assert lines[0] == f"tiny: runs in {failed.directory(2).path}"
     assert "from initializers" in lines[1]

@@ -17,8 +17,8 @@ from runner.graph.build import MAKERS
 from runner.graph.built_graph import BuiltGraph, GraphMaker
 from runner.graph.input_pipeline import not_resumed_exactly
 from runner.graph.session_variables import variable_specs
-from runner.restoration.model_variables import initializers, model_variables
-from runner.restoration.variables import StateClass
+from runner.planning.model_variables import initializers, model_variables
+from runner.planning.variables import StateClass
 from tests.samples.graphs import build, opened, training_of
 from tests.support.configs import LINEAR, tiny
 

@@ -14,8 +14,8 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import StateChoice
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError
-from runner.restoration.variables import StateClass
-from runner.restoration.weights_layout import Slots
+from runner.planning.variables import StateClass
+from runner.planning.weights_layout import Slots
 from runner.tracking import RunStore
 from runner.training.run_sources import Sources, plan_run
 from tests.samples.graphs import build, opened

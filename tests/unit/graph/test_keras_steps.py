@@ -24,7 +24,7 @@ from runner.config.schema import (
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
-from runner.restoration.variables import StateClass
+from runner.planning.variables import StateClass
 from tests.samples.graphs import opened
 from tests.samples.steps import compiled_parts, gan, lookahead, unbuilt, vae
 from tests.support.configs import tiny
@@ -93,7 +93,7 @@ def test_a_model_without_test_step_and_loss_is_trained_and_not_evaluated(tmp_pat
 def test_what_the_models_step_leaves_without_effect_is_an_error(
     changes: Mapping[str, Any], key: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{key} is set, and .*vae.train_step makes no use of it"):
+    with pytest.raises(ConfigError, match=f"{key} is set, and .*vae.train_step does not use it"):
         build_graph(config(vae, **changes), "validation", train=True)
 
 

@@ -18,7 +18,7 @@ from runner.config.schema import (
     VariablesConfig,
 )
 from runner.errors import ConfigError
-from runner.restoration.variables import StateClass
+from runner.planning.variables import StateClass
 from tests.samples.graphs import build, opened, training_of
 from tests.support.configs import tiny
 

@@ -20,9 +20,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 import runner
+from runner.commands.command_line import main as command_line
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError
-from runner.inspect import main as inspect
 from tests.support.forked import ROOT, Forks
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
@@ -376,7 +376,7 @@ def test_the_chain_of_provenance_goes_on(
     made = runner.warm_start(model, {"cnn": scaffold("cnn/*", folder / "net.keras")})
     model.save(tmp_path / "model.keras")
     made.write_provenance(tmp_path)
-    assert inspect([str(tmp_path / "model.keras"), "--provenance"]) == 0
+    assert command_line(["inspect", str(tmp_path / "model.keras"), "--provenance"]) == 0
     assert "cnn/dense/kernel <- cnn: " in capsys.readouterr().out
 
 

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 import runner
 from runner.errors import ConfigError, PlanError
-from runner.restoration.steps import FUNCTIONS, STEPS
+from runner.rules.steps import FUNCTIONS, STEPS
 from tests.support.plans import Shape, by_name, checkpoint, one, scaffold, variable
 
 Values = dict[str, np.ndarray[Any, Any]]

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from runner.checkpoints.reader import CheckpointSpec
+from runner.commands.command_line import main
 from runner.config.schema import TrackingConfig
-from runner.lineage import Ancestor, lineage, main
+from runner.runs.lineage import Ancestor, lineage
 from runner.runs.provenance import (
     environment_tags,
     git_tags,
@@ -197,11 +198,11 @@ def test_a_directory_leads_to_all_that_it_came_from(family: Path, tmp_path: Path
 
 def test_it_is_printed_as_a_tree_without_importing_mlflow(family: Path) -> None:
     script = (
-        "import sys; from runner.lineage import main\n"
-        "assert main(sys.argv[1:]) == 0\n"
-        "assert not {'mlflow', 'tensorflow'} & set(sys.modules)\n"
+        "import sys; from runner.commands.command_line import main\n"
+        "assert main() == 0\n"
+        "assert not {'hydra', 'mlflow', 'tensorflow'} & set(sys.modules)\n"
     )
-    command = [sys.executable, "-c", script, str(family)]
+    command = [sys.executable, "-c", script, "lineage", str(family)]
     printed = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
     assert [line.strip().split("  ")[0] for line in printed.splitlines()] == [
         "lstm_cnn",
@@ -215,9 +216,9 @@ def test_it_is_printed_as_a_tree_without_importing_mlflow(family: Path) -> None:
 def test_a_directory_that_is_no_run_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(tmp_path)]) == 2
-    assert f"runner.lineage: {tmp_path} is no run" in capsys.readouterr().err
-    assert main(["nope", "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 2
+    assert main(["lineage", str(tmp_path)]) == 2
+    assert f"runner: {tmp_path} is no run" in capsys.readouterr().err
+    assert main(["lineage", "nope", "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 2
     assert f"run nope cannot be read\n  cause: there is no {tmp_path}/m" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -270,7 +271,7 @@ def test_an_id_leads_to_all_that_it_came_from(
     assert found.sources["lstm"].label.startswith("short_sequences  ")
     assert list(found.sources["lstm"].sources) == ["cnn"]
     assert found.sources["head"] == Ancestor("/models/head", {})
-    assert main(["0" * 32, "--uri", uri]) == 2
+    assert main(["lineage", "0" * 32, "--uri", uri]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 

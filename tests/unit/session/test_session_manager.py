@@ -151,6 +151,27 @@ def test_a_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
         _manager([own], [_scaffold(cnn, optional=True)]).prepare_session()
 
 
+def test_a_checkpoint_that_is_gone_from_where_only_tensorflow_reads_is_refused(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    own = save("own", cnn=5.0)
+    tf.io.gfile.makedirs("ram://own")
+    for part in own.iterdir():
+        tf.io.gfile.copy(str(part), f"ram://own/{part.name}")
+    state = (own / "checkpoint").read_text().replace(f"{own}/", "")
+    with tf.io.gfile.GFile("ram://own/checkpoint", "w") as file:
+        file.write(state)
+    saver = tf.train.Saver()
+    try:
+        manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)])
+        session = manager.prepare_session(saver=saver, checkpoint_dir="ram://own")
+        assert session.run(cnn) == 5
+        tf.io.gfile.remove("ram://own/model.ckpt.index")
+        with pytest.raises(CheckpointError, match="no such checkpoint is there"):
+            manager.prepare_session(saver=saver, checkpoint_dir="ram://own")
+    finally:
+        tf.io.gfile.rmtree("ram://own")
+
+
 def test_warm_start_follows_a_wait_for_an_own_checkpoint_in_vain(
     save: Save, tmp_path: Path
 ) -> None:

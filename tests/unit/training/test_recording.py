@@ -142,7 +142,7 @@ def test_a_store_that_is_lost_on_the_way_does_not_stop_training(
     tracked.run(hooks=hooks)
     assert (tracked.record().status, tracked.steps()) == ("FINISHED", [10, 20])
     assert "Not all that the run recorded is delivered yet." in caplog.text
-    assert f"python -m runner.sync {tracked.directory().path}" in caplog.text
+    assert f"runner sync {tracked.directory().path}" in caplog.text
 
 
 def test_an_error_is_shown_though_the_server_is_away(

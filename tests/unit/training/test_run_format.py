@@ -13,7 +13,7 @@ import runner
 from runner.config.choices import Mode, Resume
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import RunnerError
-from runner.lineage import lineage
+from runner.runs.lineage import lineage
 from runner.sweeps.sweep_directory import SweepDirectory, open_sweep
 from runner.system.run_format import FORMAT
 from runner.tracking.delivery import sync
