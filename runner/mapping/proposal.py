@@ -15,6 +15,7 @@ from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.quantization import REMEDY
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
+from runner.config.choices import WARM_STARTED
 from runner.console import plural, some_of
 from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond, decided
@@ -33,7 +34,7 @@ from runner.planning.model_variables import (
     tensorflow_variable,
 )
 from runner.planning.proof import Proof
-from runner.planning.variables import WARM_STARTED, classify
+from runner.planning.variables import classify
 from runner.planning.weights_layout import WeightsLayout, dtype_name, places, weights_layout
 from runner.proof.proving import prove
 from runner.proof.reference import Reference, read_reference

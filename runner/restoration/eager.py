@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.locate import Artifacts, is_mlflow_uri
 from runner.checkpoints.reader import CheckpointReader, TensorSpec
-from runner.config.choices import StateChoice
+from runner.config.choices import StateClass
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.errors import ConfigError
 from runner.internals.keras import finalize
@@ -38,12 +38,7 @@ from runner.planning.model_variables import (
 )
 from runner.planning.plan import Assignment, RestorationPlan, make_plan
 from runner.planning.sources import Source, open_sources, read_warm_start
-from runner.planning.variables import (
-    StateClass,
-    VariableSpec,
-    classify,
-    owners_of_weights,
-)
+from runner.planning.variables import VariableSpec, classify, owners_of_weights
 from runner.planning.weights_layout import Slots, named_sources, weights_layout
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Assigner, restore_values
@@ -268,7 +263,7 @@ def _prepare(
     )
 
 
-_OF_OPTIMIZERS = {StateChoice.optimizer_slots, StateChoice.moving_averages}
+_OF_OPTIMIZERS = {StateClass.optimizer_slots, StateClass.moving_averages}
 
 
 def _frozen(
@@ -300,7 +295,7 @@ def _frozen(
 
 def _slot(name: str, variable: Any, trained: tuple[str, ...]) -> VariableSpec:
     is_average = name.endswith("/average")
-    state = StateClass.MOVING_AVERAGE if is_average else StateClass.OPTIMIZER_SLOT
+    state = StateClass.moving_averages if is_average else StateClass.optimizer_slots
     # Adam needs the count of steps together with the slots of all variables.
     shared_by = trained if name.startswith("optimizer/") else ()
     return VariableSpec(_tensor(name, variable), state, False, "", shared_by=shared_by)

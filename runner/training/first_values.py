@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from runner.checkpoints import contents
 from runner.checkpoints.open import open_pinned
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.config.choices import StateClass
 from runner.config.scaffold_reading import read_restoration, read_scaffolds
 from runner.config.schema import RunConfig
 from runner.console import plural
@@ -24,7 +25,7 @@ from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryErr
 from runner.graph.trained_model import initial_model
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
-from runner.planning.variables import Partition, StateClass, VariableSpec
+from runner.planning.variables import Partition, VariableSpec
 from runner.planning.weights_layout import WeightsLayout, named_sources, weights_layout
 from runner.restoration.reading import checksum, converted_values
 from runner.runs.run_directory import PROVENANCE, RunDirectory
@@ -100,7 +101,7 @@ def _spec(variable: Mapping[str, Any]) -> VariableSpec:
     part = variable["partition"]
     return VariableSpec(
         TensorSpec(variable["name"], tuple(variable["shape"]), variable["dtype"]),
-        StateClass(variable["state"]),
+        next(state for state in StateClass if state.noun == variable["state"]),
         variable["trainable"],
         variable["initializer"],
         frozen=variable["frozen"],

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.config.choices import StateClass
 from runner.errors import Problem
 from runner.planning.plan import Assignment, RestorationPlan
-from runner.planning.variables import Partition, StateClass, VariableSpec
+from runner.planning.variables import Partition, VariableSpec
 from runner.restoration.restorer import Restorer
 from runner.rules.source_tensors import SourceTensor
 
@@ -78,7 +79,7 @@ class Case:
         self.variables[spec.name] = variable
         self.assignments.append(
             Assignment(
-                VariableSpec(spec, StateClass.WEIGHT, True, "Const", False, partition),
+                VariableSpec(spec, StateClass.weights, True, "Const", False, partition),
                 pieces[0][0] if pieces else None,
                 tensors,
             )

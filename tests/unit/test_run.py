@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.choices import Expect, Mode, PlanFormat, StateChoice
+from runner.config.choices import Expect, Mode, PlanFormat, StateClass
 from runner.config.schema import (
     DevicesConfig,
     PlanConfig,
@@ -284,8 +284,8 @@ def test_a_hook_that_refuses_its_arguments_leaves_no_run(cheap: Runs) -> None:
 def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(plain: Runs) -> None:
     slow = ScaffoldConfig(VariablesConfig(["body/*"]), learning_rate_multiplier=0.5)
     plain.run(scaffolds={"part": slow}, train=short(steps=1, evaluate_every=1))
-    checkpoint, state = str(plain.directory().checkpoints), list(StateChoice)[:2]
-    state += [StateChoice.optimizer_slots]
+    checkpoint, state = str(plain.directory().checkpoints), list(StateClass)[:2]
+    state += [StateClass.optimizer_slots]
     again = replace(slow, checkpoint=checkpoint, state=state)
     both = ScaffoldConfig(VariablesConfig(["body/*", "head/*"]), checkpoint, state=state)
     # It belongs to all variables that train, so a part of them does not bring it along.
