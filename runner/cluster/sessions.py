@@ -172,7 +172,7 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
     return config
 
 
-def is_over(remaining: float | None, *, needed: bool) -> bool:
+def must_end(remaining: float | None, *, needed: bool) -> bool:
     """Returns whether a task ends after a signal; one that others still need ends later.
 
     `remaining` is the rest of its grace period in seconds, None before a signal. Near the end of

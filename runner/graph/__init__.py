@@ -20,7 +20,7 @@
 - `serving`: the signature of an exported graph, and its predictions.
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
 - `averages`: moving averages in the place of weights.
-- `session_variables`: their names, specs and savers; `configured_hooks`: the hooks of the
+- `session_variables`: their names, specs and savers; `hook_entries`: the hooks of the
   configuration, and the values of `${graph:NAME}` in their arguments.
 - `replica`: the tasks and the replicas of a step that divide its batches, on the `devices` of each
   task.

@@ -27,13 +27,13 @@ from runner.mapping.text import document
 from runner.mapping.values import decide, unchanged
 from runner.mapping.weights import sort_out
 from runner.mapping.written_rules import Written, write
+from runner.planning.comparison import Proof
 from runner.planning.model_variables import (
     eager_variables,
     keras_variables,
     layer_facts,
     tensorflow_variable,
 )
-from runner.planning.proof import Proof
 from runner.planning.variables import classify
 from runner.planning.weights_layout import WeightsLayout, dtype_name, places, weights_layout
 from runner.proof.proving import prove

@@ -21,9 +21,9 @@ from runner.config.choices import WARM_STARTED, Collision, Expect, StateClass
 from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
 from runner.errors import PlanError, Problem, nearest
+from runner.planning.comparison import Proof
 from runner.planning.matching import TensorChoice, TensorChoices, choose_tensors
 from runner.planning.problems import bad_pattern, bad_rules
-from runner.planning.proof import Proof
 from runner.planning.variables import VariableSpec, assign_owners
 from runner.rules.conversions import PadOrSlice, Reshape, Transpose
 from runner.rules.patterns import compile_pattern

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from runner.errors import ConfigError
 from runner.internals.keras import RecordedCall, layers_of, recorded_calls
+from runner.planning.comparison import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import RestorationPlan
-from runner.planning.proof import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.proof.exchanges import with_exchanges
 from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.proof.findings import (

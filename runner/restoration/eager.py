@@ -42,7 +42,7 @@ from runner.planning.variables import VariableSpec, classify, owners_of_weights
 from runner.planning.weights_layout import Slots, named_sources, weights_layout
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Assigner, restore_values
-from runner.restoration.reading import NonFinite
+from runner.restoration.reading import NonFiniteTensors
 from runner.tracking import open_store
 
 _LOGGER = logging.getLogger(__name__)
@@ -157,7 +157,9 @@ class _WarmStart:
         """Assigns every value of the plan, once all have been read."""
         readers = {name: source.reader for name, source in self.sources.items()}
         assigner = _EagerAssigner(self.variables)
-        restore_values(self.plan, readers, assigner, non_finite=NonFinite(), verify=self.verify)
+        restore_values(
+            self.plan, readers, assigner, non_finite=NonFiniteTensors(), verify=self.verify
+        )
         finalize(self.model)
         for assignment in self.plan.assignments:
             if assignment.variable.frozen:

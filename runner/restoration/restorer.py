@@ -14,7 +14,7 @@ from runner.internals.tensorflow import run_once
 from runner.planning.plan import RestorationPlan
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
-from runner.restoration.reading import NonFinite
+from runner.restoration.reading import NonFiniteTensors
 from runner.restoration.session_assigner import AssignOp, Feeds, SessionAssigner, Variables
 
 InitFunction: TypeAlias = Callable[[tf.compat.v1.Session], None]
@@ -109,7 +109,7 @@ class Restorer:
             self._plan,
             self._readers(),
             SessionAssigner(session, targets, variables=self._variables),
-            non_finite=NonFinite(),
+            non_finite=NonFiniteTensors(),
             verify=self._verify,
             checksums=checksums,
         )

@@ -112,7 +112,7 @@ class Trial(TrialWatch):
         if self.pruned:
             raise PrunedRunError(Problem(f"pruned at step {self._step}"))
 
-    def fail_if_nan(self, objective: float) -> None:
+    def raise_if_nan(self, objective: float) -> None:
         """Raises `SweepError` if the objective of the trial, trained to its end, is NaN."""
         if math.isnan(objective):
             raise SweepError.of("the objective is nan")
@@ -243,7 +243,7 @@ def _run(
                 # Without locks between hosts, an earlier process may still train it.
                 objective = when_free(lambda: train(trial), print)
                 if objective is not None:
-                    trial.fail_if_nan(objective)
+                    trial.raise_if_nan(objective)
         except PrunedRunError as error:
             status, message = Status.PRUNED, str(error)
         except InterruptedRunError as error:

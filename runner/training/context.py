@@ -38,7 +38,7 @@ class TrialWatch:
     def check(self) -> None:
         """Raises `PrunedRunError` if the trial is pruned."""
 
-    def fail_if_nan(self, objective: float) -> None:
+    def raise_if_nan(self, objective: float) -> None:
         """Raises `SweepError` if the trial, trained to its end, is a failure."""
 
 

@@ -50,7 +50,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
             best = _loop(run, configured)
             run.interruption.check()
             run.watch.check()
-            run.watch.fail_if_nan(best)
+            run.watch.raise_if_nan(best)
     except InterruptedRunError:
         for line in interrupted_lines(run):
             run.screen.line(line)
@@ -62,7 +62,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
 
 def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
     training = run.training
-    if run.coordinator.is_over(run):
+    if run.coordinator.is_trained(run):
         return _number(run.directory.load_record().objective)
     with run.built.graph.as_default():
         creator = _session_creator(run)

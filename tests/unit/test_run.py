@@ -32,7 +32,7 @@ from runner.errors import (
     UserCodeError,
 )
 from runner.planning.report import text
-from runner.runs.resumption import ClaimedDirectory, open_run
+from runner.runs.resumption import ClaimedDirectory, claim_run
 from runner.training.context import RunContext
 from runner.training.experiment import Experiment
 from tests.support.configs import LINEAR, tiny
@@ -305,9 +305,9 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
 
     def finish_first(*arguments: Any, **options: Any) -> ClaimedDirectory:
         failed.directory().update(status="FINISHED")
-        return open_run(*arguments, **options)
+        return claim_run(*arguments, **options)
 
-    monkeypatch.setattr("runner.runs.resumption.open_run", finish_first)
+    monkeypatch.setattr("runner.runs.resumption.claim_run", finish_first)
     _, lines = failed.run()
     assert lines[0] == f"tiny: runs in {failed.directory(2).path}"
     assert "from initializers" in lines[1]

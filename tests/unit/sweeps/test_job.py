@@ -315,9 +315,9 @@ def test_a_trial_judges_its_objective_and_has_a_name_that_stays_when_all_is_move
 ) -> None:
     trial = Trial(str(tmp_path / "runs" / "sweeps" / "001"), {}, number=3)
     assert trial.name(tmp_path / "runs" / "tiny") == "../sweeps/001:3"
-    trial.fail_if_nan(0.5)
+    trial.raise_if_nan(0.5)
     with pytest.raises(SweepError, match=r"^the objective is nan$"):
-        trial.fail_if_nan(NAN)
+        trial.raise_if_nan(NAN)
 
 
 def test_a_resumed_run_remembers_its_evaluations(
