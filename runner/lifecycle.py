@@ -136,7 +136,7 @@ def show_plan(experiment: Experiment) -> RestorationPlan:
         resumed = experiment.preview_resumed()
     except RunDirectoryError as error:
         refused = error.problems  # Raised after the plan is shown.
-    plan = experiment.make_plan()
+    plan = experiment.prove(experiment.make_plan())
     placement = experiment.coordinator.replica.placement(experiment.built.variables)
     if experiment.config.plan.format is PlanFormat.json:
         screen.write(json_text(plan, placement.devices if placement else None))

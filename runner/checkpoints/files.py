@@ -12,6 +12,9 @@ import mmap
 import os
 import shutil
 import stat
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +28,23 @@ CACHE = "RUNNER_CACHE"
 _HASHED = 256 << 10
 # Indices of 100,000 tensors take a third of it.
 MAX_TEXT = 32 << 20
+# The exceptions of h5py, zipfile and NumPy on damaged files; TensorFlow, protobuf and safetensors
+# raise others as well.
+DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,  # and RecursionError, on deeply nested JSON
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def is_remote(path: str) -> bool:

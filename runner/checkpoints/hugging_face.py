@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from runner.checkpoints.formats import ADAPTER_CONFIG
+from runner.checkpoints.recognition import ADAPTER_CONFIG
 from runner.errors import CheckpointError, nearest
 
 SCHEME = "hf://"

@@ -14,11 +14,10 @@ from typing import Protocol
 from runner.checkpoints import contents, files, hugging_face
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
-from runner.checkpoints.formats import (
+from runner.checkpoints.recognition import (
     denied,
     is_orbax,
     is_saved_model,
-    is_v1,
     require_no_adapter,
     split_mapping,
 )
@@ -60,23 +59,14 @@ def checkpoint_paths(
         return _listed(path, average, artifacts)
 
 
-def latest_checkpoint(path: str) -> str | None:
-    """Returns the TensorFlow checkpoint at `path`, or None.
-
-    Args:
-      path: a directory, for its newest checkpoint as by `tf.train.latest_checkpoint`; the prefix of
-        a V2 or V1 checkpoint; or a bundle's `.index` file.
+def latest_checkpoint(directory: str) -> str | None:
+    """Returns the newest checkpoint in a directory as `tf.train.latest_checkpoint`, or None.
 
     Raises:
-      CheckpointError: when a directory's `checkpoint` file names missing files.
+      CheckpointError: when the directory's `checkpoint` file is damaged or names missing files.
     """
-    prefix = path.removesuffix(".index")
-    if files.exists(f"{prefix}.index"):
-        return prefix
-    with _readable(path):
-        if is_v1(path):
-            return path
-        return contents.newest(path) if files.is_directory(path) else None
+    with _readable(directory):
+        return contents.newest(directory) if files.is_directory(directory) else None
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import DAMAGE
+from runner.checkpoints.files import DAMAGE
 from runner.errors import CheckpointError, Problem, nearest
 
 GLOBAL_STEP = "global_step"

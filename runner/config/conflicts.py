@@ -191,6 +191,12 @@ IN_A_SWEEP = (
         "a trial is one process",
         "cluster=none; or start each trial as a separate run",
     ),
+    Conflict(
+        "a sweep",
+        "TF_CONFIG",
+        "each task would sweep by itself, and no trial would have all of its tasks",
+        "unset TF_CONFIG; or start each trial as a separate run",
+    ),
 )
 
 AVERAGED_TWICE = Conflict(

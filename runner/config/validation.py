@@ -247,9 +247,8 @@ def _model_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _objective_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     objective = resolved["train"]["objective"]
-    names = list(metric_names(resolved))
-    # Without metrics in the configuration, a compiled model may have some; the graph checks them.
-    unknown = list(objective_problem(objective, ["loss", *names])) if names else []
+    names = metric_names(resolved)
+    unknown = [] if names is None else list(objective_problem(objective, names))
     yield from unknown
     if not unknown and resolved["train"]["goal"] is None and implied_goal(objective) is None:
         yield Problem(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from runner.internals.keras import finalize
 from runner.internals.tensorflow import free, free_in_session, give
-from runner.planning.model_variables import LEARNING_RATE
+from runner.planning.optimizer_slots import LEARNING_RATE
 
 # Smaller variables are not worth the trouble.
 _LARGE = 1024

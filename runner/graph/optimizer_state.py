@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.internals.keras import Variable, slots_of
-from runner.planning.model_variables import LEARNING_RATE, tensorflow_variable
+from runner.planning.model_variables import tensorflow_variable
+from runner.planning.optimizer_slots import LEARNING_RATE
 from runner.planning.variables import EMA_SUFFIX
 
 

@@ -26,7 +26,6 @@ from runner.graph.session_variables import (
     ROLLBACKS,
     checkpoint_saver,
     initializer_of,
-    keras_slots,
     rollback_count,
     saved_as,
     variable_specs,
@@ -36,6 +35,7 @@ from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
 from runner.planning.model_variables import initializers, keras_variables, layer_facts
+from runner.planning.optimizer_slots import keras_slots
 from runner.planning.variables import OF_MODEL
 from runner.planning.weights_layout import weights_layout
 
@@ -276,6 +276,8 @@ class ProgramInSession:
             variables |= {name: value for name, value in extra.items() if value is not None}
         weights = keras_variables(model)
         model_variables = {name: variables[name] for name in self._weights}
+        state = [name for name in self._optimizer if name in variables]
+        shapes = {name: tuple(variables[name].shape.as_list()) for name in state}
         return BuiltGraph(
             graph=graph,
             variables=variables,
@@ -295,7 +297,7 @@ class ProgramInSession:
             notes=tuple(self._steps.notes),
             model=ModelValues(model, self._pairs(variables)),
             layout=partial(weights_layout, model, weights) if weights else None,
-            slots=keras_slots(variables, self._optimizer) if training else None,
+            slots=keras_slots(shapes) if training else None,
         )
 
     def _saver(

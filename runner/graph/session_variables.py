@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -16,9 +16,7 @@ from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.traces import array_of_tensor
 from runner.internals.tensorflow import slice_of
-from runner.planning.model_variables import LEARNING_RATE
 from runner.planning.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
-from runner.planning.weights_layout import Slots
 
 ROLLBACKS = "rollbacks"
 """The variable that counts rollbacks."""
@@ -91,20 +89,6 @@ def variable_specs(
             )
         )
     return tuple(specs)
-
-
-def keras_slots(variables: Mapping[str, tf.Variable], state: Collection[str]) -> Slots | None:
-    """Returns the variables of a Keras optimizer; None when the optimizer is not Keras's.
-
-    `state` names the variables of the optimizers, in the order of their creation.
-    """
-    shapes = {
-        name: tuple(variables[name].shape.as_list())
-        for name in state
-        if name in variables and not name.endswith(f"/{LEARNING_RATE}")
-    }
-    kind = next((name.rpartition("/")[0] for name in shapes if name.endswith("/iterations")), "")
-    return Slots(kind, shapes) if kind else None
 
 
 def rollback_count(config: RunConfig) -> tf.Variable | None:

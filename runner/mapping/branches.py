@@ -118,7 +118,8 @@ class Branches:
                     reached = self._calls.call(None if reader == OUTPUTS else reader)
                     break
                 except PauseError as pause:
-                    pause.work()
+                    work = pause.work
+                work()
             if reader == OUTPUTS:
                 return self._outputs(reached) <= AGREES
             options = self._decisions.in_order(reader)

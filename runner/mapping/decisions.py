@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +41,8 @@ class Decision:
       record: the module whose record it was compared with; empty without one.
       next: how far the closest other way is.
       by: the layer that decided; empty as long as nothing did.
-      handed_on: the record in the layout of the layer's output; None where it is not handed on.
+      handed_on: reads the record in the layout of the layer's output; None where it is not handed
+        on.
       close: a candidate that computes nearly the same, if there is one.
       searched: how often other ways were tried in vain.
       is_supported: whether what reads it agrees, though other ways may agree too.
@@ -54,7 +55,7 @@ class Decision:
     record: str = ""
     next: float = math.inf
     by: str = ""
-    handed_on: NDArray[Any] | None = None
+    handed_on: Callable[[], NDArray[Any]] | None = None
     close: Candidate | None = None
     searched: int = 0
     is_supported: bool = False
@@ -166,7 +167,7 @@ class Decisions:
             for at in before
         }
         kinds = {at: (type(self.calls[at].layer), *self._shapes(at)) for at in before}
-        pairs = []
+        pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         for one, two in itertools.combinations(sorted(before, reverse=True), 2):
             branches = [tuple(sorted(around[a] - around[b])) for a, b in ((one, two), (two, one))]
             first, second = ([kinds[at] for at in branch] for branch in branches)
@@ -245,7 +246,7 @@ class Decisions:
         if at not in self._options:
             variables = [self._variables[name] for name in self.calls[at].variables]
             proposed = named(variables, self._proposal, self._source)
-            if self._source.records:
+            if self._source.outlines:
                 others = candidates(variables, self._source)
             else:
                 others = chosen(variables, self._choices, self._source)

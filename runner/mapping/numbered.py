@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from runner.checkpoints.keras_names import leaves_of
+from runner.checkpoints.formats.keras_names import leaves_of
 from runner.mapping.layouts import Shape
 from runner.planning.places import WeightsLayout
 

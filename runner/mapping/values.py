@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import ConfigError
@@ -58,7 +60,7 @@ def decide(
     variables = {
         name: (_variable(name, held[name], known), held[name]) for name, known in facts.items()
     }
-    source = RecordedCheckpoint(reader, tensors, reference.activations)
+    source = RecordedCheckpoint(reader, tensors, reference)
     proposal = {name: pair.taken for name, pair in correspondence.pairs.items()}
     proposal |= {n: Taken((), step=step) for n, step in correspondence.constants.items()}
     with unchanged(variable for _, variable in variables.values()), full_precision():
@@ -91,15 +93,17 @@ def _variable(name: str, variable: Any, facts: Mapping[str, Any]) -> Variable:
 
 @contextmanager
 def unchanged(variables: Iterable[Any]) -> Iterator[None]:
-    """Gives variables their values back after the block."""
-    # An assignment makes a new buffer, so that a view of the old one holds its values.
-    values = [(variable, variable.numpy()) for variable in variables]
-    try:
-        yield
-    finally:
-        while values:
-            variable, value = values.pop()
-            variable.assign(value)
+    """Gives variables their values back after the block; a file holds them, not memory."""
+    variables = [*variables]
+    with tempfile.TemporaryFile() as file:
+        for variable in variables:
+            np.save(file, variable.numpy())
+        try:
+            yield
+        finally:
+            file.seek(0)
+            for variable in variables:
+                variable.assign(np.load(file))
 
 
 def _outputs(model: Any, outputs: Any, reference: Reference) -> float:

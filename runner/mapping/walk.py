@@ -73,11 +73,13 @@ class Walk:
     def run(self) -> float:
         """Decides on all variables; returns how far the outputs are in the end."""
         while True:
+            # A pause holds what the model has computed, so it ends before the work.
             try:
                 outputs = self._calls.call()
                 break
             except PauseError as pause:
-                pause.work()
+                work = pause.work
+            work()
         if self._outputs(outputs) > AGREES and not self._rearrange(OUTPUTS):
             self._search(OUTPUTS)
         self._settle(OUTPUTS)
@@ -185,7 +187,7 @@ class Walk:
             if expected is None:
                 decision.next = self._trials.attempt_behind(at, run, other).relative
             else:
-                decision.next = difference(value, expected)[0]
+                decision.next = difference(value, expected())[0]
             decision.close = None if is_clear(decision.next, decision.relative) else other
             return
 

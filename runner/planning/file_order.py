@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from runner.checkpoints.keras_names import trained_first
+from runner.checkpoints.formats.keras_names import trained_first
 from runner.checkpoints.reader import CheckpointSpec
 from runner.planning.optimizer_slots import Block, FileOrder, Trained
 from runner.planning.places import Places, WeightsLayout, list_class

@@ -42,7 +42,8 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
       (its name, such as `GlorotUniform`; with a digest where the model brings the value along;
       empty for an eager variable, which keeps its value), `pieces`, `notes`, `trainable`,
       `frozen`, `freeze_until_step`, `learning_rate_multiplier`, `partition` (null, or
-      {`name`, `shape`, `offset`}), `shared_by` (see `VariableSpec`), and in a cluster `device`}.
+      {`name`, `shape`, `offset`}), `shared_by`, `layer`, `flattened`, `address` and `axes` (see
+      `VariableSpec`), and in a cluster `device`}.
     - `pieces`: a list of {`source` (scaffold), `tensors` (a list of {`name`, `shape`, `dtype`}),
       `conversions` (in words, in order)}, with one entry.
     """
@@ -181,4 +182,8 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
         "learning_rate_multiplier": assignment.learning_rate_multiplier,
         "partition": variable.partition and vars(variable.partition),
         "shared_by": variable.shared_by,
+        "layer": variable.layer,
+        "flattened": variable.flattened,
+        "address": variable.address,
+        "axes": variable.axes,
     }

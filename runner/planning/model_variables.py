@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import Variable, flattened_map, layers_of, slots_of
+from runner.planning.optimizer_slots import LEARNING_RATE
 from runner.planning.weights_layout import layers_around
 
 
@@ -266,8 +267,6 @@ def tensorflow_variable(variable: Any) -> tf.Variable:
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
-# A program sets it itself, whatever the source's optimizer had.
-LEARNING_RATE = "learning_rate"
 _OPTIMIZER = "optimizer"
 
 

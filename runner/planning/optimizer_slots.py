@@ -18,6 +18,8 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.planning.variables import owner_of
 
 OPTIMIZER = "optimizer"
+# A program sets it itself, whatever the source's optimizer had.
+LEARNING_RATE = "learning_rate"
 _INNER = f"{OPTIMIZER}/inner_optimizer"
 _LOSS_SCALE = f"{OPTIMIZER}/loss_scale/"
 _COUNTED = re.compile(r"_\d+$")
@@ -240,3 +242,16 @@ def _columns_of(block: Sequence[_Named], *, is_regular: bool) -> list[tuple[Shap
     if is_regular:
         return [tuple(ends.values()) for _, ends in block]
     return [(shape,) for _, ends in block for shape in ends.values()]
+
+
+def keras_slots(shapes: Mapping[str, Shape]) -> Slots | None:
+    """Returns the slots of a Keras optimizer; None when the optimizer is not Keras's.
+
+    Args:
+      shapes: variable of the optimizer -> shape, in the order of creation.
+    """
+    shapes = {
+        name: shape for name, shape in shapes.items() if not name.endswith(f"/{LEARNING_RATE}")
+    }
+    kind = next((name.rpartition("/")[0] for name in shapes if name.endswith("/iterations")), "")
+    return Slots(kind, shapes) if kind else None

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -27,6 +29,7 @@ from runner.proof.feeding import array_of
 MARGIN, _ROUNDING = 10.0, 1e-6
 # How far off a layer may be and still hand on its record.
 NEAR = 0.05
+_Read: TypeAlias = Callable[[], NDArray[Any]]
 # What may follow a layer in the source.
 _ACTIVATIONS = (
     *(keras.activations.relu, keras.activations.relu6, keras.activations.gelu),
@@ -44,8 +47,8 @@ class Layer:
       module: the module.
       path: the layer's name in the plan.
       layer: the layer.
-      record: what the module computed.
-      following: what was recorded behind it; None where that is of a module with tensors.
+      records: what modules computed.
+      behind: the module that was recorded next; empty where that has tensors.
       must_fit: whether another shape than the record's is a difference.
       is_part: whether it has a part of the module's tensors alone, so that only agreement counts.
       is_mixed: whether it has tensors of several modules.
@@ -54,29 +57,71 @@ class Layer:
     module: str
     path: str
     layer: Any
-    record: NDArray[Any]
-    following: NDArray[Any] | None
+    records: Mapping[str, NDArray[Any]]
+    behind: str
     must_fit: bool
     is_part: bool = False
     is_mixed: bool = False
+
+    @property
+    def record(self) -> NDArray[Any]:
+        """What the module computed; not held in memory."""
+        return self.records[self.module]
 
 
 class _ReachedError(RunnerError):
     """Ends a call of the model at a layer."""
 
 
+@dataclass(frozen=True)
+class _HandedOn:
+    """A record in one arrangement, with the layer's activation where it is of what comes before."""
+
+    layer: Layer
+    shape: tuple[int, ...]
+    number: int
+    after: Any
+
+    def value(self) -> NDArray[Any]:
+        """Reads it."""
+        array = arrangements(self.layer.record, self.shape)[self.number]
+        return np.asarray(self.after(array)) if self.after else array
+
+
+class _Numbers:
+    """Numbers for tensors, as an `id` is given to another one once a tensor is freed."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int]] = {}
+        self._count = itertools.count()
+
+    def __getitem__(self, tensor: Any) -> int:
+        known = self._known.get(id(tensor))
+        if known is None or known[0]() is not tensor:
+            self._known[id(tensor)] = known = _reference(tensor), next(self._count)
+        return known[1]
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # Numbers and strings.
+        return lambda: value
+
+
 @dataclass
 class _Pass:
-    """One call of the model: layer -> its comparison, first input, and what it handed on.
+    """One call of the model.
 
-    That is a record, and the layer's activation where the record is of what comes before it.
+    Attributes:
+      compared: `id` of a `Layer` -> its comparison.
+      inputs: `id` of a layer, in the order of the model -> the number of its first input.
+      handed_on: `id` of a layer -> the record that it hands on.
     """
 
-    compared: dict[int, Comparison]
-    inputs: dict[int, Any]
-    handed_on: dict[int, NDArray[Any]]
-    activations: dict[int, Any]
-    outputs: dict[int, Any]
+    compared: dict[int, Comparison] = field(default_factory=dict)
+    inputs: dict[int, int] = field(default_factory=dict)
+    handed_on: dict[int, _HandedOn] = field(default_factory=dict)
 
 
 class LocalComparison:
@@ -106,7 +151,7 @@ class LocalComparison:
             if layer.module not in best or comparison.relative < best[layer.module].relative:
                 best[layer.module] = comparison
         # In the order of the model: names, and with them records, may be exchanged.
-        for key in first.outputs:
+        for key in first.inputs:
             some = self._layers.get(key, [])
             theirs = [(best[one.module], one.path) for one in some if one.module in best]
             closest = [one for one, path in theirs if one.layer == path]
@@ -128,52 +173,48 @@ class LocalComparison:
         )
         return self._call({}, reader).compared[id(reader)].relative
 
-    def _call(self, exchange: Mapping[int, NDArray[Any]], reader: Layer | None = None) -> _Pass:
+    def _call(self, exchange: Mapping[int, _Read], reader: Layer | None = None) -> _Pass:
         """Calls the model, up to a reader if one is given.
 
         Layers in `exchange` hand on these values instead of their records.
         """
-        result = _Pass({}, {}, {}, {}, {})
-        behind: dict[int, tuple[Layer, NDArray[Any]]] = {}
+        result, numbers = _Pass(), _Numbers()
 
         def on_call(original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
             output = original(layer, *arguments, **keywords)
             first = next(iter(keras.tree.flatten((arguments, keywords))), None)
-            if id(first) in behind and not layer.weights:
-                self._compare_behind(*behind[id(first)], output, result)
-            if id(layer) not in self._layers or id(layer) in result.outputs:
+            before = behind.get(numbers[first])
+            if before is not None and not layer.weights:
+                self._compare_behind(before, output, result)
+            if id(layer) not in self._layers or id(layer) in result.inputs:
                 return output
-            result.inputs[id(layer)] = first
-            result.outputs[id(layer)] = output
-            closest = self._compare(layer, output, result)
+            result.inputs[id(layer)] = numbers[first]
+            handed_on = self._compare(layer, output, result)
             if reader is not None and layer is reader.layer:
                 raise _ReachedError
-            handed_on = exchange.get(id(layer), closest)
-            function = None if id(layer) in exchange else result.activations.get(id(layer))
-            if handed_on is None or isinstance(output, list | tuple):
-                behind.update({id(output): (one, one.record) for one in self._layers[id(layer)]})
+            read = exchange.get(id(layer), handed_on.value if handed_on else None)
+            if isinstance(output, list | tuple) or read is None:
+                first = next(iter(keras.tree.flatten(output)), None)
+                behind[numbers[first]] = self._layers[id(layer)][-1]
                 return output
-            result.handed_on[id(layer)] = handed_on
-            array = np.ascontiguousarray(function(handed_on) if function else handed_on)
-            replacement = keras.ops.convert_to_tensor(array, dtype=output.dtype)
-            for one in self._layers[id(layer)]:
-                record = _layout(one, output)
-                if record is not None and one.following is not None:
-                    behind[id(replacement)] = one, record
-            result.outputs[id(replacement)] = replacement  # Keeps its identity.
+            if handed_on is not None:
+                result.handed_on[id(layer)] = handed_on
+            replacement = keras.ops.convert_to_tensor(
+                np.ascontiguousarray(read()), dtype=output.dtype
+            )
+            for one in filter(attrgetter("behind"), self._layers[id(layer)]):
+                behind[numbers[replacement]] = one
             return replacement
 
+        behind: dict[int, Layer] = {}
         with replaced_calls(on_call), suppress(_ReachedError):
             self._model(self._inputs, training=False)
         return result
 
-    def _compare(self, layer: Any, output: Any, result: _Pass) -> NDArray[Any] | None:
-        """Compares a layer with its modules; returns the closest record in the output's layout.
-
-        An activation that the record lacks is among `result.activations`.
-        """
+    def _compare(self, layer: Any, output: Any, result: _Pass) -> _HandedOn | None:
+        """Compares a layer with its modules; returns the closest record."""
         value, closest = array_of(output), math.inf
-        handed_on: NDArray[Any] | None = None
+        handed_on: _HandedOn | None = None
         function = getattr(layer, "activation", None)
         for one in self._layers[id(layer)]:
             comparison = compare(
@@ -182,20 +223,18 @@ class LocalComparison:
             if not comparison.agrees and isinstance(layer, keras.layers.Embedding):
                 comparison = _scaled(one, value, self.tolerance) or comparison
             result.compared[id(one)] = comparison
-            for array in arrangements(one.record, value.shape):
+            for number, array in enumerate(arrangements(one.record, value.shape)):
                 for after in (None, function) if function else (None,):
                     relative = difference(value, np.asarray(after(array)) if after else array)[0]
                     # The record of a layer that is farther off may be of what follows it.
                     if relative < min(closest, NEAR):
-                        closest, handed_on = relative, array
-                        result.activations[id(layer)] = after
+                        closest = relative
+                        handed_on = _HandedOn(one, value.shape, number, after)
             if comparison.agrees and _is_nonlinear(function):
-                self._compare_behind(one, _layout(one, output), output, result)
+                self._compare_behind(one, output, result)
         return handed_on
 
-    def _compare_behind(
-        self, layer: Layer, record: NDArray[Any] | None, output: Any, result: _Pass
-    ) -> None:
+    def _compare_behind(self, layer: Layer, output: Any, result: _Pass) -> None:
         """Compares what follows a layer with the source's, if that is an activation."""
         value, known = array_of(output), result.compared[id(layer)]
         if not known.agrees:
@@ -205,11 +244,11 @@ class LocalComparison:
             if behind.relative < known.relative:
                 result.compared[id(layer)] = behind
             return
-        if record is None or layer.following is None or value.shape != record.shape:
+        if not layer.behind or not (arranged := arrangements(layer.record, value.shape)):
             return
-        for array in arrangements(layer.following, value.shape):
+        for array in arrangements(layer.records[layer.behind], value.shape):
             for function in _ACTIVATIONS:
-                if difference(np.asarray(function(record)), array)[0] > self.tolerance:
+                if difference(np.asarray(function(arranged[0])), array)[0] > self.tolerance:
                     continue
                 relative, absolute = difference(value, array)
                 if relative <= self.tolerance:
@@ -224,21 +263,20 @@ class LocalComparison:
         """Returns the comparisons of layers whose tensors are exchanged."""
         groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         alone = {key for key, some in self._layers.items() if len(layers_of(some[0].layer)) == 1}
-        for layer, value in first.handed_on.items():
+        for layer, handed_on in first.handed_on.items():
             if layer not in alone:
                 continue
-            key = id(first.inputs[layer]), value.shape
+            key = first.inputs[layer], handed_on.shape
             groups.setdefault(key, []).append(layer)
         pairs = [[*itertools.combinations(group, 2)] for group in groups.values()]
         result: dict[int, Comparison] = {}
         # Groups are apart: what reads them hands on its own record.
         for several in itertools.zip_longest(*pairs):
-            exchange: dict[int, NDArray[Any]] = {}
+            exchange: dict[int, _Read] = {}
             for one, two in filter(None, several):
                 for layer, other in ((one, two), (two, one)):
-                    function = first.activations.get(layer)
-                    record = first.handed_on[other]
-                    exchange[layer] = np.asarray(function(record)) if function else record
+                    after = first.handed_on[layer].after
+                    exchange[layer] = replace(first.handed_on[other], after=after).value
             second = self._call(exchange)
             for reader, there in second.compared.items():
                 here = first.compared[reader]
@@ -283,12 +321,6 @@ def _scaled(layer: Layer, value: NDArray[Any], tolerance: float) -> Comparison |
         if comparison.agrees:
             return comparison
     return None
-
-
-def _layout(layer: Layer, output: Any) -> NDArray[Any] | None:
-    """Returns a record in the layout of the layer's output, before its activation."""
-    arranged = arrangements(layer.record, tuple(output.shape))
-    return arranged[0] if arranged else None
 
 
 def _is_nonlinear(function: Any) -> bool:

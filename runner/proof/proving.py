@@ -11,10 +11,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from runner.errors import ConfigError
-from runner.internals.keras import RecordedCall, layers_of, recorded_calls
+from runner.internals.keras import layers_of, recorded_calls, replaced_calls
 from runner.planning.comparison import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import RestorationPlan
@@ -89,10 +88,10 @@ class _Proving:
         reference = self._reference
         inputs = model_inputs(self._part, reference)
         with full_precision():
-            with recorded_calls() as calls:
-                outputs = self._part(inputs, training=False)
+            ranks, outputs = self._called(inputs)
             compared_outputs = tuple(self._compared_outputs(outputs))
-            local = LocalComparison(self._part, inputs, [*self._counterparts(calls)], self._local)
+            local = LocalComparison(self._part, inputs, [*self._counterparts(ranks)], self._local)
+            del outputs
             compared = [*local.compared()]
             if all(one.agrees for one in compared_outputs) and compared_outputs:
                 compared = [one for one in compared if not self._is_of_another_place(one)]
@@ -111,8 +110,21 @@ class _Proving:
         first = proof.first_difference
         if proof.agrees or not first:
             return replace(proof, findings=common_settings(settings))
-        lines = [*settings[first.layer], *self._flatten_order(first, calls), *self._origins(first)]
+        lines = [*settings[first.layer], *self._flatten_order(first, inputs), *self._origins(first)]
         return replace(proof, findings=tuple(lines))
+
+    def _called(self, inputs: Any) -> tuple[dict[int, int], Any]:
+        """Calls the model; returns the rank of each layer's output, by `id`, and its outputs."""
+        ranks: dict[int, int] = {}
+
+        def on_call(original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
+            output = original(layer, *arguments, **keywords)
+            first = keras.tree.flatten(output)[:1]
+            ranks.setdefault(id(layer), array_of(first[0]).ndim if first else 0)
+            return output
+
+        with replaced_calls(on_call):
+            return ranks, self._part(inputs, training=False)
 
     def _is_of_another_place(self, compared: Comparison) -> bool:
         """Whether a module does more than the layer that has its tensors, where outputs agree.
@@ -165,14 +177,14 @@ class _Proving:
             value, expected = array_of(values[name]), self._reference.outputs[recorded]
             yield compare(recorded, name, value, expected, self._tolerance)
 
-    def _counterparts(self, calls: Mapping[int, RecordedCall]) -> Iterator[Layer]:
+    def _counterparts(self, ranks: Mapping[int, int]) -> Iterator[Layer]:
         """Yields the layers that hold the tensors of a module, with its record."""
         held = {}
         for path, layer in self._layers.items():
             names = self._held(layer)
             # A layer may lack a tensor, such as a bias. One around others is another module then.
             is_one_module = _is_leaf(layer) or self._tensors.keys() >= {*names}
-            if is_one_module and id(layer) in calls and layer is not self._part:
+            if is_one_module and id(layer) in ranks and layer is not self._part:
                 held[path] = names
         records = self._reference.activations
         compared = set[str]()
@@ -180,14 +192,14 @@ class _Proving:
             compared |= {*counterpart.layers}
             for path in counterpart.layers:
                 layer = self._layers[path]
-                rank = array_of(calls[id(layer)].output).ndim
                 # One step of a sequence, or one of several fused layers, cannot be compared.
-                must = counterpart.is_whole and rank == records[module].ndim
+                rank = self._reference.outlines[module].ndim
+                must = counterpart.is_whole and ranks[id(layer)] == rank
                 # One around others may add to them, as a residual block does, where its module
                 # does not.
                 is_one = _is_leaf(layer) or isinstance(layer, _RECURRENT)
                 behind, is_part = self._following(module), not (counterpart.is_whole and is_one)
-                yield Layer(module, path, layer, records[module], behind, must, is_part)
+                yield Layer(module, path, layer, records, behind, must, is_part)
         # One kernel at most: adapters belong to a layer, too.
         rest = {
             path: names
@@ -198,11 +210,11 @@ class _Proving:
         mixed = mixed_modules(records, self._tensors, rest)
         for path, modules in mixed.items():
             for module in modules if _is_leaf(self._layers[path]) else ():
-                record, layer = records[module], self._layers[path]
-                yield Layer(module, path, layer, record, None, must_fit=False, is_mixed=True)
+                layer = self._layers[path]
+                yield Layer(module, path, layer, records, "", must_fit=False, is_mixed=True)
 
-    def _following(self, module: str) -> NDArray[Any] | None:
-        """Returns the record behind a module, if it is of one without tensors."""
+    def _following(self, module: str) -> str:
+        """Returns the module behind one, if it has no tensors; else an empty name."""
         names = [*self._reference.activations]
         behind = names[names.index(module) + 1 :][:1]
         of_tensors = (
@@ -212,7 +224,7 @@ class _Proving:
             for name in alternatives
         )
         has_tensors = any(name.startswith(f"{one}.") for name in of_tensors for one in behind)
-        return None if has_tensors or not behind else self._reference.activations[behind[0]]
+        return "" if has_tensors or not behind else behind[0]
 
     def _settings(self, layer: Comparison) -> list[str]:
         metadata = self._reference.metadata
@@ -220,9 +232,11 @@ class _Proving:
         module = metadata.get("modules", {}).get(layer.module, {})
         return [*differing_settings(self._layers[layer.layer], module, config)]
 
-    def _flatten_order(self, first: Comparison, calls: Mapping[int, RecordedCall]) -> Iterator[str]:
+    def _flatten_order(self, first: Comparison, inputs: Any) -> Iterator[str]:
         """Yields a line if the layer agrees once its input is flattened with the channels first."""
         layer = self._layers[first.layer]
+        with recorded_calls() as calls:
+            self._part(inputs, training=False)
         if id(layer) not in calls:
             return
         value = array_of(calls[id(layer)].arguments[0])
@@ -285,7 +299,7 @@ def _least_precise(layers: Iterable[Any], reference: Reference) -> str:
     """Returns the least precise dtype that layers compute in, or that was recorded."""
     inputs = keras.layers.InputLayer
     dtypes = {layer.compute_dtype for layer in layers if not isinstance(layer, inputs)}
-    recorded = {**reference.outputs, **reference.activations}
+    recorded = {**reference.outputs, **reference.outlines}
     dtypes |= {array.dtype.name for array in recorded.values()}
     return next((dtype for dtype in TOLERANCES if dtype in dtypes), "float32")
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoints import files, word_vectors
-from runner.checkpoints.formats import is_word_vectors
+from runner.checkpoints import files
+from runner.checkpoints.formats import word_vectors
+from runner.checkpoints.recognition import is_word_vectors
 from runner.errors import CheckpointError
 from runner.rules.conversions import Conversion
 

@@ -189,19 +189,14 @@ def claimed_run(
         was_killed = isinstance(error, InterruptedRunError)
         with interruption.deferred():
             if not directory.config.exists():
-                _discard(directory, criteria.container)
+                with locked(criteria.container / ".lock", "the folder of runs"):
+                    directory.delete()
                 raise
             try:
                 directory.update(status=Status.KILLED if was_killed else Status.FAILED)
             finally:
                 directory.release()
         raise
-
-
-def _discard(directory: RunDirectory, container: Path) -> None:
-    """Deletes a run that `claim_run` has just started, and releases its directory."""
-    with locked(container / ".lock", "the folder of runs"):
-        directory.delete()
 
 
 def skipped_run_notice(criteria: ResumeCriteria) -> list[str]:

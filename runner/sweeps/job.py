@@ -107,13 +107,10 @@ class Trial(TrialWatch):
         if self.report is not None and not self.pruned and self.report(metrics, step):
             self.pruned, self._step = True, step
 
-    def check(self) -> None:
-        """Raises `PrunedRunError` if the trial is pruned."""
+    def check(self, objective: float) -> None:
+        """Raises `PrunedRunError` if the trial is pruned, and `SweepError` if its value is NaN."""
         if self.pruned:
             raise PrunedRunError(Problem(f"pruned at step {self._step}"))
-
-    def raise_if_nan(self, objective: float) -> None:
-        """Raises `SweepError` if the objective of the trial, trained to its end, is NaN."""
         if math.isnan(objective):
             raise SweepError.of("the objective is nan")
 
@@ -243,7 +240,7 @@ def _run(
                 # Without locks between hosts, an earlier process may still train it.
                 objective = when_free(lambda: train(trial), print)
                 if objective is not None:
-                    trial.raise_if_nan(objective)
+                    trial.check(objective)
         except PrunedRunError as error:
             status, message = Status.PRUNED, str(error)
         except InterruptedRunError as error:

@@ -24,8 +24,8 @@ from omegaconf import DictConfig
 
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
-from runner.checkpoints.formats import recognise
 from runner.checkpoints.locate import LATEST, checkpoint_paths
+from runner.checkpoints.recognition import recognise
 from runner.config.choices import EXPERIMENT, MLFLOW_SCHEMES, OPTIONAL, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (

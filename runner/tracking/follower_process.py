@@ -29,7 +29,6 @@ from runner.tracking.tracking_directory import TrackingDirectory, now
 
 logger = logging.getLogger(__name__)
 
-
 _NICENESS = 5
 # How often a wait for a delivery checks whether a signal has come, and what it leaves for the rest.
 _POLL_SECONDS = 0.1

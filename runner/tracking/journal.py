@@ -329,11 +329,12 @@ class Journal:
         new, repeated, differing = {}, {}, set(self._differing)
         for name, value in record.values.items():
             known = self._known.pop((name, record.step), None)
-            if known is not None and _same(known, float(value)):
+            if known is None:
+                new[name] = value
+            elif known == float(value) or (math.isnan(known) and math.isnan(value)):
                 repeated[name] = value
-                continue
-            new[name] = value
-            if known is not None:
+            else:
+                new[name] = value
                 differing.add(name)
         if new:
             yield record._replace(values=new)
@@ -386,7 +387,3 @@ class Journal:
 
 def _name(artifact: Artifact) -> str:
     return f"artifact {artifact.folder}/{artifact.path.name}"
-
-
-def _same(known: float, value: float) -> bool:
-    return known == value or (math.isnan(known) and math.isnan(value))

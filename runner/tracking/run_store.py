@@ -215,11 +215,12 @@ class RunStore:
         identity = files.identity() or RunIdentity(
             uuid.uuid4().hex, experiment, run_name, first_tags, parent, start_time=now()
         )
+        load = self.config.system_metrics
         files.write_identity(
             replace(
                 identity,
                 stores=self._uris,
-                system_metrics=self._records_load(),
+                system_metrics=records_load_of_any_store() if load is None else load,
                 patience_seconds=self.config.patience_seconds,
                 ended=ended.value if ended else None,
             )
@@ -228,10 +229,6 @@ class RunStore:
         if follower is not None:
             follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
         return Tracker(self, files, follower, adds=ended is not None)
-
-    def _records_load(self) -> bool:
-        wanted = self.config.system_metrics
-        return records_load_of_any_store() if wanted is None else wanted
 
     def recorded(self, directory: Path) -> bool:
         """Returns whether the run of a run directory is recorded, and can be recorded further."""

@@ -35,11 +35,8 @@ class TrialWatch:
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Takes the metrics of an evaluation, after which `pruned` may be true."""
 
-    def check(self) -> None:
-        """Raises `PrunedRunError` if the trial is pruned."""
-
-    def raise_if_nan(self, objective: float) -> None:
-        """Raises `SweepError` if the trial, trained to its end, is a failure."""
+    def check(self, objective: float) -> None:
+        """Raises `PrunedRunError` if the trial is pruned, and `SweepError` if it is a failure."""
 
 
 @dataclass(frozen=True)

@@ -164,24 +164,27 @@ class Experiment:
         return ResumeCriteria(self.container, self.record, self.config.resume)
 
     def make_plan(self) -> RestorationPlan:
-        """Returns the plan of a fresh start, with all problems, also of proofs that fail.
+        """Returns the plan of a fresh start, with all problems, from metadata alone.
 
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
         """
         plan = plan_run(self.config, self.built, self.sources)
-        plan = replace(plan, notes=(*self.built.notes, *plan.notes))
+        return replace(plan, notes=(*self.built.notes, *plan.notes))
+
+    def prove(self, plan: RestorationPlan) -> RestorationPlan:
+        """Returns a plan with the proofs that the configuration asks for, and their problems."""
         model = self.built.model.model if self.built.model else None
         return proven(self.config, plan, self.sources, model=model)
 
     def make_sound_plan(self) -> RestorationPlan:
-        """Returns the plan of a fresh start.
+        """Returns the plan of a fresh start, proven.
 
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
-          PlanError: when the plan has problems.
+          PlanError: when the plan has problems, or a proof fails.
         """
-        plan = self.make_plan()
+        plan = self.prove(self.make_plan())
         plan.require_sound()
         return plan
 

@@ -24,6 +24,7 @@ from runner.console import plural
 from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError, RunnerError
 from runner.graph.trained_model import initial_model
 from runner.planning.model_variables import keras_variables
+from runner.planning.optimizer_slots import keras_slots
 from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
 from runner.planning.variables import Partition, VariableSpec
 from runner.planning.weights_layout import WeightsLayout, named_sources, weights_layout
@@ -78,10 +79,14 @@ def start_of(run: str) -> Start:
         return weights_layout(model, keras_variables(model))
 
     readers = _open(document["sources"])
-    specs: dict[str, CheckpointSpec | None] = dict.fromkeys(scaffolds)
-    specs |= {name: reader.spec() for name, reader in readers.items()}
-    located = named_sources(LocatedSources(specs), layout)
-    plan = make_plan([*map(_spec, variables)], scaffolds, located, collision=rules.collision)
+    sources: dict[str, CheckpointSpec | None] = dict.fromkeys(scaffolds)
+    sources |= {name: reader.spec() for name, reader in readers.items()}
+    specs = [*map(_spec, variables)]
+    shapes = {
+        spec.name: spec.full_shape for spec in specs if spec.state is StateClass.optimizer_slots
+    }
+    located = named_sources(LocatedSources(sources), layout, keras_slots(shapes))
+    plan = make_plan(specs, scaffolds, located, collision=rules.collision)
     return Start(config, plan, readers, document["variables"])
 
 
@@ -107,6 +112,10 @@ def _spec(variable: Mapping[str, Any]) -> VariableSpec:
         frozen=variable["frozen"],
         partition=part and Partition(part["name"], tuple(part["shape"]), tuple(part["offset"])),
         shared_by=tuple(variable["shared_by"]),
+        layer=variable["layer"],
+        flattened=tuple(variable["flattened"]),
+        address=variable["address"],
+        axes=tuple(variable["axes"]),
     )
 
 

@@ -49,8 +49,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
         with recorded(run):
             best = _loop(run, configured)
             run.interruption.check()
-            run.watch.check()
-            run.watch.raise_if_nan(best)
+            run.watch.check(best)
     except InterruptedRunError:
         for line in interrupted_lines(run):
             run.screen.line(line)

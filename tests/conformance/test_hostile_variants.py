@@ -32,7 +32,7 @@ import pytest
 import safetensors.numpy
 from huggingface_hub import constants
 
-from runner.checkpoints import word_vectors
+from runner.checkpoints.formats import word_vectors
 from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError

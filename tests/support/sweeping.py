@@ -95,7 +95,7 @@ class FakeLauncher:
                 best = min(dict(metrics), best, key=lambda evaluation: evaluation["loss"])
                 run.best_record.write_text(json.dumps({"metrics": best}))
                 trial.evaluated(metrics, step)
-                trial.check()
+                trial.check(0.0)
             status = Status.FINISHED
             return best["loss"]
         except PrunedRunError:

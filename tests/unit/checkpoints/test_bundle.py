@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.checkpoints.bundle import BundleReader, ObjectBasedReader, object_path
+from runner.checkpoints.formats.bundle import BundleReader, ObjectBasedReader, object_path
 from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_bundle

@@ -14,9 +14,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.checkpoints.pickle_nodes import MAX_BYTES, Global, PickledCall, PickleError, read_pickle
+from runner.checkpoints.formats.pickle_nodes import (
+    MAX_BYTES,
+    Global,
+    PickledCall,
+    PickleError,
+    read_pickle,
+)
+from runner.checkpoints.formats.torch_files import TorchReader
 from runner.checkpoints.reader import parse_dtype
-from runner.checkpoints.torch_files import TorchReader
 from runner.errors import CheckpointError
 from tests.support.torch_files import Pickled, Storage, dumped, save, save_legacy, tensor
 

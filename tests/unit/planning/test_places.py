@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import runner
-from runner.checkpoints.keras_names import layers_in_order
+from runner.checkpoints.formats.keras_names import layers_in_order
 from runner.errors import PlanError, Problem
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.

@@ -41,7 +41,7 @@ def net(epsilon: float) -> keras.Model:
     return keras.Sequential(layers, name="net")
 
 
-def proof_of(epsilon: float, scaffold: dict[str, Any], reference: Path) -> Proof:
+def proof_of(epsilon: float, scaffold: dict[str, Any], reference: str) -> Proof:
     model = net(epsilon)
     plan = runner.warm_start(model, {"net": {"variables": {"include": ["*"]}, **scaffold}})
     return runner.prove(model, reference, plan)

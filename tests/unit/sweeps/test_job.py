@@ -299,15 +299,15 @@ def test_evaluations_are_reported_until_one_prunes() -> None:
 
     trial, alone = Trial("sweep", {}, report), Trial("sweep", {})
     trial.evaluated({"loss": 0.5}, 10)
-    trial.check()
+    trial.check(0.5)
     for watch in (trial, alone):
         watch.evaluated({"loss": 2.0}, 20)
         watch.evaluated({"loss": 2.0}, 30)
     assert reported == [10, 20]
     assert trial.curve == {10: {"loss": 0.5}, 20: {"loss": 2.0}, 30: {"loss": 2.0}}
     with pytest.raises(PrunedRunError, match=r"^pruned at step 20$"):
-        trial.check()
-    alone.check()
+        trial.check(0.5)
+    alone.check(0.5)
 
 
 def test_a_trial_judges_its_objective_and_has_a_name_that_stays_when_all_is_moved(
@@ -315,9 +315,9 @@ def test_a_trial_judges_its_objective_and_has_a_name_that_stays_when_all_is_move
 ) -> None:
     trial = Trial(str(tmp_path / "runs" / "sweeps" / "001"), {}, number=3)
     assert trial.name(tmp_path / "runs" / "tiny") == "../sweeps/001:3"
-    trial.raise_if_nan(0.5)
+    trial.check(0.5)
     with pytest.raises(SweepError, match=r"^the objective is nan$"):
-        trial.raise_if_nan(NAN)
+        trial.check(NAN)
 
 
 def test_a_resumed_run_remembers_its_evaluations(

@@ -23,8 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import archives, files
-from runner.checkpoints.hdf5 import Place, dtype_of, paths_in, place_of, string, strings, value_of
-from runner.checkpoints.keras_names import keras_paths, layer_names, layers_in_order
+from runner.checkpoints.formats.hdf5 import (
+    Place,
+    dtype_of,
+    paths_in,
+    place_of,
+    string,
+    strings,
+    value_of,
+)
+from runner.checkpoints.formats.keras_names import keras_paths, layer_names, layers_in_order
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,

@@ -19,8 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import archives, files
-from runner.checkpoints.formats import TORCH_MAGIC
-from runner.checkpoints.pickle_nodes import MAX_BYTES, Node, PickleError, read_pickle
+from runner.checkpoints.formats.pickle_nodes import MAX_BYTES, Node, PickleError, read_pickle
+from runner.checkpoints.formats.torch_objects import (
+    StateDict,
+    StorageView,
+    state_dict,
+    storage_dtype,
+)
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -32,7 +37,7 @@ from runner.checkpoints.reader import (
     read_array,
     require_names,
 )
-from runner.checkpoints.torch_objects import StateDict, StorageView, state_dict, storage_dtype
+from runner.checkpoints.recognition import TORCH_MAGIC
 
 _PROTOCOL = 1001
 # An expanded tensor repeats its storage's values; more than this is no honest one.

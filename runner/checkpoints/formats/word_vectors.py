@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import NUMBER, VECTORS_HEADER
 from runner.checkpoints.reader import FileReader, TensorSpec
+from runner.checkpoints.recognition import NUMBER, VECTORS_HEADER
 
 VECTORS = "vectors"
 _NUMBER = re.compile(NUMBER)

@@ -6,59 +6,61 @@ library that reads checkpoints.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
-import tokenize
-import zipfile
-import zlib
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from runner.checkpoints import archives, files
+from runner.checkpoints.files import DAMAGE
 from runner.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from runner.checkpoints.reader import CheckpointReader
 
 
 class Format(Enum):
-    """A checkpoint format: its name, and the module and the function or class that open it.
+    """A checkpoint format: its title, the module and the function or class that open it.
 
-    The module is imported when a checkpoint of its format is opened, because TensorFlow and h5py
-    take seconds to import.
+    After these come the suffixes by which its files are found in a directory.
     """
 
     BUNDLE = ("TensorFlow bundle", "bundle", "open_bundle")
     V1 = ("TensorFlow V1 checkpoint", "bundle", "V1Reader")
     SAVED_MODEL = ("SavedModel directory", "bundle", "open_saved_model")
-    HDF5 = ("HDF5 file of Keras", "keras_files", "open_hdf5")
-    KERAS = (".keras archive", "keras_files", "KerasArchiveReader")
-    SAFETENSORS = (".safetensors", "array_files", "SafetensorsReader")
-    TORCH = ("PyTorch file", "torch_files", "TorchReader")
-    SHARDS = ("index of shards", "shards", "ShardsReader")
+    HDF5 = ("HDF5 file of Keras", "keras_files", "open_hdf5", ".h5", ".hdf5")
+    KERAS = (".keras archive", "keras_files", "KerasArchiveReader", ".keras")
+    SAFETENSORS = (".safetensors", "array_files", "SafetensorsReader", ".safetensors")
+    TORCH = ("PyTorch file", "torch_files", "TorchReader", ".pt", ".pth", "pytorch_model.bin")
+    SHARDS = (
+        *("index of shards", "shards", "ShardsReader"),
+        *(".safetensors.index.json", ".bin.index.json", ".weights.json"),
+    )
     ORBAX = ("Orbax checkpoint", "orbax", "OrbaxReader")
-    MSGPACK = ("Flax .msgpack", "msgpack_files", "MsgpackReader")
+    MSGPACK = ("Flax .msgpack", "msgpack_files", "MsgpackReader", ".msgpack")
     WORD_VECTORS = ("GloVe or word2vec file", "word_vectors", "WordVectorsReader")
-    NPZ = (".npz", "array_files", "NpzReader")
-    NPY = (".npy", "array_files", "NpyReader")
+    NPZ = (".npz", "array_files", "NpzReader", ".npz")
+    NPY = (".npy", "array_files", "NpyReader", ".npy")
+
+    def __init__(self, title: str, module: str, opener: str, *suffixes: str) -> None:
+        self.title, self._module, self._opener, self.suffixes = title, module, opener, suffixes
+
+    def open(self, path: str, *mapping: str) -> CheckpointReader:
+        """Returns the reader of a checkpoint on this machine, or of an index of shards anywhere.
+
+        The module is imported here, because TensorFlow and h5py take seconds to import.
+
+        Raises:
+          CheckpointError: when the checkpoint is damaged.
+        """
+        module = importlib.import_module(f"runner.checkpoints.formats.{self._module}")
+        reader: CheckpointReader = getattr(module, self._opener)(path, *mapping)
+        return reader
 
 
-# The exceptions of h5py, zipfile and NumPy on damaged files; TensorFlow, protobuf and safetensors
-# raise others as well.
-DAMAGE = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,  # and RecursionError, on deeply nested JSON
-    SyntaxError,
-    TypeError,
-    ValueError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
-KNOWN = tuple(form.value[0] for form in Format)
+KNOWN = tuple(form.title for form in Format)
 
 # The end of a V1 checkpoint, and of the index of a bundle.
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import glob
 import math
 import os
 import re
+import shutil
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,9 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from runner.checkpoints import archives, files
-from runner.checkpoints.links import without_wildcards
+from runner.checkpoints.formats.tables import entries, first_value, require_intact, require_possible
 from runner.checkpoints.reader import (
+    GLOBAL_STEP,
     CheckpointReader,
     CheckpointSpec,
     RenamedReader,
@@ -26,22 +30,20 @@ from runner.checkpoints.reader import (
     explained,
     require_names,
 )
-from runner.checkpoints.tables import entries, first_value, require_intact
 from runner.errors import CheckpointError
 from runner.internals.tensorflow import (
     BundleEntryProto,
     SavedTensorSlices,
-    TensorShapeProto,
-    TensorSliceProto,
     TrackableObjectGraph,
 )
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-GLOBAL_STEP = tf.compat.v1.GraphKeys.GLOBAL_STEP
 
 # Of an element of a list, or of Keras 2's `layer_with_weights-1`.
 _LIST_INDEX = re.compile(r"(?<=[/-])\d+(?=/|$)")
 _NESTED = re.compile(r"(_operations//)+")
+# What TensorFlow takes for a pattern, and the name of a link to such a bundle.
+_WILDCARD, _LINK = re.compile(r"[*?\\\[]"), "checkpoint"
 _SHARD = re.compile(r".*\.data-(\d{5})-of-(\d{5})", re.DOTALL)
 
 _ATTRIBUTES = "/.ATTRIBUTES/"
@@ -59,8 +61,6 @@ _COLLECTION = re.compile(
     rf"(?!(?:(?:non_)?trainable_|_all_)?variables/)([^/]+)/0{re.escape(_VALUE)}"
 )
 _VARIABLES = "variables/variables"
-# TensorFlow's limits; elements of up to 16 bytes stay countable.
-_MAX_RANK, _MAX_ELEMENTS = 254, (1 << 63) // 16
 
 
 class BundleReader(CheckpointReader):
@@ -141,12 +141,12 @@ class BundleReader(CheckpointReader):
         """Makes the checks that TensorFlow omits; raises OSError or ValueError."""
         for key, value in entries(f"{self.prefix}.index"):
             if key:  # The first entry describes the shards.
-                entry = BundleEntryProto.FromString(value)
-                require_possible(key, entry.shape, entry.slices)
-                _require_value_type(key, entry.dtype)
+                entry, name = BundleEntryProto.FromString(value), key.decode(errors="replace")
+                require_possible(name, entry.shape, entry.dtype, entry.slices)
                 # No type takes less than a byte an element.
-                if not entry.slices and _elements(entry.shape) > entry.size:
-                    raise ValueError(f"{_shown(key)} has too few bytes for its shape")
+                elements = math.prod(dim.size for dim in entry.shape.dim)
+                if not entry.slices and elements > entry.size:
+                    raise ValueError(f"{name} has too few bytes for its shape")
 
     def _content(self) -> Callable[[], str]:
         """Checks that the files are complete, and returns the function for the digest."""
@@ -188,8 +188,7 @@ class V1Reader(BundleReader):
     def _require_intact(self) -> None:
         for shard in self._shards():
             for tensor in SavedTensorSlices.FromString(first_value(shard)).meta.tensor:
-                require_possible(tensor.name.encode(), tensor.shape, tensor.slice)
-                _require_value_type(tensor.name.encode(), tensor.type)
+                require_possible(tensor.name, tensor.shape, tensor.type, tensor.slice)
 
     def _content(self) -> Callable[[], str]:
         shards = self._shards()
@@ -303,49 +302,6 @@ def open_saved_model(directory: str) -> CheckpointReader:
     return RenamedReader(open_bundle(prefix), prefix, directory, format="SavedModel")
 
 
-def require_possible(
-    key: bytes, shape: TensorShapeProto, slices: Iterable[TensorSliceProto]
-) -> None:
-    """Checks a shape in an index, and the slices of a partitioned variable.
-
-    TensorFlow ends the process at a negative size and at more elements than it can count.
-
-    Raises:
-      ValueError: when there can be no such tensor.
-    """
-    sizes = [dim.size for dim in shape.dim]
-    if shape.unknown_rank or len(sizes) > _MAX_RANK or min(sizes, default=0) < 0:
-        raise ValueError(f"{_shown(key)} has an impossible shape")
-    if math.prod(size or 1 for size in sizes) > _MAX_ELEMENTS:
-        raise ValueError(f"{_shown(key)} has an impossible number of elements")
-    for part in slices:
-        extents = [(extent.start, extent.length) for extent in part.extent]
-        bounded = zip(extents, sizes, strict=False)
-        inside = all(
-            start >= 0 and 0 <= length <= size - start for (start, length), size in bounded
-        )
-        if len(extents) != len(sizes) or not inside:
-            raise ValueError(f"{_shown(key)} has a slice outside its shape")
-
-
-def _require_value_type(key: bytes, dtype: int) -> None:
-    """Raises ValueError for a type of no values, at which TensorFlow ends the process."""
-    try:
-        value_type = tf.as_dtype(dtype)
-    except TypeError:
-        value_type = None
-    if value_type is None or value_type != value_type.base_dtype:
-        raise ValueError(f"{_shown(key)} has the unknown type {dtype}")
-
-
-def _elements(shape: TensorShapeProto) -> int:
-    return math.prod(dim.size for dim in shape.dim)
-
-
-def _shown(key: bytes) -> str:
-    return key.decode(errors="replace")
-
-
 def require_shards(prefix: str, needed: int) -> None:
     """Checks that all shards of the bundle `prefix` exist and together hold `needed` bytes.
 
@@ -373,3 +329,26 @@ def require_shards(prefix: str, needed: int) -> None:
         return
     remedy = "copy the data files again, or name another checkpoint"
     raise CheckpointError.of(f"{prefix} cannot be read: {state}", cause, remedy)
+
+
+def without_wildcards(prefix: str) -> str:
+    """Returns a prefix of the same bundle that TensorFlow does not take for a pattern.
+
+    It takes `*`, `?`, `[` and a backslash for one even where it opens a single file.
+    """
+    if not _WILDCARD.search(prefix):
+        return prefix
+    directory, name = os.path.split(os.path.abspath(prefix))
+    paths = files.matching(directory, f"{glob.escape(name)}.*")
+    folder = _links(os.path.join(directory, name), tuple(sorted(paths)))
+    return os.path.join(folder, _LINK)
+
+
+@functools.cache
+def _links(prefix: str, paths: tuple[str, ...]) -> str:
+    folder = tempfile.mkdtemp(prefix="runner-links-")
+    # Only then: TensorFlow's reader opens a file when it needs it.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for path in paths:
+        os.symlink(path, os.path.join(folder, f"{_LINK}{path.removeprefix(prefix)}"))
+    return folder

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from runner.checkpoints.pickle_nodes import (
+from runner.checkpoints.formats.pickle_nodes import (
     MAX_OPCODES,
     Global,
     Node,

@@ -7,15 +7,18 @@ also tries to allocate any size that a damaged footer names. This module checks 
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import cramjam
 import google_crc32c
+import tensorflow as tf
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import TABLE_MAGIC
+from runner.checkpoints.recognition import TABLE_MAGIC
+from runner.internals.tensorflow import TensorShapeProto, TensorSliceProto
 
 # A table consists of blocks, an index block that lists their positions, and a footer with the
 # position of the index block. A block is followed by its compression and its checksum.
@@ -24,6 +27,8 @@ _UNCOMPRESSED, _SNAPPY = 0, 1
 _MASK_DELTA = 0xA282EAD8
 # TensorFlow writes index blocks of 256 KB, and Snappy shrinks at most 64 bytes to 3.
 _MAX_BLOCK, _MAX_SNAPPY_RATIO = 64 << 20, 22
+# TensorFlow's limits; elements of up to 16 bytes stay countable.
+_MAX_RANK, _MAX_ELEMENTS = 254, (1 << 63) // 16
 _CHUNK = 4 << 20
 
 
@@ -131,7 +136,7 @@ def _check_sum(file: BinaryIO, offset: int, length: int) -> None:
             raise ValueError(f"the block at byte {offset} cannot be read")
         actual, remaining = google_crc32c.extend(actual, chunk), remaining - len(chunk)
     (masked,) = struct.unpack("<I", file.read(4))
-    if actual != unmasked(masked):
+    if actual != _unmasked(masked):
         raise ValueError(f"checksum mismatch in the block at byte {offset}")
 
 
@@ -160,7 +165,7 @@ def _block(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
         raise ValueError(f"the block at byte {offset} cannot be decompressed: {error}") from error
 
 
-def unmasked(masked: int) -> int:
+def _unmasked(masked: int) -> int:
     """Returns the CRC that TensorFlow stores `masked`."""
     rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
@@ -177,3 +182,35 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         position, shift = position + 1, shift + 7
         if byte < 0x80:
             return value, position
+
+
+def require_possible(
+    name: str, shape: TensorShapeProto, dtype: int, slices: Iterable[TensorSliceProto]
+) -> None:
+    """Checks a tensor's shape and type in an index, and the slices of a partitioned variable.
+
+    TensorFlow ends the process at a negative size, at more elements than it can count and at a type
+    of no values.
+
+    Raises:
+      ValueError: when there can be no such tensor.
+    """
+    sizes = [dim.size for dim in shape.dim]
+    if shape.unknown_rank or len(sizes) > _MAX_RANK or min(sizes, default=0) < 0:
+        raise ValueError(f"{name} has an impossible shape")
+    if math.prod(size or 1 for size in sizes) > _MAX_ELEMENTS:
+        raise ValueError(f"{name} has an impossible number of elements")
+    for part in slices:
+        extents = [(extent.start, extent.length) for extent in part.extent]
+        bounded = zip(extents, sizes, strict=False)
+        inside = all(
+            start >= 0 and 0 <= length <= size - start for (start, length), size in bounded
+        )
+        if len(extents) != len(sizes) or not inside:
+            raise ValueError(f"{name} has a slice outside its shape")
+    try:
+        value_type = tf.as_dtype(dtype)
+    except TypeError:
+        value_type = None
+    if value_type is None or value_type != value_type.base_dtype:
+        raise ValueError(f"{name} has the unknown type {dtype}")

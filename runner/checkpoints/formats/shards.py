@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.array_files import SafetensorsReader
-from runner.checkpoints.keras_names import keras_paths
+from runner.checkpoints.formats.keras_names import keras_paths
 from runner.checkpoints.reader import (
     CheckpointReader,
     CheckpointSpec,
@@ -22,13 +20,12 @@ from runner.checkpoints.reader import (
     require_names,
     unreadable,
 )
-from runner.checkpoints.torch_files import TorchReader
+from runner.checkpoints.recognition import Format, recognise
 from runner.errors import CheckpointError
 
 WEIGHT_MAP = "weight_map"
 _HDF5 = ".h5"
-# Imported for Keras's shards alone: h5py takes a third of a second.
-_KERAS_FILES = "runner.checkpoints.keras_files"
+_FORMATS = (Format.HDF5, Format.SAFETENSORS, Format.TORCH)
 
 
 class ShardsReader(CheckpointReader):
@@ -140,10 +137,10 @@ def _listed_names(shard: str, spec: CheckpointSpec) -> Iterable[str]:
 
 
 def _reader(path: str) -> CheckpointReader:
-    if path.endswith(_HDF5):
-        reader: CheckpointReader = importlib.import_module(_KERAS_FILES).KerasWeightsReader(path)
-        return reader
-    return SafetensorsReader(path) if path.endswith(".safetensors") else TorchReader(path)
+    form = recognise(path)
+    if form not in _FORMATS:
+        raise unreadable(path, "a shard", f"it is a {form.title}")
+    return form.open(path)
 
 
 def _is_name(value: object) -> bool:
