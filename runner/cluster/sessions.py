@@ -217,7 +217,7 @@ def worker_graph(
         # The configured hooks run in the chief.
         built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
         missing = naming_missing_tasks(config.cluster)
-        with built.calls.explaining(), interruption.deferred(), missing:
+        with built.explaining(), interruption.deferred(), missing:
             yield task, built
         interruption.check()
     screen.line("done")

@@ -71,7 +71,7 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
             run.screen.line(line)
         with (
             closing(progress),
-            run.built.calls.explaining(),
+            run.built.explaining(),
             configured.explaining(),
             run.interruption.deferred(),
             run.coordinator.session_scope(run),

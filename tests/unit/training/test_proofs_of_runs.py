@@ -204,7 +204,7 @@ def trained(folder: Path) -> dict[str, ScaffoldConfig]:
     model.fit(np.ones((4, 8), np.float32), np.ones((4, 3), np.float32), verbose=0)
     model.save(folder / "trained.keras")
     every = VariablesConfig(["*"])
-    state = [StateClass.weights, StateChoice.optimizer_slots]
+    state = [StateClass.weights, StateClass.optimizer_slots]
     return {"all": ScaffoldConfig(every, str(folder / "trained.keras"), state=state)}
 
 
