@@ -15,7 +15,6 @@ import tensorflow as tf
 from runner.cluster.channel import (
     Channel,
     FirstServer,
-    answers,
     listed,
     not_answering,
     ready_flags,
@@ -26,6 +25,7 @@ from runner.config.cluster_spec import (
     addresses_by_type,
     addresses_of,
     announced_name,
+    answers,
     is_collective,
     needed_tasks,
     parameter_servers,
