@@ -14,6 +14,7 @@ import keras
 from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
+from runner.config.choices import WARM_STARTED
 from runner.console import plural, some_of
 from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond, decided
@@ -25,6 +26,7 @@ from runner.mapping.text import document
 from runner.mapping.values import decide, unchanged
 from runner.mapping.weights import sort_out
 from runner.mapping.written_rules import Written, write
+from runner.planning.comparison import Proof
 from runner.planning.model_variables import (
     eager_variables,
     keras_variables,
@@ -32,8 +34,7 @@ from runner.planning.model_variables import (
     tensorflow_variable,
 )
 from runner.planning.places import WeightsLayout
-from runner.planning.proof import Proof
-from runner.planning.variables import WARM_STARTED, classify
+from runner.planning.variables import classify
 from runner.planning.weights_layout import dtype_name, places, weights_layout
 from runner.proof.proving import prove
 from runner.proof.reference import Reference, read_reference

@@ -30,7 +30,7 @@ from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
 from runner.mapping.ways import Ways
-from runner.planning.proof import difference
+from runner.planning.comparison import difference
 from runner.proof.feeding import array_of
 
 # How many other ways are tried for the layers before a call, with how many of its own candidates,

@@ -15,8 +15,9 @@ from runner.checkpoints.quantization import (
     quantization,
 )
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_count, is_read
+from runner.config.choices import WARM_STARTED
 from runner.mapping.layouts import Shape
-from runner.planning.variables import WARM_STARTED, classify
+from runner.planning.variables import classify
 
 _OPTIMIZER, _SLOT, _NUMBERS = "of an optimizer", "slots and averages of others", "not floats"
 # Where Keras and Flax keep an optimizer's state.
@@ -67,7 +68,7 @@ def sort_out(spec: CheckpointSpec, *, is_complex: bool = False) -> Tensors:
         if is_slot_of or _POWERS.fullmatch(name):
             others[name] = _OPTIMIZER
         elif state not in WARM_STARTED:
-            others[name] = state.value
+            others[name] = state.noun
         elif is_slot(name, spec.tensors):
             others[name] = _SLOT
         elif is_plain_float(tensor.dtype) and ("complex" not in tensor.dtype or is_complex):

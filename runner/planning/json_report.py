@@ -162,7 +162,7 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
     origin = "unknown" if assignment.scaffold in plan.unusable else origin
     return {
         **vars(variable.tensor),
-        "state": variable.state.value,
+        "state": variable.state.noun,
         "bytes": variable.tensor.bytes,
         "scaffold": assignment.scaffold,
         "origin": "checkpoint" if piece else origin,

@@ -17,19 +17,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Collision, Expect, StateChoice
+from runner.config.choices import WARM_STARTED, Collision, Expect, StateClass
 from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
 from runner.errors import PlanError, Problem, nearest
+from runner.planning.comparison import Proof
 from runner.planning.matching import TensorChoice, TensorChoices, choose_tensors
 from runner.planning.problems import bad_pattern, bad_rules
-from runner.planning.proof import Proof
-from runner.planning.variables import (
-    WARM_STARTED,
-    StateClass,
-    VariableSpec,
-    assign_owners,
-)
+from runner.planning.variables import VariableSpec, assign_owners
 from runner.rules.conversions import PadOrSlice, Reshape, Transpose
 from runner.rules.patterns import compile_pattern
 from runner.rules.source_tensors import SourceTensor
@@ -223,12 +218,12 @@ def _notes(
     shared = [
         assignment.variable.name
         for assignment in assignments
-        if assignment.variable.state is StateClass.OPTIMIZER_SLOT
+        if assignment.variable.state is StateClass.optimizer_slots
         and assignment.variable.full_name not in owners
         and assignment.scaffold is None
     ]
     for name, config in scaffolds.items():
-        if shared and StateChoice.optimizer_slots in config.state and located.specs[name]:
+        if shared and StateClass.optimizer_slots in config.state and located.specs[name]:
             notes.append(
                 f"{some_of(shared, 3)}: the optimizer keeps this for more variables than one "
                 "scaffold selects, so it is initialised; "

@@ -16,9 +16,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointSpec
+from runner.config.choices import WARM_STARTED, StateClass
 from runner.console import Listing, as_text, plural, shaped, short, sized, some_of
 from runner.planning.plan import Assignment, RestorationPlan
-from runner.planning.variables import OF_MODEL, WARM_STARTED, StateClass
+from runner.planning.variables import OF_MODEL
 
 # Of more model variables than these, numbered layers that agree share a row.
 _ONE_BY_ONE = 60
@@ -232,7 +233,7 @@ def _folded(rows: Sequence[Row], plan: RestorationPlan) -> Row:
     size = sum(row.bytes for row in rows)
     return replace(
         rows[0],
-        variable=plural(len(rows), rows[0].state.value),
+        variable=plural(len(rows), rows[0].state.noun),
         shape=sized(size),
         origin=", ".join(origins)
         if len(origins) == 1

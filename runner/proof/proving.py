@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from runner.errors import ConfigError
 from runner.internals.keras import layers_of, recorded_calls, replaced_calls
+from runner.planning.comparison import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import RestorationPlan
-from runner.planning.proof import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.proof.exchanges import with_exchanges
 from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.proof.findings import (

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader, is_number
+from runner.config.choices import WARM_STARTED
 from runner.errors import ConfigError, nearest
 from runner.planning.plan import RestorationPlan
-from runner.planning.variables import WARM_STARTED
 from runner.rules.source_tensors import SourceTensor
 
 # Two variables that share a tensor may differ by as much, as rounding to its dtype changes them.

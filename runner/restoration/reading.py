@@ -101,7 +101,7 @@ def _convert(
     return np.require(value, requirements=["C", "O", "W"])
 
 
-class NonFinite:
+class NonFiniteTensors:
     """Collects the tensors of one restoration that hold NaN or infinite values."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from runner.internals.tensorflow import run_once
 from runner.planning.plan import RestorationPlan
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import members, necessary, reads_variables
-from runner.restoration.reading import NonFinite
+from runner.restoration.reading import NonFiniteTensors
 from runner.restoration.session_assigner import Feeds, SessionAssigner, Variables, assign_op
 
 InitFunction: TypeAlias = Callable[[tf.compat.v1.Session], None]
@@ -110,7 +110,7 @@ class Restorer:
             self._plan,
             self._readers(),
             SessionAssigner(session, self._targets, variables=self._variables),
-            non_finite=NonFinite(),
+            non_finite=NonFiniteTensors(),
             verify=self._verify,
             checksums=checksums,
         )

@@ -148,7 +148,7 @@ class FollowerProcess:
         ends = math.inf
         wait = LongWait("the tracking store, to which the rest of the run's records is delivered")
 
-        def is_over() -> bool:
+        def time_is_up() -> bool:
             nonlocal ends
             left, time_now = remaining(), time.monotonic()
             if left is not None:
@@ -163,7 +163,7 @@ class FollowerProcess:
                 continue
             files = TrackingDirectory(path)
             with suppress(InterruptedRunError):  # A second signal ends the wait.
-                while files.is_pending(run.since) and self.is_alive and not is_over():
+                while files.is_pending(run.since) and self.is_alive and not time_is_up():
                     time.sleep(_POLL_SECONDS)
             if files.is_delivered():
                 deadline = time.monotonic() + timeout

@@ -115,7 +115,7 @@ def evaluate_run(experiment: Experiment) -> Mapping[str, float]:
         with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
             built.saver.restore(session, weights.prefix)
             session.run(tf.compat.v1.tables_initializer())
-            with built.calls.explaining():
+            with built.explaining():
                 metrics = built.evaluation.evaluate(session)
     Interruption.check_swallowed()
     if not metrics:

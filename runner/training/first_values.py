@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from runner.checkpoints.open import open_pinned
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.config.choices import StateClass
 from runner.config.scaffold_reading import read_restoration, read_scaffolds
 from runner.config.schema import RunConfig
 from runner.console import plural
@@ -25,7 +26,7 @@ from runner.planning.model_variables import keras_variables
 from runner.planning.optimizer_slots import keras_slots
 from runner.planning.places import WeightsLayout
 from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
-from runner.planning.variables import Partition, StateClass, VariableSpec
+from runner.planning.variables import Partition, VariableSpec
 from runner.planning.weights_layout import named_sources, weights_layout
 from runner.restoration.reading import checksum, converted_values
 from runner.runs.run_directory import PROVENANCE, RunDirectory
@@ -80,7 +81,7 @@ def start_of(run: str) -> Start:
     sources |= {name: reader.spec() for name, reader in readers.items()}
     specs = [*map(_spec, variables)]
     shapes = {
-        spec.name: spec.full_shape for spec in specs if spec.state is StateClass.OPTIMIZER_SLOT
+        spec.name: spec.full_shape for spec in specs if spec.state is StateClass.optimizer_slots
     }
     located = named_sources(LocatedSources(sources), layout, keras_slots(shapes))
     plan = make_plan(specs, scaffolds, located, collision=rules.collision)
@@ -103,7 +104,7 @@ def _spec(variable: Mapping[str, Any]) -> VariableSpec:
     part = variable["partition"]
     return VariableSpec(
         TensorSpec(variable["name"], tuple(variable["shape"]), variable["dtype"]),
-        StateClass(variable["state"]),
+        next(state for state in StateClass if state.noun == variable["state"]),
         variable["trainable"],
         variable["initializer"],
         frozen=variable["frozen"],

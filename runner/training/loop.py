@@ -60,7 +60,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
 
 def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
     training = run.training
-    if run.coordinator.is_over(run):
+    if run.coordinator.is_trained(run):
         return _number(run.directory.load_record().objective)
     with run.built.graph.as_default():
         creator = _session_creator(run)
@@ -70,7 +70,7 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
             run.screen.line(line)
         with (
             closing(progress),
-            run.built.calls.explaining(),
+            run.built.explaining(),
             configured.explaining(),
             run.interruption.deferred(),
             run.coordinator.session_scope(run),

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config.choices import Collision, Expect
+from runner.config.choices import Collision, Expect, StateClass
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.planning.plan import Assignment, LocatedSources, RestorationPlan, make_plan
-from runner.planning.variables import Partition, StateClass, VariableSpec, classify
+from runner.planning.variables import Partition, VariableSpec, classify
 from runner.rules.source_tensors import SourceTensor
 
 Shape = tuple[int, ...]
@@ -27,7 +27,7 @@ def variable(
 ) -> VariableSpec:
     """Returns a variable, by default of the class that its name says."""
     state = state or classify(name, model=True)
-    trainable = trainable and not frozen and state is StateClass.WEIGHT
+    trainable = trainable and not frozen and state is StateClass.weights
     return VariableSpec(
         TensorSpec(name, shape, dtype), state, trainable, "Const", frozen, partition
     )
@@ -35,7 +35,7 @@ def variable(
 
 def slot(name: str, shape: Shape = (2, 3)) -> VariableSpec:
     """Returns a variable that an optimizer creates."""
-    return variable(name, shape, state=StateClass.OPTIMIZER_SLOT)
+    return variable(name, shape, state=StateClass.optimizer_slots)
 
 
 def checkpoint(

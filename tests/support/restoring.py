@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.config.choices import StateClass
 from runner.errors import Problem
 from runner.planning.plan import Assignment, RestorationPlan
-from runner.planning.variables import Partition, StateClass, VariableSpec
+from runner.planning.variables import Partition, VariableSpec
 from runner.restoration.restorer import Restorer
 from runner.rules.source_tensors import SourceTensor
 
@@ -75,7 +76,7 @@ class Case:
         self.variables[spec.name] = variable
         self.assignments.append(
             Assignment(
-                VariableSpec(spec, StateClass.WEIGHT, True, "Const", False, partition),
+                VariableSpec(spec, StateClass.weights, True, "Const", False, partition),
                 piece[0] if piece else None,
                 source,
             )

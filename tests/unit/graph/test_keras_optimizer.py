@@ -11,11 +11,10 @@ import pytest
 import tensorflow as tf
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import StateChoice
+from runner.config.choices import StateClass
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError
 from runner.planning.optimizer_slots import Slots
-from runner.planning.variables import StateClass
 from runner.tracking import RunStore
 from runner.training.run_sources import Sources, plan_run
 from tests.samples.graphs import build, opened
@@ -49,11 +48,11 @@ def test_its_variables_are_called_and_classed_as_those_of_tensorflows_optimizers
     kernels = [name for name in states if name.endswith("/kernel")]
     assert kernels
     for name in kernels:
-        assert states[f"{name}/AdamW/momentum"] is StateClass.OPTIMIZER_SLOT
-        assert states[f"{name}/AdamW/velocity"] is StateClass.OPTIMIZER_SLOT
-        assert states[f"{name}/ExponentialMovingAverage"] is StateClass.MOVING_AVERAGE
+        assert states[f"{name}/AdamW/momentum"] is StateClass.optimizer_slots
+        assert states[f"{name}/AdamW/velocity"] is StateClass.optimizer_slots
+        assert states[f"{name}/ExponentialMovingAverage"] is StateClass.moving_averages
     (once,) = [spec for spec in built.specs if spec.name == "AdamW/iterations"]
-    assert once.state is StateClass.OPTIMIZER_SLOT
+    assert once.state is StateClass.optimizer_slots
     assert set(once.shared_by) == {spec.name for spec in built.specs if spec.trainable}
     assert len(states) == len(kernels) * 2 * 4 + 2, "and nothing has another name"
 
@@ -198,7 +197,7 @@ def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path
     path = str(tmp_path / f"model.{ending}")
     (model.save if ending == "keras" else model.save_weights)(path)
     node = {"_target_": f"keras.optimizers.{optimizer}", "learning_rate": 0.1, **settings}
-    slots = [StateChoice.optimizer_slots, StateChoice.moving_averages]
+    slots = [StateClass.optimizer_slots, StateClass.moving_averages]
     source = ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint=path, state=slots)
     config = tiny(**PLAIN, optimizer=node, scaffolds={"body": source})
     plan = plan_run(config, build(config), Sources(config, RunStore()))
@@ -223,7 +222,7 @@ def test_slots_are_matched_in_the_models_order_whatever_was_created_first(tmp_pa
     model.optimizer.build(model.trainable_variables)
     path = str(tmp_path / "model.weights.h5")
     model.save_weights(path)
-    slots = [StateChoice.weights, StateChoice.optimizer_slots]
+    slots = [StateClass.weights, StateClass.optimizer_slots]
     config = tiny(
         **{**PLAIN, "model": {"_target_": "tests.samples.odd.two_branches"}},
         optimizer={"_target_": "keras.optimizers.Adam", "learning_rate": 0.1},

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Missing, Mode, PlanFormat, StateChoice
+from runner.config.choices import Missing, Mode, PlanFormat, StateClass
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.graph.replica import VariablePlacement
@@ -34,7 +34,7 @@ from runner.planning.report import (
     table,
     text,
 )
-from runner.planning.variables import Partition, StateClass
+from runner.planning.variables import Partition
 from runner.runs.provenance import Origin, chain
 from tests.support import runs
 from tests.support.configs import LINEAR
@@ -193,7 +193,7 @@ def test_a_class_of_state_that_is_restored_in_part_is_one_row() -> None:
             variable("b"),
             *(slot(f"{name}/Adam{end}") for name in "ab" for end in "mv"),
         ],
-        {"net": scaffold("a", "a/*", state=[StateChoice.weights, StateChoice.optimizer_slots])},
+        {"net": scaffold("a", "a/*", state=[StateClass.weights, StateClass.optimizer_slots])},
         {"net": checkpoint("a", "a/Adamm", "a/Adamv")},
     )
     last = report_rows(made)[-1]
@@ -230,7 +230,7 @@ def test_what_is_not_obvious_of_an_origin_is_named(
 
 
 def row(variable: str, origin: str = "Zeros", shape: str = "2x3") -> Row:
-    return Row(variable, shape, origin, "trains", "", "", StateClass.WEIGHT, None, 24)
+    return Row(variable, shape, origin, "trains", "", "", StateClass.weights, None, 24)
 
 
 @pytest.mark.parametrize(

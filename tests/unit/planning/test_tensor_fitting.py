@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.choices import ShapePolicy, StateChoice
+from runner.config.choices import ShapePolicy, StateClass
 from runner.config.schema import ScaffoldConfig, VocabularyConfig
 from runner.planning.plan import RestorationPlan
 from runner.planning.variables import Partition, VariableSpec
@@ -157,7 +157,7 @@ def test_rows_columns_and_slots_move_with_their_tokens(tmp_path: Path) -> None:
     rows = vocabularies(tmp_path)
     config = scaffold(
         vocabulary={"emb": rows, "out": VocabularyConfig(rows.old, rows.new, axis=-1)},
-        state=[StateChoice.weights, StateChoice.optimizer_slots],
+        state=[StateClass.weights, StateClass.optimizer_slots],
     )
     variables = [variable("emb", (4, 2)), variable("out", (2, 4)), slot("emb/Adam", (4, 2))]
     source = checkpoint(shapes={"emb": (3, 2), "out": (2, 3), "emb/Adam": (3, 2)})

@@ -14,7 +14,7 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import runner
-from runner.planning.proof import Proof
+from runner.planning.comparison import Proof
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "how-to" / "prove.md").read_text()

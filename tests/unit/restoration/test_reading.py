@@ -18,7 +18,7 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSp
 from runner.errors import CheckpointError, Problem
 from runner.planning.plan import Assignment, RestorationPlan
 from runner.restoration import session_assigner
-from runner.restoration.reading import NonFinite, checksum, converted_values
+from runner.restoration.reading import NonFiniteTensors, checksum, converted_values
 from runner.restoration.session_assigner import AssignOp, SessionAssigner
 from runner.rules.conversions import Slice
 from runner.rules.source_tensors import SourceTensor
@@ -184,7 +184,7 @@ def finite(*scaffolds: str) -> RestorationPlan:
 def test_nan_and_infinity_are_warned_of_once(
     value: Any, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    non_finite = NonFinite()
+    non_finite = NonFiniteTensors()
     non_finite.on_tensor("cnn", "x", value)
     with caplog.at_level(logging.WARNING):
         non_finite.report(finite("lstm"))
@@ -196,7 +196,7 @@ def test_nan_and_infinity_are_warned_of_once(
 
 
 def test_all_findings_of_sources_that_must_be_finite_are_one_error() -> None:
-    non_finite = NonFinite()
+    non_finite = NonFiniteTensors()
     for source in ("cnn", "lstm"):
         for tensor in ("x", "y"):
             non_finite.on_tensor(source, tensor, np.array([np.nan]))

@@ -248,7 +248,7 @@ def test_an_id_leads_to_all_that_it_came_from(
     store = MlflowStore(uri)
 
     def record(uid: str, tags: dict[str, str]) -> str:
-        run = store.open_run(RunIdentity(uid, "digits", uid, tags), None, None)
+        run = store.find_or_create(RunIdentity(uid, "digits", uid, tags), None, None)
         run.finish(Status.FINISHED, "")
         return run.run_id
 
