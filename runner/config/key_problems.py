@@ -13,11 +13,11 @@ from typing import Any, get_args
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import KeyValidationError, OmegaConfBaseException
 
-from runner.config.choices import FINITE, MOST_BYTES, RULE
 from runner.config.groups import group_of, misplaced, value_in
 from runner.config.keys import annotation, hints, is_enum, keys, options, paths, words
 from runner.config.schema import RunConfig
 from runner.config.spelling import number_or_text
+from runner.config.value_rules import FINITE, MOST_BYTES, RULE
 from runner.errors import Problem, ranked, similar
 
 

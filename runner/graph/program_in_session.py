@@ -105,7 +105,7 @@ class ProgramInSession:
             if scaffold.checkpoint is not None and name in self._weights
         }
         steps.notes += made_before_restoring(layers_of(program.model), used, restored)
-        self._errors = StepErrors(self._config)
+        self._errors = StepErrors()
 
     def begin(self) -> None:
         """Adds the global step and the model's weights, in the order in which Keras saves them."""
@@ -292,7 +292,7 @@ class ProgramInSession:
             training=training,
             evaluation=evaluation,
             saver=self._saver(variables, training),
-            calls=self._errors,
+            explaining=self._errors.explaining,
             sizes=program.data.sizes() if isinstance(program.data, Sized) else {},
             notes=tuple(self._steps.notes),
             model=ModelValues(model, self._pairs(variables)),

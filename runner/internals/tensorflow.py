@@ -207,6 +207,24 @@ def run_once(
         prepare_step(session, fed, [], targets, inline=False)(*fed.values())
 
 
+def assign_in_session(session: _Session, values: Iterable[tuple[tf.Variable, Any]]) -> None:
+    """Assigns values to variables of a session, without operations of their own.
+
+    The initial value of a variable is fed, a tensor that variables may share.
+    """
+    feeds: dict[str, Any] = {}
+    operations: list[tf.Operation] = []
+    for variable, value in values:
+        tensor = variable.initializer.inputs[1].name
+        if tensor in feeds:
+            session.run(operations, feeds)
+            feeds, operations = {}, []
+        feeds[tensor] = value
+        operations.append(variable.initializer)
+    if operations:
+        session.run(operations, feeds)
+
+
 def free_in_session(session: _Session, variables: Sequence[tf.Variable]) -> None:
     """Frees the memory of variables of a local session, which have no values afterwards.
 

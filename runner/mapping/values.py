@@ -20,8 +20,8 @@ from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable
 from runner.mapping.trials import Trials
 from runner.mapping.walk import Walk
+from runner.planning.comparison import compare
 from runner.planning.model_variables import keras_variables
-from runner.planning.proof import compare
 from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.proof.proving import full_precision
 from runner.proof.reference import Reference

@@ -66,7 +66,7 @@ class Coordinator:
     def report_begun(self) -> None:
         """Reports that the run is begun or resumed."""
 
-    def is_over(self, run: OpenedRun) -> bool:
+    def is_trained(self, run: OpenedRun) -> bool:
         """Whether an earlier process has trained the run to its end, but not closed its record."""
         return False
 
@@ -161,8 +161,7 @@ class Experiment:
     @property
     def resume_criteria(self) -> ResumeCriteria:
         """The criteria by which a run in `container` is resumed."""
-        resume = self.config.resume.value
-        return ResumeCriteria(self.container, self.record, resume)
+        return ResumeCriteria(self.container, self.record, self.config.resume)
 
     def make_plan(self) -> RestorationPlan:
         """Returns the plan of a fresh start, with all problems, from metadata alone.
@@ -189,9 +188,7 @@ class Experiment:
         plan.require_sound()
         return plan
 
-    def restorer(
-        self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = (), **arguments: Any
-    ) -> Restorer:
+    def restorer(self, plan: RestorationPlan, **arguments: Any) -> Restorer:
         """Returns the restorer that initialises and restores the variables of `built`."""
         settings = self.config.restoration
         return Restorer(
@@ -200,7 +197,6 @@ class Experiment:
             self.sources.open,
             initialize=settings.initialize,
             verify=settings.verify,
-            other_inits=other_inits,
             **arguments,
         )
 

@@ -11,8 +11,8 @@ from runner.checkpoints.reader import CheckpointReader
 from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, Problem
 from runner.graph.trained_model import initial_model
+from runner.planning.comparison import Proof
 from runner.planning.plan import RestorationPlan
-from runner.planning.proof import Proof
 from runner.proof.proving import prove
 from runner.proof.reference import Reference, read_reference
 from runner.restoration.eager import restore_model

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.config.choices import Goal
+from runner.config.choices import Goal, Resume
 from runner.errors import PrunedRunError, SweepError
-from runner.runs.resumption import ResumeCriteria, open_run
+from runner.runs.resumption import ResumeCriteria, claim_run
 from runner.runs.run_directory import RunRecord
 from runner.sweeps.job import Job, Trial, run_attempt
 from runner.sweeps.objectives import Objective
@@ -95,7 +95,7 @@ class FakeLauncher:
         self.started.append(" ".join(overrides))
         container: Path = self.directory.path / "runs"
         record = RunRecord("tiny", str(overrides), Status.RUNNING, {}, trial=trial.name(container))
-        run = open_run(ResumeCriteria(container, record, "auto")).directory
+        run = claim_run(ResumeCriteria(container, record, Resume.auto)).directory
         status = Status.FAILED
         try:
             run.best.mkdir(exist_ok=True)
