@@ -167,9 +167,11 @@ def restorer(case: Case, initialize: Initialize) -> Way:
             initialize=initialize,
         )
         graph.finalize()
-    return Way(
-        graph, lambda session: session.run(restorer.initializers), restorer.restore, CachedSession
-    )
+
+    def warm_start(session: tf.compat.v1.Session) -> None:
+        restorer.warm_start(session, None, None, init_fn=None)
+
+    return Way(graph, warm_start, session=CachedSession)
 
 
 class Monitored(Way):

@@ -175,7 +175,8 @@ def outage(folder: Path, points: int) -> list[Result]:
     time.sleep(3.0)  # A few attempts over the whole journal.
     command = ["ps", "--ppid", str(os.getpid()), "-o", "rss=,args="]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    follower = max(int(line.split()[0]) for line in listed.splitlines() if "sync" in line) / 1024
+    followers = [line for line in listed.splitlines() if "runner.tracking" in line]
+    follower = max(int(line.split()[0]) for line in followers) / 1024
     tracker.close(Status.KILLED)
     case = f"{points:,} metrics while the store is away"
     return shown(

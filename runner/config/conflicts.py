@@ -231,7 +231,7 @@ ACCUMULATED_TWICE = Conflict(
     "delete train.accumulate, and accumulate in train_step",
 )
 WITHOUT_EFFECT = Conflict(
-    "a train_step or test_step of the model's own that makes no use of it",
+    "a train_step or test_step of the model's own that does not use it",
     "loss, metrics, optimizer, train.clip, train.accumulate, train.ema_decay",
     "the model computes its loss, metrics and update itself",
     "delete {key}, or use self.compute_loss, self.compute_metrics and self.optimizer",

@@ -226,7 +226,7 @@ def _listed(file: str, group: str) -> str:
 
 
 def value_in(file: str, key: str) -> Any:
-    """Returns the value of a key in a configuration file; None if it is not to be had."""
+    """Returns the value of a key in a configuration file; None if it cannot be read."""
     for folder in _folders():
         with suppress(Exception):  # The message about it is worth more than the value.
             config = OmegaConf.load(folder / f"{file}.yaml")

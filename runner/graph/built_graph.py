@@ -22,8 +22,9 @@ from runner.graph.evaluation import Evaluation
 from runner.graph.input_pipeline import InputState, TrainingInput
 from runner.graph.model_values import ModelValues
 from runner.graph.replica import Replica
+from runner.planning.optimizer_slots import Slots
+from runner.planning.places import WeightsLayout
 from runner.planning.variables import VariableSpec
-from runner.planning.weights_layout import Slots, WeightsLayout
 
 
 @dataclass(frozen=True)

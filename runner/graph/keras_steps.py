@@ -267,7 +267,7 @@ class KerasSteps:
             "train.ema_decay": config.train.ema_decay is not None and not applied,
         }
         problems = [
-            conflicts.WITHOUT_EFFECT.problem(f"{key} is set, and {step} makes no use of it", key)
+            conflicts.WITHOUT_EFFECT.problem(f"{key} is set, and {step} does not use it", key)
             for key, is_without in without.items()
             if is_without
         ]

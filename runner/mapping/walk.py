@@ -111,7 +111,8 @@ class Walk:
                 for decision in self._decisions.open(self._decisions.calls[at].depends)
             ):
                 raise PauseError(lambda: self._search(at))
-            if tried and self._branches.before(at):
+            is_silent = options[0].is_named and not self._source.has_record(options[0].modules)
+            if tried and not is_silent and self._branches.before(at):
                 raise PauseError(lambda: self._reconsider(at, tried))
             self._fall_back(at, tried)
         else:

@@ -86,7 +86,7 @@ def _sources(plan: RestorationPlan) -> str:
     sizes = {**dict.fromkeys(plan.sources, 0), rest: 0}
     for assignment in plan.assignments:
         if assignment.variable.state in WARM_STARTED:
-            origin = assignment.pieces[0].source if assignment.pieces else rest
+            origin = assignment.source_tensor.source if assignment.source_tensor else rest
             sizes[origin] += assignment.variable.tensor.bytes
     texts = {rest: ""}
     for name, source in plan.sources.items():

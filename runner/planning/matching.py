@@ -33,7 +33,7 @@ from runner.rules.translator import Translator
 class TensorChoice(NamedTuple):
     """The tensors that a variable takes from a checkpoint, or notes on why it takes none."""
 
-    piece: SourceTensor | None = None
+    source_tensor: SourceTensor | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -104,7 +104,7 @@ def _uncertain(key: str, source: CheckpointSpec, misses: Sequence[Miss]) -> Prob
     names = some_of([miss.variable for miss in misses], 3)
     others = [] if any(miss.owner for miss in misses) else [*source.tensors]
     return Problem(
-        f"{key}: it is not certain which tensors are {names}",
+        f"{key}: cannot tell which tensors are {names}",
         f"{source.path}: {misses[0].reason}",
         f"name their tensors in {key}.rename or rules, which `runner inspect "
         f"{source.path}` lists, exclude the variables, or set ++{key}.missing=init",

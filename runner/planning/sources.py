@@ -168,6 +168,6 @@ def _in_training(name: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:
         if value != default:
             yield Problem(
                 f"scaffolds.{name}.{key} is {value:g}",
-                "a warm start gives values; it is the training step of a run that honours this key",
+                "a warm start only assigns values; only a run's training step uses this key",
                 "delete it, or train by `python -m runner`",
             )

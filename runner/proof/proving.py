@@ -28,7 +28,7 @@ from runner.proof.findings import (
 )
 from runner.proof.local_comparison import NEAR, Layer, LocalComparison
 from runner.proof.reference import Reference, read_reference
-from runner.proof.source_modules import counterparts, mixed_modules
+from runner.proof.source_modules import counterparts, mixed_modules, of_module
 
 
 def prove(
@@ -281,10 +281,12 @@ def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[list[str]]]
             aliases.setdefault((source, tensor), []).append(alias)
     tensors: dict[str, list[list[str]]] = {}
     for assignment in plan.assignments:
-        for piece in assignment.pieces:
-            if piece.names and (piece.source == scaffold or not scaffold):
-                names = [[name, *aliases.get((piece.source, name), ())] for name in piece.names]
-                tensors.setdefault(assignment.variable.name, []).extend(names)
+        piece = assignment.source_tensor
+        if piece and piece.names and (piece.source == scaffold or not scaffold):
+            tensors[assignment.variable.name] = [
+                [name, of_module(name), *aliases.get((piece.source, name), ())]
+                for name in piece.names
+            ]
     return tensors
 
 

@@ -38,10 +38,15 @@ from runner.planning.model_variables import (
     tensorflow_variable,
     which_train,
 )
+from runner.planning.optimizer_slots import Slots
 from runner.planning.plan import Assignment, RestorationPlan, make_plan
 from runner.planning.sources import Source, open_sources, read_warm_start
-from runner.planning.variables import VariableSpec, classify, owners_of_weights
-from runner.planning.weights_layout import Slots, named_sources, weights_layout
+from runner.planning.variables import (
+    VariableSpec,
+    classify,
+    owners_of_weights,
+)
+from runner.planning.weights_layout import named_sources, weights_layout
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Assigner, restore_values
 from runner.restoration.reading import NonFiniteTensors
@@ -113,10 +118,10 @@ def warm_start(
 class WarmStart(keras.callbacks.Callback):
     """A callback of `keras.Model.fit` that calls `runner.warm_start` where training begins.
 
-    It does nothing where the optimizer has made steps: when `keras.callbacks.BackupAndRestore`
-    resumes, and in a second `fit`. Variables of a scaffold with `trainable: false` stay untrainable
-    even so. Put it after `BackupAndRestore`, or the pretrained checkpoints are read in vain. It
-    takes the arguments of `runner.plan`.
+    It does nothing if the optimizer has already taken steps: when
+    `keras.callbacks.BackupAndRestore` resumes, and in a second `fit`. Variables of a scaffold with
+    `trainable: false` stay untrainable even so. Put it after `BackupAndRestore`, or the pretrained
+    checkpoints are read for nothing. It takes the arguments of `runner.plan`.
 
     Attributes:
       plan: the plan that was restored; None before, and where nothing was to be done.

@@ -73,7 +73,7 @@ class WarmStartPlan(RestorationPlan):
 
         Raises:
           ConfigError: when it is not clear which scaffold, or a value has no variable.
-          PlanError: when a value cannot be turned back: a rule of its has no inverse.
+          PlanError: when a value has no inverse, because one of its rules has none.
           CheckpointError: when the checkpoint cannot be read.
         """
         restored = [name for name in self.sources if self.restored(name)]
@@ -85,9 +85,9 @@ class WarmStartPlan(RestorationPlan):
         pinned = [(origin.spec.path, origin.spec.digest) for origin in self.origins.get(chosen, ())]
         inverse = invert(self, chosen, values, open_reader=lambda: open_pinned(pinned))
         if inverse.lost:
-            cause = "an expression without an inverse cannot be turned back"
+            cause = "its expression has no inverse"
             raise PlanError.of(
-                f"not all values of {chosen} can be turned back: {inverse.lost_notice}",
+                f"values of {chosen} have no inverse: {inverse.lost_notice}",
                 cause,
                 "leave these variables out of the values",
             )

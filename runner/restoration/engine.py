@@ -82,7 +82,7 @@ def restore_values(
         it must be, and when `verify` finds a difference.
     """
     plan.require_sound()
-    restored = [assignment for assignment in plan.assignments if assignment.pieces]
+    restored = [assignment for assignment in plan.assignments if assignment.source_tensor]
     on_tensor = None if non_finite is None else non_finite.on_tensor
     first: _Values = {}
     if assigner.all_or_none:

@@ -1,7 +1,8 @@
 """A run on disk.
 
 - `run_directory`: its files, the record of its status, and its owner
-- `resumption`: which run is resumed or extended, and which is nearest to a configuration
+- `resumption`: how a run starts, which `claimed_run` decides: new, resumed or extended; and which
+  run is nearest to a configuration
 - `recorded_config`: the configuration of a run that is named by its folder
 - `saved_checkpoints`: its checkpoints, saved so that a crash leaves a whole one; damaged ones are
   set aside in `damaged/` when it resumes

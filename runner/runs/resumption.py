@@ -98,8 +98,8 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
     """Returns the run to resume, or None to start a new one; changes nothing.
 
     Raises:
-      RunDirectoryError: when `must` or `extend` finds no such run, the container is itself a run
-        that is not to be resumed.
+      RunDirectoryError: when `must` or `extend` finds no such run, or when the container is
+        itself a run that cannot be resumed.
     """
     container, resume = criteria.container, criteria.resume
     if resume is Resume.extend:

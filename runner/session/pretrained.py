@@ -256,7 +256,7 @@ class _RestoredTensor:
         shape = tensor.shape if self.conversion is None else self.conversion.shape(tensor.shape)
         spec = TensorSpec(self.name, shape, dtype)
         variable = VariableSpec(spec, StateClass.weights, trainable=True, initializer="")
-        return Assignment(variable, scaffold, (SourceTensor(scaffold, tensor, conversions),))
+        return Assignment(variable, scaffold, SourceTensor(scaffold, tensor, conversions))
 
 
 def _assign(
@@ -286,7 +286,7 @@ def _assign(
                     "saver's var_list",
                 )
             )
-    taken = {name for a in assignments for piece in a.pieces for name in piece.names}
+    taken = {name for a in assignments if a.source_tensor for name in a.source_tensor.names}
     missing = missing_problems(key, spec, misses, taken=taken)
     return assignments, [
         *(replace(problem, remedy=_NAME_THEM) for problem in missing),

@@ -6,7 +6,8 @@ limited time. Finding runs and models asks MLflow directly.
 
 - `run_store`: `RunStore`, which opens trackers and finds runs; a `Tracker` appends what one run
   records, with secrets masked, to its journal. `stored_runs`: the types of runs and models
-- `journal`: the lines of a journal; `tracking_directory`: its files
+- `journal`: the lines of a journal, and which values of a step that is taken again are new;
+  `tracking_directory`: its files, and how far each store has them
 - `current_run`: what one's own code records to the run that is being trained
 - `store_kinds`: the table of stores; `destination`: the interface of a store; `event_files`:
   TensorBoard's

@@ -1,13 +1,13 @@
 """The process that delivers the records of this process's runs.
 
-Its standard input names what to deliver: first MLflow's URI, or an empty line, because a command
-line would show passwords to every user of the machine, and then run directories. It answers
-nothing: the `tracking` folder of a run says how far it is delivered. Its output is its warnings.
+Its standard input names their run directories. It answers nothing: the `tracking` folder of a run
+says how far it is delivered. Its output is its warnings.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import math
 import os
@@ -21,13 +21,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import InterruptedRunError, RunnerError, TrackingError
+from runner.errors import InterruptedRunError, RunnerError
 from runner.system.imports import without_collections
 from runner.system.locks import LongWait
 from runner.tracking.delivery import sync
 from runner.tracking.tracking_directory import TrackingDirectory, now
 
 logger = logging.getLogger(__name__)
+
+MLFLOW = "runner.tracking.mlflow_store"
+"""The module that imports MLflow, named on the command line to be imported at once."""
 
 _NICENESS = 5
 # How often a wait for a delivery checks whether a signal has come, and what it leaves for the rest.
@@ -54,9 +57,8 @@ class _FollowedRun:
 class FollowerProcess:
     """A `python -m runner.tracking` that delivers what the runs of this process record.
 
-    It is started before the run directory is known, so that it imports MLflow and opens the store
-    beside this process. It ends when all is delivered and its standard input has ended, with this
-    process at the latest.
+    It is started before the run directory is known, so that it imports MLflow beside this process.
+    It ends when all is delivered and its standard input has ended, with this process at the latest.
 
     If the run of a sweep is followed too, its trials do not wait for their delivery: the sweep
     waits for all of them.
@@ -64,7 +66,7 @@ class FollowerProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._uri: str | None = None
+        self._mlflow_uri: str | None = None
         self._runs: dict[Path, _FollowedRun] = {}
 
     @property
@@ -78,22 +80,22 @@ class FollowerProcess:
             and not process.stdin.closed
         )
 
-    def start(self, uri: str | None) -> None:
+    def start(self, mlflow_uri: str | None) -> None:
         """Starts the process unless it is alive; it follows the runs that a dead one has left.
 
         A failure is logged, and costs only the delivery for now.
 
-        `uri` is MLflow's, to be opened at once; None when nothing goes there.
+        Where there is an `mlflow_uri`, MLflow is imported at once.
         """
         if self.is_alive:
             return
         self.close()
-        self._uri = uri
+        self._mlflow_uri = mlflow_uri
         root = str(Path(__file__).resolve().parents[2])
         path = os.environ.get("PYTHONPATH")
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "runner.tracking"],
+                [sys.executable, "-m", "runner.tracking", *([MLFLOW] if mlflow_uri else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -107,7 +109,6 @@ class FollowerProcess:
             return
         self._process = process
         threading.Thread(target=_relay, args=(process,), daemon=True).start()
-        self._send(uri or "")
         for run in self._runs:
             self._send(str(run))
 
@@ -138,7 +139,7 @@ class FollowerProcess:
           The run directories, among those waited for, that are not delivered completely.
         """
         if self._process is not None and not self.is_alive:
-            self.start(self._uri)
+            self.start(self._mlflow_uri)
         ended = self._runs.get(run_directory)
         if ended is not None:
             ended.since = now()
@@ -198,9 +199,9 @@ def _relay(process: subprocess.Popen[str]) -> None:
 _follower = FollowerProcess()
 
 
-def start_follower(uri: str | None) -> FollowerProcess:
+def start_follower(mlflow_uri: str | None) -> FollowerProcess:
     """Returns the follower of all runs of this process, started if it is not alive."""
-    _follower.start(uri)
+    _follower.start(mlflow_uri)
     return _follower
 
 
@@ -211,10 +212,12 @@ def _close() -> None:
     _ = _follower.is_alive
 
 
-def serve() -> bool:
+def serve(*imported: str) -> bool:
     """Delivers for the process behind standard input; returns whether all is delivered."""
     os.nice(_NICENESS)  # Training comes first.
-    _open_early(sys.stdin.readline().rstrip("\n"))
+    with without_collections():
+        for module in imported:
+            importlib.import_module(module)
     with ThreadPoolExecutor(_MAX_RUNS) as pool:
         deliveries = [pool.submit(_deliver, line.rstrip("\n")) for line in sys.stdin]
     return all(delivery.result() for delivery in deliveries)
@@ -226,20 +229,3 @@ def _deliver(name: str) -> bool:
     except RunnerError as error:
         logger.warning("runner sync: %s", error)
         return False
-
-
-def _open_early(uri: str) -> None:
-    """Opens MLflow while a run gets ready."""
-    if not uri:
-        return
-    with without_collections():
-        from runner.tracking.mlflow_store import MlflowStore
-
-    try:
-        store = MlflowStore(uri)
-        # A run that is refused for a mistake leaves no database behind.
-        if store.address.exists:
-            store.connect()
-    except TrackingError as error:
-        # The run's log does not exist yet; the delivery tries again and reports it.
-        logger.info("%s", error)

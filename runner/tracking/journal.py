@@ -261,8 +261,10 @@ class Journal:
         """Writes a record at the end; never raises."""
         with self._lock:
             try:
-                parts = self._parts(record) if self._known else (record,)
-                lines = [encode_line(part) for part in parts]
+                if self._known:
+                    lines = b"".join(map(encode_line, self._parts(record)))
+                else:
+                    lines = encode_line(record)
             except (TypeError, ValueError, RecursionError) as error:
                 self.lost += 1
                 logger.warning("A record that the journal cannot hold is left out: %s", error)
@@ -270,12 +272,11 @@ class Journal:
             step = getattr(record, "step", None)
             if step is not None:
                 self._last_step = max(step, self._last_step or 0)
-            for line in lines:
-                if len(self._unwritten) + len(line) > self._capacity:
-                    self.lost += 1
-                else:
-                    self._unwritten += line
-            self._write()
+            if len(self._unwritten) + len(lines) > self._capacity:
+                self.lost += 1
+            elif lines:
+                self._unwritten += lines
+                self._write()
 
     def rewind(self, step: int) -> None:
         """Begins a segment for a run that resumes from `step`, if it had been further."""

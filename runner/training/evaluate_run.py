@@ -169,7 +169,7 @@ def _save_initial_values(experiment: Experiment, folder: Path) -> str:
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         scaffold = built.scaffold
         init_op, feeds = scaffold.init_op, scaffold.init_feed_dict
-        restorer = experiment.restorer(plan, [] if init_op is None else [init_op])
+        restorer = experiment.restorer(plan)
         restorer.warm_start(session, init_op, feeds, init_fn=scaffold.init_fn)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))

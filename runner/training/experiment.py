@@ -188,9 +188,7 @@ class Experiment:
         plan.require_sound()
         return plan
 
-    def restorer(
-        self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = (), **arguments: Any
-    ) -> Restorer:
+    def restorer(self, plan: RestorationPlan, **arguments: Any) -> Restorer:
         """Returns the restorer that initialises and restores the variables of `built`."""
         settings = self.config.restoration
         return Restorer(
@@ -199,7 +197,6 @@ class Experiment:
             self.sources.open,
             initialize=settings.initialize,
             verify=settings.verify,
-            other_inits=other_inits,
             **arguments,
         )
 
@@ -229,7 +226,7 @@ class OpenedRun:
     """A run of an experiment, in a directory that this process owns.
 
     Attributes:
-      experiment: the experiment; `screen`, `watch`, `coordinator` and `built` are its.
+      experiment: the experiment; its `screen`, `watch`, `coordinator` and `built` are used.
       config: its configuration, with `train.steps` and the schedules of `train` as the length of an
         epoch decides them.
       training: the training step of `built`.
@@ -266,7 +263,7 @@ class OpenedRun:
         self.started = time.monotonic()
 
     def open_tracker(self) -> Tracker:
-        """Opens, and returns, what records the run: once nothing can refuse it any more."""
+        """Opens and returns the run's tracker; call it once nothing can reject the run."""
         experiment, path = self.experiment, self.directory.path
         mask, watch = experiment.mask, self.watch
         tags = {

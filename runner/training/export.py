@@ -84,7 +84,7 @@ def _export_names(experiment: Experiment, weights: Weights, names: str, folder: 
     lost = export_names(weights, plan, names, sources=experiment.sources, folder=folder)
     experiment.screen.line(f"{weights}: exported under the names of {names} to {folder / FILE}")
     if lost:
-        experiment.screen.line(f"left out, because it cannot be turned back: {lost}")
+        experiment.screen.line(f"left out because it has no inverse: {lost}")
 
 
 def _export_keras(experiment: Experiment, weights: Weights, kind: ExportFormat) -> None:

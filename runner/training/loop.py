@@ -16,7 +16,6 @@ from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import InputState, not_resumed_exactly
 from runner.graph.session_variables import PartialSaver, saved_as
 from runner.hooks import ProgressHook
-from runner.restoration.initialization import reads_variables
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.user_code import raised
 from runner.training.experiment import OpenedRun
@@ -149,21 +148,13 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
     user_init, source = built.scaffold.init_op, training.input_initializer
     initializers = [] if user_init is None else [user_init]
     # Local initialisers run in every new session, the others only where nothing is resumed.
+    initializers += [source] if training.saved_input else []
     in_each_session = [] if training.saved_input else [source]
     restorer = None
     if run.plan is None:
         initializers.insert(0, tf.compat.v1.global_variables_initializer())
-        initializers += [source] * bool(training.saved_input)
-    else:
-        # The session manager has it initialise.
-        together = [source] if training.saved_input and not reads_variables(source) else []
-        initializers += [source] * (bool(training.saved_input) and not together)
-        restorer = run.experiment.restorer(
-            run.plan,
-            [source, *initializers],
-            together=together,
-            on_restored=partial(record_first_values, run),
-        )
+    else:  # It initialises the variables.
+        restorer = run.experiment.restorer(run.plan, on_restored=partial(record_first_values, run))
     ready = _ready_op() if built.scaffold.ready_op is None else None
     scaffold = tf.compat.v1.train.Scaffold(
         init_op=tf.group(*initializers),

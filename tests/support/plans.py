@@ -11,6 +11,7 @@ from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.planning.plan import Assignment, LocatedSources, RestorationPlan, make_plan
 from runner.planning.variables import Partition, VariableSpec, classify
+from runner.rules.source_tensors import SourceTensor
 
 Shape = tuple[int, ...]
 
@@ -89,11 +90,20 @@ def by_name(restoration_plan: RestorationPlan) -> dict[str, Assignment]:
     return {assignment.variable.name: assignment for assignment in restoration_plan.assignments}
 
 
+def source_of(restoration_plan: RestorationPlan, name: str) -> SourceTensor:
+    """Returns the source of a variable's value."""
+    source = by_name(restoration_plan)[name].source_tensor
+    assert source is not None
+    return source
+
+
 def origins(restoration_plan: RestorationPlan) -> dict[str, list[str]]:
     """Returns variable -> `scaffold: tensor` of each piece."""
     return {
         assignment.variable.name: [
-            f"{piece.source}: {'+'.join(piece.names)}" for piece in assignment.pieces
+            f"{piece.source}: {'+'.join(piece.names)}"
+            for piece in [assignment.source_tensor]
+            if piece
         ]
         for assignment in restoration_plan.assignments
     }

@@ -17,6 +17,8 @@ from runner.sweeps.job import Job, Trial, run_attempt
 from runner.sweeps.objectives import Objective
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
+from runner.tracking.journal import Journal, Metrics
+from runner.tracking.tracking_directory import TrackingDirectory
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
@@ -36,6 +38,14 @@ def finished(number: int, loss: float | None, **changes: Any) -> Attempt:
 
 # What a trial does, by its overrides: the metrics of each of its evaluations.
 Work = Callable[[Sequence[str]], Sequence[Mapping[str, float]]]
+
+
+def record_evaluation(run_dir: Path, metrics: Mapping[str, float], step: int) -> None:
+    """Records an evaluation in the journal of a run."""
+    journal = Journal(TrackingDirectory(run_dir).journal)
+    values = {f"validation/{name}": value for name, value in metrics.items()}
+    journal.append(Metrics(values, step, 0))
+    journal.close()
 
 
 class Died(BaseException):
@@ -93,7 +103,8 @@ class FakeLauncher:
             best: dict[str, float] = {"loss": float("inf")}
             for step, metrics in enumerate(self.work(overrides)):
                 best = min(dict(metrics), best, key=lambda evaluation: evaluation["loss"])
-                run.best_record.write_text(json.dumps({"metrics": best}))
+                run.best_record.write_text(json.dumps({"step": step, "metrics": best}))
+                record_evaluation(run.path, metrics, step)
                 trial.evaluated(metrics, step)
                 trial.check(0.0)
             status = Status.FINISHED

@@ -14,7 +14,7 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import StateClass
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError
-from runner.planning.weights_layout import Slots
+from runner.planning.optimizer_slots import Slots
 from runner.tracking import RunStore
 from runner.training.run_sources import Sources, plan_run
 from tests.samples.graphs import build, opened
@@ -205,11 +205,11 @@ def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path
     saved = {
         f"optimizer/vars/{n}": variable for n, variable in enumerate(model.optimizer.variables)
     }
-    restored = [assignment for assignment in plan.assignments if assignment.pieces]
+    restored = {a.variable.name: a.source_tensor for a in plan.assignments if a.source_tensor}
     assert len(restored) >= 4
-    for assignment in restored:
-        (tensor,) = assignment.pieces[0].names
-        owner, _, slot = assignment.variable.name.removeprefix("body/").rpartition("/")
+    for name, piece in restored.items():
+        (tensor,) = piece.names
+        owner, _, slot = name.removeprefix("body/").rpartition("/")
         called = "average" if slot == "ExponentialMovingAverage" else slot
         assert saved[tensor].path.endswith(f"body_{owner.split('/')[0]}_{called}")
         assert np.any(saved[tensor])
@@ -232,9 +232,9 @@ def test_slots_are_matched_in_the_models_order_whatever_was_created_first(tmp_pa
     plan.require_sound()
     held = {f"optimizer/vars/{n}": slot.path for n, slot in enumerate(model.optimizer.variables)}
     tensors = {
-        assignment.variable.name: assignment.pieces[0].names[0]
+        assignment.variable.name: assignment.source_tensor.names[0]
         for assignment in plan.assignments
-        if assignment.pieces
+        if assignment.source_tensor
     }
     for name in ("first/kernel", "second/kernel", "head/bias"):
         for slot in ("momentum", "velocity"):

@@ -92,7 +92,7 @@ def test_a_model_without_test_step_and_loss_is_trained_and_not_evaluated(tmp_pat
 def test_what_the_models_step_leaves_without_effect_is_an_error(
     changes: Mapping[str, Any], key: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{key} is set, and .*vae.train_step makes no use of it"):
+    with pytest.raises(ConfigError, match=f"{key} is set, and .*vae.train_step does not use it"):
         build_graph(config(vae, **changes), "validation", train=True)
 
 

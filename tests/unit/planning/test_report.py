@@ -103,7 +103,7 @@ def test_the_documented_keys_of_the_json_are_the_keys() -> None:
     text = json_text(example())
     parsed = json.loads(text)
     assert text.isascii()
-    assert parsed["schema"] == 2
+    assert parsed["schema"] == 3
     documented = json_text.__doc__ or ""
     parts = [parsed["model"], parsed["sources"]["body"]]
     for keys in (parsed, *parts, parsed["variables"][0], parsed["problems"][0]):
@@ -395,7 +395,7 @@ def test_every_form_of_the_plan_shows_the_placement(tmp_path: Path) -> None:
 
 RUN = {"experiment": "warm", "run_dir": "runs/warm/001", "tracking_uri": "db", "run_id": "r2"}
 FIRST = {
-    "schema": 1,
+    "schema": 2,
     "run": {"experiment": "cnn", "run_dir": "runs/cnn/001", "tracking_uri": "db", "run_id": "r1"},
     "sources": {},
     "variables": {"body/kernel": {"initializer": "Const"}},
@@ -421,17 +421,15 @@ def test_every_variable_has_its_origin() -> None:
     assert found["run"] == RUN
     assert found["variables"] == {
         "body/kernel": {
-            "pieces": [
-                {
-                    "source": "body",
-                    "path": "ckpt/model",
-                    "tensors": ["body/kernel"],
-                    "step": 7,
-                    "digest": "sha256:ab",
-                    "run_id": "r1",
-                    "conversions": ["transposed (1, 0)"],
-                }
-            ]
+            "source_tensor": {
+                "source": "body",
+                "path": "ckpt/model",
+                "tensors": ["body/kernel"],
+                "step": 7,
+                "digest": "sha256:ab",
+                "run_id": "r1",
+                "conversions": ["transposed (1, 0)"],
+            }
         },
         "head/kernel": {"initializer": "Const"},
     }
@@ -440,7 +438,7 @@ def test_every_variable_has_its_origin() -> None:
 
 def test_an_average_of_several_runs_was_written_by_none_of_them() -> None:
     found = provenance_document(_warm(), {"body": (_origin(), _origin("r0"))}, **RUN)
-    assert found["variables"]["body/kernel"]["pieces"][0]["run_id"] is None
+    assert found["variables"]["body/kernel"]["source_tensor"]["run_id"] is None
     assert [each["run"]["run_id"] for each in found["sources"]["body"]] == ["r1", "r0"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.system.status import Status
-from runner.tracking.follower_process import FollowerProcess, serve, start_follower
+from runner.tracking.follower_process import MLFLOW, FollowerProcess, serve, start_follower
 from runner.tracking.journal import End, Journal, Metrics
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
@@ -190,18 +190,13 @@ def test_a_real_process_is_not_warned_of_at_exit(tmp_path: Path) -> None:
     assert "ResourceWarning" not in done.stderr
 
 
-def serve_in_this_process(monkeypatch: pytest.MonkeyPatch, lines: str) -> bool:
-    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-    monkeypatch.setattr("os.nice", lambda increment: increment)
-    return serve()
-
-
-@pytest.mark.parametrize("name", ["new.db", "mlflow.db"])
-def test_a_store_that_exists_is_opened_before_a_run_is_known(
-    tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_mlflow_is_imported_and_no_store_opened_before_a_run_is_known(
+    monkeypatch: pytest.MonkeyPatch, database: Path
 ) -> None:
-    assert serve_in_this_process(monkeypatch, f"sqlite:///{database.parent / name}\n")
-    assert [path.name for path in database.parent.glob("*.lock")] == ["mlflow.db.lock"] * (
-        name == "mlflow.db"
-    )
-    assert not (database.parent / "new.db").exists()
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr("os.nice", lambda increment: increment)
+    imported: list[str] = []
+    monkeypatch.setattr("importlib.import_module", imported.append)
+    assert serve(MLFLOW)
+    assert imported == ["runner.tracking.mlflow_store"]
+    assert list(database.parent.iterdir()) == [database]

@@ -147,7 +147,7 @@ def test_verify_says_what_differs_and_what_is_lacking(source: Path, tmp_path: Pa
     with_kernel(first_value=None)  # As a run that ended before its first step has left it.
     with pytest.raises(RunnerError, match="the sources have the recorded digests, and there is"):
         first_values.verify(run)
-    with_kernel(pieces=[{"source": "body", "tensors": ["other"]}])
+    with_kernel(source_tensor={"source": "body", "tensors": ["other"]})
     with pytest.raises(RunnerError, match="body/dense/kernel is planned from other tensors"):
         first_values.verify(run)
     np.savez(own, other=np.ones(3))

@@ -22,7 +22,7 @@ from runner.console import Screen
 from tests.conformance.goldens import save_bundle, save_npz
 from tests.support import torch_files
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
