@@ -67,7 +67,8 @@ $(VERSIONS:%=tested-%): tested-%: .venv-%/installed
 	$(<D)/bin/python -VV
 	$(UV) pip check --python $(<D)/bin/python
 	PYTHONDONTWRITEBYTECODE= $(<D)/bin/python -m pytest --numprocesses auto --dist loadfile \
-		tests/unit/internals tests/unit/session tests/unit/checkpoints tests/unit/restoration \
+		tests/unit/internals tests/unit/session tests/unit/checkpoints tests/unit/rules \
+		tests/unit/planning tests/unit/restoration tests/unit/proof \
 		tests/unit/graph tests/unit/tracking tests/unit/runs tests/unit/estimator $(ARGS)
 	PYTHONDONTWRITEBYTECODE= $(<D)/bin/python -m pytest -m soak tests/integration/test_installed.py
 	$(UV) venv --quiet --clear --no-python-downloads --python $(<D)/bin/python .venv-core

@@ -25,7 +25,7 @@ from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.console import Screen
 from runner.lifecycle import run_experiment
-from runner.training.experiment import RunContext
+from runner.training.context import RunContext
 
 NEVER = 10**9
 # experiment -> steps in a repeat, and the limit as a share of `fit`'s time.

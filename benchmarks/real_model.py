@@ -23,7 +23,7 @@ from runner.config.validation import validate
 from runner.console import Screen
 from runner.graph.build import build_graph
 from runner.lifecycle import run_experiment
-from runner.training.experiment import RunContext
+from runner.training.context import RunContext
 
 STEPS = 250
 NEVER = 10**9

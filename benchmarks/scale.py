@@ -39,11 +39,11 @@ def inspected(folder: Path, repeats: int) -> list[Result]:
     for _ in range(repeats):
         begun = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "runner.inspect", str(path)], stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "runner", "inspect", str(path)], stdout=subprocess.DEVNULL
         )
         _, status, usage = os.wait4(process.pid, 0)
         if status:
-            raise RuntimeError("runner.inspect failed")
+            raise RuntimeError("runner inspect failed")
         seconds.append(time.monotonic() - begun)
         memory.append(usage.ru_maxrss / 1024)
     case = "inspecting a checkpoint of 20 GB"

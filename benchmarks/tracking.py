@@ -91,13 +91,13 @@ def delivery(folder: Path, uri: str, points: int, repeats: int) -> list[Result]:
 
     case = f"{points:,} metrics to {'SQLite' if uri.startswith('sqlite') else 'a server'}"
     bare = partial(bare_client, uri, points)
-    return compare(case, "s", {"log_batch": bare, "runner.sync": delivered}, {}, repeats)
+    return compare(case, "s", {"log_batch": bare, "runner sync": delivered}, {}, repeats)
 
 
 def sync(folder: Path) -> float:
     """Delivers a run by hand and returns the seconds that takes."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "runner.sync", str(folder)]
+    command = [sys.executable, "-m", "runner", "sync", str(folder)]
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - began
 
@@ -175,7 +175,8 @@ def outage(folder: Path, points: int) -> list[Result]:
     time.sleep(3.0)  # A few attempts over the whole journal.
     command = ["ps", "--ppid", str(os.getpid()), "-o", "rss=,args="]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    follower = max(int(line.split()[0]) for line in listed.splitlines() if "sync" in line) / 1024
+    followers = [line for line in listed.splitlines() if "runner.tracking" in line]
+    follower = max(int(line.split()[0]) for line in followers) / 1024
     tracker.close(Status.KILLED)
     case = f"{points:,} metrics while the store is away"
     return shown(

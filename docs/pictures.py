@@ -36,10 +36,11 @@ RUNNER = (sys.executable, "-m", "runner")
 EXPERIMENT = "lstm_cnn"
 # Each floor rests on those after it. What a room is for is the first line of its docstring.
 FLOORS = (
-    ("commands", ("__main__", "inspect", "lineage", "sync")),
-    ("outside the core", ("sweeps", "cluster")),
+    ("commands", ("__main__", "commands")),
+    ("outside the core", ("api", "mapping", "sweeps", "cluster")),
     ("one run", ("lifecycle", "estimator", "training")),
-    ("TensorFlow", ("hooks", "graph", "session", "restoration")),
+    ("TensorFlow", ("hooks", "graph", "session")),
+    ("warm start", ("proof", "restoration", "planning", "rules")),
     ("disk and stores", ("runs", "tracking", "checkpoints")),
     ("input", ("inputs", "config")),
     ("ground", ("system", "internals", "console", "errors")),

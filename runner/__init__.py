@@ -1,13 +1,13 @@
 """Warm-starts TensorFlow models from several checkpoints, trains, records and resumes them.
 
-`python -m runner` runs a configuration, and `runner.lifecycle` shows the life of such a run;
-further commands are `runner.inspect`, `runner.lineage` and `runner.sync`. Each folder is a room
-with one purpose: its doors are the functions to start reading from, and a seam is a class that
-another room extends. Any room may import `errors`, `console` and `internals`; otherwise it imports
-only those before it in this order: system, config, inputs, checkpoints, tracking, runs,
-restoration, session, graph, hooks, training, estimator, sweeps, cluster, mapping, api. Sweeps and
-clusters extend a run by two interfaces of `training`, `TrialWatch` and `Coordinator`; what a run
-does differently in a cluster, it reads from its configuration. `examples` is user code.
+`python -m runner` runs a configuration, and `runner.lifecycle` shows the life of such a run. Each
+folder is a room with one purpose: its doors are the functions to start reading from, and a seam is
+a class that another room extends. Any room may import `errors`, `console` and `internals`;
+otherwise it imports only those before it in this order: system, config, inputs, checkpoints, rules,
+tracking, runs, planning, restoration, proof, session, graph, hooks, training, estimator, sweeps,
+cluster, mapping, api, commands. Sweeps and clusters extend a run by two interfaces of `training`,
+`TrialWatch` and `Coordinator`; what a run does differently in a cluster, it reads from its
+configuration. `examples` is user code.
 
 From Python: `run`, `fit` and `sweep`, and `open_run` for a run that is there.
 
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
     from runner.lifecycle import run_experiment as run_experiment
     from runner.mapping.proposal import Proposal as Proposal
     from runner.mapping.proposal import propose as propose
+    from runner.proof.proving import prove as prove
     from runner.restoration.eager import WarmStart as WarmStart
     from runner.restoration.eager import plan as plan
     from runner.restoration.eager import warm_start as warm_start
     from runner.restoration.eager_plan import WarmStartPlan as WarmStartPlan
-    from runner.restoration.proving import prove as prove
     from runner.session.cached_session import CachedSession as CachedSession
     from runner.session.monitored_session import ChiefSessionCreator as ChiefSessionCreator
     from runner.session.monitored_session import MonitoredSession as MonitoredSession
@@ -92,7 +92,7 @@ _PUBLIC = {
     "restoration.eager": ("WarmStart", "plan", "warm_start"),
     "restoration.eager_plan": ("WarmStartPlan",),
     "mapping.proposal": ("Proposal", "propose"),
-    "restoration.proving": ("prove",),
+    "proof.proving": ("prove",),
     "lifecycle": ("run_experiment",),
     "session.cached_session": ("CachedSession",),
     "session.monitored_session": (
@@ -109,7 +109,7 @@ _PUBLIC = {
 _MODULES = {name: f"runner.{module}" for module, names in _PUBLIC.items() for name in names}
 _SUBMODULES = ("checkpoints", "estimator")
 # The rooms that import TensorFlow, whose libraries print notes while they are loaded.
-_ON_TENSORFLOW = ("estimator", "graph", "lifecycle", "mapping", "restoration", "session")
+_ON_TENSORFLOW = ("estimator", "graph", "lifecycle", "mapping", "proof", "restoration", "session")
 
 __all__ = sorted([*_MODULES, *_SUBMODULES])
 

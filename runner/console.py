@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
@@ -20,6 +20,7 @@ from rich.text import Text
 WIDEST = 1_000_000
 # Of output that is read by another program, or in a log.
 PIPED = 80
+_HTML = '<pre style="white-space: pre; overflow-x: auto; line-height: normal">{code}</pre>'
 # Rows above which a table is plain lines.
 _MANY = 1_000
 
@@ -156,21 +157,10 @@ class Screen:
 
 
 def as_html(renderable: RenderableType) -> str:
-    """Returns a renderable as HTML: a `Listing` as a table, other parts as their text."""
-    if isinstance(renderable, Group):
-        return "".join(map(as_html, renderable.renderables))
-    if isinstance(renderable, Text):
-        colour = f' style="color: {renderable.style}"' if renderable.style else ""
-        return f"<div><span{colour}>{escape(renderable.plain)}</span></div>".replace("\n", "<br>")
-    if not isinstance(renderable, Listing):
-        return f"<pre>{escape(as_text(renderable))}</pre>"
-    head = "".join(f"<th>{escape(name)}</th>" for name in renderable.columns)
-    rows = (
-        "".join(f'<td style="text-align: left">{as_html(_text(cell))}</td>' for cell in row)
-        for row in renderable.rows
-    )
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    """Returns a renderable as HTML, which scrolls where it is wider than the page."""
+    console = Console(width=WIDEST, file=io.StringIO(), record=True, force_jupyter=False)
+    console.print(renderable)
+    return console.export_html(inline_styles=True, code_format=_HTML)
 
 
 class NotebookScreen(Screen):

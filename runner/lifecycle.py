@@ -15,18 +15,17 @@ from runner.config.schema import RunConfig
 from runner.config.training_schema import metric_of
 from runner.console import PIPED
 from runner.errors import PlanError, Problem, RunDirectoryError
-from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import summary, table, text
-from runner.runs.resumption import StartKind, skipped_run_notice
-from runner.runs.run_directory import mark_killed_runs
-from runner.runs.saved_checkpoints import recover
+from runner.planning.html_report import html
+from runner.planning.json_report import json_text
+from runner.planning.plan import RestorationPlan
+from runner.planning.report import summary, table, text
+from runner.runs.resumption import StartKind, claimed_run
 from runner.system.atomic_files import disk_errors
 from runner.system.signals import Interruption
 from runner.system.user_code import raised
+from runner.training.context import RunContext
 from runner.training.evaluate_run import evaluate_run
-from runner.training.experiment import Experiment, OpenedRun, RunContext, claimed_directory
+from runner.training.experiment import Experiment, OpenedRun
 from runner.training.export import export_run
 from runner.training.extension import require_variables
 from runner.training.loop import train_run
@@ -56,7 +55,7 @@ def run_experiment(config: RunConfig, context: RunContext | None = None) -> floa
 
     Args:
       config: the validated configuration, from `runner.validate`.
-      context: overrides, screen, and what connects the run to a sweep or cluster; empty by default.
+      context: overrides, screen and the trial of a sweep; empty by default.
 
     Returns:
       For training the best objective, for an evaluation the objective on the evaluated split, and
@@ -97,7 +96,7 @@ def train(experiment: Experiment) -> Outcome:
 
     It resumes or extends an earlier run if `resume` says so and there is one.
     """
-    screen, coordinator = experiment.screen, experiment.context.coordinator
+    screen, coordinator = experiment.screen, experiment.coordinator
     # Configuration mistakes surface first, then plan problems, before anything is written.
     _ = experiment.built
     preview = experiment.preview_resumed()
@@ -108,11 +107,10 @@ def train(experiment: Experiment) -> Outcome:
     else:
         fresh_start = _plan_fresh_start(experiment)
     with Interruption(experiment.config.session.grace_seconds).handled() as interruption:
-        with claimed_directory(experiment, interruption) as claimed:
+        with claimed_run(experiment.resume_criteria, interruption, screen.line) as claimed:
             coordinator.report_begun()
-            for killed in mark_killed_runs(experiment.container):
+            for killed in claimed.killed:
                 experiment.store.deliver_rest(killed.path)
-            recover(claimed.directory, screen.line)
             # Now nothing but this process changes the run: its checkpoint beats any warm start.
             if claimed.directory.has_checkpoint():
                 plan = None
@@ -138,8 +136,8 @@ def show_plan(experiment: Experiment) -> RestorationPlan:
         resumed = experiment.preview_resumed()
     except RunDirectoryError as error:
         refused = error.problems  # Raised after the plan is shown.
-    plan = experiment.make_plan()
-    placement = experiment.context.coordinator.replica.placement(experiment.built.variables)
+    plan = experiment.prove(experiment.make_plan())
+    placement = experiment.coordinator.replica.placement(experiment.built.variables)
     if experiment.config.plan.format is PlanFormat.json:
         screen.write(json_text(plan, placement.devices if placement else None))
     elif experiment.config.plan.format is PlanFormat.html:
@@ -179,14 +177,12 @@ def _plan_fresh_start(experiment: Experiment) -> RestorationPlan:
 
 def _introduce(run: OpenedRun) -> None:
     """Prints where the run is and what it starts from."""
-    screen, record = run.screen, run.experiment.record
+    screen = run.screen
     how = "runs" if run.start is StartKind.new else "resumes"
     extended = run.former if run.start is StartKind.extended else None
     steps = f", extended to step {run.config.train.steps}" if extended else ""
     screen.line(f"{run.config.name}: {how} in {run.directory.path}{steps}")
-    notes = list(run.built.notes)
-    if run.start is StartKind.new and not record.trial:
-        notes = skipped_run_notice(run.experiment.resume_criteria) + notes
+    notes = [*run.notice, *run.built.notes]
     if run.plan is None:
         notes.append("restores this run's checkpoint, and reads no pretrained one")
     else:

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from runner.api.door import door
 from runner.api.result import Result
-from runner.api.run import Overrides, as_typed, run_config
+from runner.api.run import Overrides, as_typed, python_context
+from runner.api.start import start
 from runner.config.composition import (
     command_scope,
     compose_command,
@@ -28,7 +29,7 @@ from runner.console import Screen
 from runner.errors import ConfigError
 from runner.system.atomic_files import write_text
 from runner.system.imports import import_tensorflow
-from runner.training.watch import TrialWatch
+from runner.training.context import TrialWatch
 
 # Arguments of `fit` that are arguments of `FitData`.
 _OF_DATA = (
@@ -104,12 +105,12 @@ def fit(
     """
     arguments = locals()
     overrides, verbose = arguments.pop("overrides"), arguments.pop("verbose")
-    screen = Screen(Console(file=io.StringIO())) if verbose == 0 else None
+    silent = {"screen": Screen(Console(file=io.StringIO()))} if verbose == 0 else {}
     with experiment_of(**arguments) as (stored, text, objects), _left_usable(model):
         typed = as_typed(overrides)
         command = without_hydra(compose_command([f"+experiment={stored}", *typed]))
-        result, _ = run_config(command, typed, _FileOfExperiment(text), screen)
-        return replace(result, objects=objects)
+        context = python_context(typed, watch=_FileOfExperiment(text), **silent)
+        return replace(start(command, context), objects=objects)
 
 
 @contextmanager

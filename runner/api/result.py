@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +40,7 @@ class Result:
       plan: where the variables came from; None where a run continued from its own checkpoint.
       evaluated: the metrics of `mode=evaluate`.
       objects: what `${python:NAME}` in the configuration stands for, of `runner.fit`.
+      objective: the best one of this training, or the one of `mode=evaluate`; None without one.
     """
 
     config: RunConfig
@@ -48,6 +48,7 @@ class Result:
     plan: WarmStartPlan | None = None
     evaluated: Mapping[str, float] = field(default_factory=dict)
     objects: Mapping[str, Any] = field(default_factory=dict)
+    objective: float | None = None
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -84,10 +85,8 @@ class Result:
     @property
     def best(self) -> dict[str, float]:
         """The `step` and the metrics of the best evaluation; empty before one."""
-        if not self._run.best_record.is_file():
-            return {}
-        content = json.loads(self._run.best_record.read_text())
-        return {"step": content["step"], **content["metrics"]}
+        best = self._run.best_evaluation()
+        return {} if best is None else {"step": best[0], **best[1]}
 
     @property
     def mlflow_run_id(self) -> str | None:

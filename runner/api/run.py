@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from runner.api.door import door, unchanged_process
+from runner.api.door import door
 from runner.api.result import Result
-from runner.cluster.local import LocalCluster, task_command
-from runner.config.cluster import resolve_cluster
-from runner.config.cluster_spec import is_task, launches
-from runner.config.composition import (
-    command_scope,
-    compose_command,
-    experiment_names,
-    without_hydra,
-)
-from runner.config.groups import shipped
-from runner.config.schema import EVALUATOR, PS, WORKER, RunConfig
+from runner.api.start import start
+from runner.config.composition import command_scope, compose_command, without_hydra
+from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
-from runner.config.validation import is_from_run_dir, validate
-from runner.console import Screen, screen_of_process
+from runner.console import screen_of_process
 from runner.errors import ConfigError
-from runner.runs.recorded_config import recorded_config
-from runner.runs.run_directory import runs
-from runner.system.imports import import_tensorflow
-from runner.system.signals import Interruption
-from runner.training.watch import TrialWatch
+from runner.training.context import RunContext
 
 Overrides: TypeAlias = Sequence[str] | Mapping[str, Any]
 """As on the command line, `["train.steps=100"]`, or key -> value, `{"train.steps": 100}`."""
@@ -70,58 +56,17 @@ def run(
         named = [f"+experiment={experiment}"] if isinstance(experiment, str) else []
         command = compose_command([*search_path(config_dir), *named, *typed])
         if experiment is None or named:
-            return run_config(without_hydra(command), [*named, *typed])[0]
+            return start(without_hydra(command), python_context([*named, *typed]))
         if typed:
             remedy = "change the configuration itself"
             raise ConfigError.of("overrides go with the name of an experiment", remedy=remedy)
-        return run_config(experiment, [])[0]
+        return start(experiment, python_context())
 
 
-def run_config(
-    config: Any,
-    overrides: Sequence[str],
-    watch: TrialWatch | None = None,
-    screen: Screen | None = None,
-) -> tuple[Result, float | None]:
-    """Runs a configuration within `command_scope`, and returns the run and its objective."""
-    from_run_dir = isinstance(config, DictConfig) and is_from_run_dir(config)
-    if from_run_dir:
-        config = recorded_config(config, overrides)
-    valid = resolve_cluster(validate(config, experiment_names()), os.environ)
-    if is_task(valid.cluster, PS, WORKER, EVALUATOR):
-        remedy = "start each with the command line: python -m runner"
-        raise ConfigError.of("this process is a task of a cluster", remedy=remedy)
-    if launches(valid):
-        command = task_command(HydraConfig.get(), shipped("conf"))
-        seconds = valid.session.grace_seconds
-        LocalCluster(valid.cluster, command, save_seconds=seconds).run()
-        return Result(valid, next((run.path for run, _ in runs(Path(valid.run_dir))), None)), None
-    import_tensorflow()
-    from runner.cluster.chief import coordinator_of
-    from runner.config.choices import SCAFFOLDS, Mode
-    from runner.lifecycle import perform
-    from runner.restoration.eager_plan import WarmStartPlan
-    from runner.training.experiment import Experiment, RunContext
-
-    context = RunContext(
-        overrides=overrides,
-        from_run_dir=from_run_dir,
-        screen=screen or screen_of_process(),
-        watch=watch or TrialWatch(),
-        coordinator=coordinator_of(valid),
-    )
-    seconds = valid.session.grace_seconds
-    with unchanged_process(), Interruption(seconds, keeps_process=True).handled():
-        experiment = Experiment(valid, context)
-        outcome = perform(experiment)
-    directory, plan = outcome.directory, outcome.plan
-    if valid.mode not in (Mode.train, Mode.plan):
-        settings = getattr(valid, valid.mode.value)
-        directory = None if settings.which == SCAFFOLDS else experiment.finished_run().path
-    if plan is not None:
-        origins = experiment.sources.origins()
-        plan = WarmStartPlan(**vars(plan), origins=origins, model=valid.name)
-    return Result(valid, directory, plan, outcome.metrics), outcome.objective
+def python_context(overrides: Sequence[str] = (), **changes: Any) -> RunContext:
+    """Returns the context of a run in this process, which is the user's."""
+    context = RunContext(overrides, keeps_process=True, screen=screen_of_process())
+    return replace(context, **changes)
 
 
 def as_typed(overrides: Overrides) -> list[str]:

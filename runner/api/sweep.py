@@ -9,17 +9,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runner.api.door import door
 from runner.api.fit import experiment_of
 from runner.api.result import Result, open_run
-from runner.api.run import Overrides, as_typed, run_config, search_path
-from runner.config.composition import command_scope, reporting_composition, with_plus_plus
+from runner.api.run import Overrides, as_typed, python_context, search_path
+from runner.api.start import start_job
+from runner.config.composition import (
+    command_scope,
+    reporting_composition,
+    typed_overrides,
+    with_plus_plus,
+)
 from runner.config.spelling import number_or_text
 from runner.errors import ConfigError
-from runner.sweeps.job import job_of, run_attempt
 from runner.sweeps.objectives import Objective, ranked_trials
 from runner.sweeps.points import params_as_typed
 from runner.sweeps.sweep_directory import Attempt
@@ -137,11 +141,7 @@ def sweep(
             name, _, objects = stack.enter_context(experiment_scope)
 
         def job(config: DictConfig) -> float | None:
-            running = job_of(HydraConfig.get())
-            typed: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-            if running is None:
-                return run_config(config, typed)[1]
-            return run_attempt(running, lambda trial: run_config(config, typed, trial)[1])
+            return start_job(config, python_context(typed_overrides()))
 
         command = [
             *search_path(config_dir),
@@ -152,7 +152,7 @@ def sweep(
             *params_as_typed(dict(params), []),
         ]
         stack.enter_context(Interruption(keeps_process=True).handled())
-        stack.enter_context(reporting_composition())
+        stack.enter_context(reporting_composition(command))
         hydra = GlobalHydra.instance().hydra
         if hydra is None:
             raise RuntimeError("Hydra is not initialized")

@@ -11,7 +11,7 @@ from dataclasses import replace
 import yaml
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import is_orbax, is_saved_model, is_torch, is_v1
+from runner.checkpoints.recognition import Format, is_orbax, is_saved_model, is_torch, is_v1
 from runner.errors import CheckpointError
 
 STATE_FILE = "checkpoint"
@@ -27,12 +27,8 @@ _MLMODEL_PARTS = ("saved_model_dir", "data", "model_data", "model_binary")
 # Of `checkpoint` and `MLmodel`: they take kilobytes; YAML of this size takes 10 seconds.
 _MAX_DESCRIPTION = 1 << 20
 
-_SHARDED_INDICES = (".safetensors.index.json", ".bin.index.json", ".weights.json")
 _SHARD = re.compile(r".*(-\d{5}-of-\d{5}\.(safetensors|bin)|_\d{5}\.weights\.h5)", re.DOTALL)
-_SUFFIXES = (
-    *(".h5", ".hdf5", ".keras", ".safetensors", ".npz", ".npy"),
-    *(".pt", ".pth", "pytorch_model.bin", ".msgpack"),
-)
+_SUFFIXES = tuple(suffix for form in Format for suffix in form.suffixes)
 # V1 checkpoints have no suffix; without a `checkpoint` file, their usual names identify them.
 _V1_NAME = re.compile(r".*\.ckpt(-\d+)?", re.DOTALL)
 _V1_SHARD = re.compile(r"(?!.*\.data-)(.*)-00000-of-\d{5}", re.DOTALL)
@@ -187,7 +183,7 @@ def in_directory(directory: str) -> tuple[str, ...]:
     checkpoints = {name.removesuffix(".index") for name in names if name.endswith(".index")}
     for name in names:
         is_shard = _SHARD.fullmatch(name) is not None
-        usual = name.endswith((*_SUFFIXES, *_SHARDED_INDICES)) and not is_shard
+        usual = name.endswith(_SUFFIXES) and not is_shard
         path = os.path.join(directory, name)
         if usual or (_V1_NAME.fullmatch(name) and (is_v1(path) or is_torch(path))):
             checkpoints.add(name)
@@ -228,7 +224,7 @@ def read_state(directory: str) -> tuple[str, ...] | None:
     import tensorflow as tf
 
     folder = directory
-    if files.is_in_store(directory):
+    if files.is_remote(directory):
         folder = os.path.dirname(files.local_copy(os.path.join(directory, STATE_FILE)))
     try:
         state = tf.train.get_checkpoint_state(folder)

@@ -1,8 +1,4 @@
-"""Files on this machine through `os`, remote ones through TensorFlow or fsspec.
-
-TensorFlow opens the schemes that it knows, such as `gs://`; all others are for fsspec, see
-`object_stores`.
-"""
+"""Files on this machine, and the copies of remote ones; their digests."""
 
 from __future__ import annotations
 
@@ -16,20 +12,39 @@ import mmap
 import os
 import shutil
 import stat
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from runner.checkpoints.object_stores import WEB, ObjectStore
+from runner.checkpoints import remote
 from runner.errors import CheckpointError
 from runner.system.locks import locked
 
 CACHE = "RUNNER_CACHE"
-_CHUNK = 4 << 20
 # Fits into the processor's cache from reading to hashing.
 _HASHED = 256 << 10
 # Indices of 100,000 tensors take a third of it.
 MAX_TEXT = 32 << 20
+# The exceptions of h5py, zipfile and NumPy on damaged files; TensorFlow, protobuf and safetensors
+# raise others as well.
+DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,  # and RecursionError, on deeply nested JSON
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def is_remote(path: str) -> bool:
@@ -37,32 +52,14 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def is_in_store(path: str) -> bool:
-    """Returns whether `path` has a scheme that TensorFlow does not open."""
-    if not is_remote(path):
-        return False
-    scheme = path.partition("://")[0]
-    if scheme in WEB:
-        return True
-    import tensorflow as tf
-
-    return scheme not in tf.io.gfile.get_registered_schemes()
-
-
 def exists(path: str) -> bool:
     """Returns whether there is a file or directory at `path`."""
-    if not is_remote(path):
-        return os.path.exists(path)
-    with _gfile(path) as gfile:
-        return bool(gfile.exists(path))
+    return remote.exists(path) if is_remote(path) else os.path.exists(path)
 
 
 def is_directory(path: str) -> bool:
     """Returns whether `path` is a directory."""
-    if not is_remote(path):
-        return os.path.isdir(path)
-    with _gfile(path) as gfile:
-        return bool(gfile.isdir(path))
+    return remote.is_directory(path) if is_remote(path) else os.path.isdir(path)
 
 
 def is_file(path: str) -> bool:
@@ -76,10 +73,8 @@ def names_in(directory: str) -> list[str]:
     Raises:
       OSError: when it cannot be listed.
     """
-    if not is_remote(directory):
-        return sorted(os.listdir(directory or "."))
-    with _gfile(directory) as gfile:
-        return sorted(name.rstrip("/") for name in gfile.listdir(directory))
+    is_local = not is_remote(directory)
+    return sorted(os.listdir(directory or ".") if is_local else remote.names_in(directory))
 
 
 def matching(directory: str, pattern: str) -> list[str]:
@@ -95,12 +90,7 @@ def size(path: str) -> int:
     Raises:
       OSError: when there is no such file.
     """
-    if is_in_store(path):
-        path = local_copy(path)
-    if not is_remote(path):
-        return os.stat(path).st_size
-    with _gfile(path) as gfile:
-        return int(gfile.stat(path).length)
+    return os.stat(local_copy(path)).st_size
 
 
 def stamp(path: str) -> str:
@@ -112,12 +102,10 @@ def stamp(path: str) -> str:
     Raises:
       OSError: when there is no such file.
     """
-    if not is_remote(path):
-        status = os.stat(path)
-        return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}:{status.st_ctime_ns}"
-    with _gfile(path) as gfile:
-        remote = gfile.stat(path)
-        return f"{remote.length}:{remote.mtime_nsec}"
+    if is_remote(path):
+        return remote.stamp(path)
+    status = os.stat(path)
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}:{status.st_ctime_ns}"
 
 
 def require_regular(path: str) -> None:
@@ -135,20 +123,15 @@ def require_regular(path: str) -> None:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a regular file for reading bytes; of a file in a store, the copy on this machine.
+    """Opens a regular file for reading bytes; of a remote one, the copy on this machine.
 
     Raises:
       OSError: when it cannot be opened or read.
     """
-    if is_in_store(path):
-        path = local_copy(path)
+    path = local_copy(path)
     require_regular(path)
-    if not is_remote(path):
-        with open(path, "rb") as file:
-            yield file
-        return
-    with _gfile(path) as gfile, gfile.GFile(path, "rb") as remote:
-        yield remote
+    with open(path, "rb") as file:
+        yield file
 
 
 @contextlib.contextmanager
@@ -197,21 +180,6 @@ def read_end(path: str, count: int) -> bytes:
     with reading(path) as file:
         file.seek(max(0, size(path) - count))
         return file.read(count)
-
-
-@contextlib.contextmanager
-def _gfile(path: str) -> Iterator[Any]:
-    """Yields `tf.io.gfile`, or what stands for it; errors about `path` become OSErrors."""
-    if is_in_store(path):
-        yield ObjectStore(path)
-        return
-    # Local files need not wait seconds for the import of TensorFlow.
-    import tensorflow as tf
-
-    try:
-        yield tf.io.gfile
-    except tf.errors.OpError as error:
-        raise OSError(f"{path}: {error.message or type(error).__name__}") from error
 
 
 def digest_of_file(path: str) -> str:
@@ -307,8 +275,7 @@ def local_copy(path: str) -> str:
         for name, source in parts.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with _gfile(source) as gfile:
-                gfile.copy(source, str(target))
+            remote.copy(source, str(target))
 
     try:
         parts = _parts(path)
@@ -333,7 +300,7 @@ def _parts(path: str) -> dict[str, str]:
     if not exists(f"{path}.index"):
         is_pattern = "?" in name
         return {_name(file): file for file in (matching(folder, name) if is_pattern else [path])}
-    if path.startswith(WEB):  # They have no lists of files.
+    if path.startswith(remote.WEB):  # They have no lists of files.
         shards = [f"{path}.data-00000-of-00001"]
     else:
         shards = matching(folder, f"{glob.escape(name)}.data-*")
@@ -342,4 +309,6 @@ def _parts(path: str) -> dict[str, str]:
 
 def _name(path: str) -> str:
     """Returns the last part of a remote path, without the query of a web address."""
-    return os.path.basename((path.partition("?")[0] if path.startswith(WEB) else path).rstrip("/"))
+    return os.path.basename(
+        (path.partition("?")[0] if path.startswith(remote.WEB) else path).rstrip("/")
+    )

@@ -74,7 +74,7 @@ def open_checkpoint(path: str | bytes | os.PathLike[str], which: str = LATEST) -
 
     Args:
       path: a file, a bundle's prefix, a SavedModel, a directory of checkpoints, or a run directory,
-        on any file system that `tf.io.gfile` opens.
+        on any file system that fsspec opens.
       which: `latest`, `best` by the objective that a run recorded, or a step; for directories.
 
     Raises:

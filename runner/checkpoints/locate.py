@@ -14,11 +14,10 @@ from typing import Protocol
 from runner.checkpoints import contents, files, hugging_face
 from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, NoCheckpointError
 from runner.checkpoints.files import cached
-from runner.checkpoints.formats import (
+from runner.checkpoints.recognition import (
     denied,
     is_orbax,
     is_saved_model,
-    is_v1,
     require_no_adapter,
     split_mapping,
 )
@@ -60,23 +59,14 @@ def checkpoint_paths(
         return _listed(path, average, artifacts)
 
 
-def latest_checkpoint(path: str) -> str | None:
-    """Returns the TensorFlow checkpoint at `path`, or None.
-
-    Args:
-      path: a directory, for its newest checkpoint as by `tf.train.latest_checkpoint`; the prefix of
-        a V2 or V1 checkpoint; or a bundle's `.index` file.
+def latest_checkpoint(directory: str) -> str | None:
+    """Returns the newest checkpoint in a directory as `tf.train.latest_checkpoint`, or None.
 
     Raises:
-      CheckpointError: when a directory's `checkpoint` file names missing files.
+      CheckpointError: when the directory's `checkpoint` file is damaged or names missing files.
     """
-    prefix = path.removesuffix(".index")
-    if files.exists(f"{prefix}.index"):
-        return prefix
-    with _readable(path):
-        if is_v1(path):
-            return path
-        return contents.newest(path) if files.is_directory(path) else None
+    with _readable(directory):
+        return contents.newest(directory) if files.is_directory(directory) else None
 
 
 @contextlib.contextmanager
@@ -97,7 +87,7 @@ def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
     if artifacts is None:
         raise CheckpointError.of(
             f"{checkpoint} is in MLflow, and no tracking store is given",
-            remedy="name the store that has it in tracking.uri (of `runner.inspect`: --tracking)",
+            remedy="name the store that has it in tracking.uri (of `runner inspect`: --tracking)",
         )
     return downloaded(checkpoint, artifacts)
 
@@ -250,11 +240,12 @@ def _nothing(path: str) -> NoCheckpointError:
             cause = "it is empty"
     else:
         state, cause = f"there is no checkpoint at {path}", "neither a directory nor a prefix"
-        if files.is_in_store(path):
+        if files.is_remote(path):
             try:
                 files.stamp(path)
-            except OSError as error:  # Says more, e.g. `403, message='Forbidden'`.
-                cause = str(error).removeprefix(f"{path}: ")
+            except OSError as error:  # May say more, e.g. `403, message='Forbidden'`.
+                named, _, reason = str(error).partition(": ")
+                cause = reason if named == path else cause
         parent, name = os.path.split(path.rstrip("/"))
         names = get_close_matches(name, _siblings(parent))
         choices = tuple(os.path.join(parent, name) for name in names)

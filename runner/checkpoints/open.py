@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import Format, recognise, split_mapping
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedReader, TensorSpec
+from runner.checkpoints.recognition import Format, recognise, split_mapping
 from runner.errors import CheckpointError
 
 
@@ -21,7 +19,7 @@ def open_reader(path: str, digest: str | None = None) -> CheckpointReader:
 
     Args:
       path: a bundle's prefix, a file, or a SavedModel's directory, as `locate.checkpoint_paths`
-        returns it, on any file system that `tf.io.gfile` or fsspec opens.
+        returns it, on any file system that fsspec opens.
       digest: the digest that the content must have, or None.
 
     Raises:
@@ -31,7 +29,7 @@ def open_reader(path: str, digest: str | None = None) -> CheckpointReader:
     form = recognise(file)
     if mapping and form is not Format.TORCH:
         raise CheckpointError.of(
-            f"{path} names the mapping {mapping!r} in a {form.value[0]}",
+            f"{path} names the mapping {mapping!r} in a {form.title}",
             "only PyTorch files hold several",
             f"name the checkpoint without it: {file}",
         )
@@ -58,12 +56,10 @@ def open_pinned(pinned: Sequence[tuple[str, str]]) -> CheckpointReader:
 
 
 def _reader(form: Format, path: str, *mapping: str) -> CheckpointReader:
-    _, module, opener = form.value
-    reader = getattr(importlib.import_module(f"runner.checkpoints.{module}"), opener)
-    if form.opens(path):
-        return cast(CheckpointReader, reader(path, *mapping))
+    if form is Format.SHARDS or not files.is_remote(path):  # Shards are copied one by one.
+        return form.open(path, *mapping)
     copy = files.local_copy(path)
-    return RenamedReader(reader(copy, *mapping), copy, path)
+    return RenamedReader(form.open(copy, *mapping), copy, path)
 
 
 def _require_digest(path: str, digest: str, pinned: str) -> None:

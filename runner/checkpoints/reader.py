@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints import files
-from runner.checkpoints.formats import DAMAGE
+from runner.checkpoints.files import DAMAGE
 from runner.errors import CheckpointError, Problem, nearest
 
 GLOBAL_STEP = "global_step"
@@ -148,26 +148,10 @@ class CheckpointSpec:
         return self.content()
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """The arguments with which TensorFlow's `RestoreV2` reads a checkpoint.
-
-    Attributes:
-      prefix: its argument `prefix`.
-      keys: tensor name -> its name in `tensor_names`; they differ for object-based checkpoints.
-      checksums: tensor name -> `crc32c:<hex>` of its bytes, which `RestoreV2` compares with them;
-        not of strings and partitioned variables.
-    """
-
-    prefix: str
-    keys: Mapping[str, str]
-    checksums: Mapping[str, str] = field(default_factory=dict)
-
-
 class CheckpointReader(abc.ABC):
     """Reads one checkpoint, of any format; nothing is ever written.
 
-    A format implements `spec` and `read`, or derives from `FileReader`; `bundle` has a default.
+    A format implements `spec` and `read`, or derives from `FileReader`.
     Values are NumPy arrays with the shape and dtype of their spec, in this machine's byte order.
     bfloat16 and similar types have the dtypes of `ml_dtypes`; strings are arrays of `bytes` or
     `str` (dtype kind O, S or U).
@@ -194,16 +178,6 @@ class CheckpointReader(abc.ABC):
         Raises:
           CheckpointError: when a name is unknown, or a tensor's bytes are damaged or missing.
         """
-
-    def bundle(self) -> Bundle | None:
-        """Returns the arguments for TensorFlow's `RestoreV2` operation to read the same tensors.
-
-        Returns None for formats that the operation does not read.
-
-        Raises:
-          CheckpointError: when the checkpoint is damaged.
-        """
-        return None
 
 
 class FileReader(CheckpointReader):
@@ -318,11 +292,6 @@ class RenamedReader(CheckpointReader):
         with self._renamed():
             yield from self._reader.read(names)
 
-    def bundle(self) -> Bundle | None:
-        """See `CheckpointReader.bundle`."""
-        with self._renamed():
-            return self._reader.bundle()
-
     @contextlib.contextmanager
     def _renamed(self) -> Iterator[None]:
         try:
@@ -374,7 +343,7 @@ def require_names(path: str, names: Sequence[str], tensors: Mapping[str, object]
         Problem(
             f"{path} holds no tensor {name!r}",
             f"it holds {len(tensors)} tensors, none of that name",
-            "name one of its tensors; `python -m runner.inspect` lists them",
+            "name one of its tensors; `runner inspect` lists them",
             nearest(name, tensors),
         )
         for name in names

@@ -18,12 +18,11 @@ In mode `collective` there are no parameter servers: every task holds the model.
 
 - `collective`: how the tasks follow the chief, which tells them before every step what comes, and
   take over its values. The sums of a step are those of `runner.graph.step_sums`.
-- `peers`: sessions that begin and end together, and the worker of this mode; `peer_watch`: closes
-  one when another task is lost.
+- `peers`: sessions that begin and end together, and the worker of this mode.
 
 `local` starts the tasks of a cluster on this machine.
 
-Entry points for the command line: `chief.coordinator_of`, `chief.run_task`, `local.LocalCluster`
+Entry points for the start of a run: `chief.coordinator_of`, `chief.run_task`, `local.LocalCluster`
 and `local.task_command`.
 `runner.config.cluster` reads the tasks and their addresses. The chief trains by `runner.training`,
 which does not know this room; a worker has a separate loop.

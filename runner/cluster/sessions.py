@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ import tensorflow as tf
 from runner.cluster.channel import (
     Channel,
     FirstServer,
-    answers,
     listed,
     not_answering,
     ready_flags,
@@ -25,6 +25,7 @@ from runner.config.cluster_spec import (
     addresses_by_type,
     addresses_of,
     announced_name,
+    answers,
     is_collective,
     needed_tasks,
     parameter_servers,
@@ -171,7 +172,7 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
     return config
 
 
-def is_over(remaining: float | None, *, needed: bool) -> bool:
+def must_end(remaining: float | None, *, needed: bool) -> bool:
     """Returns whether a task ends after a signal; one that others still need ends later.
 
     `remaining` is the rest of its grace period in seconds, None before a signal. Near the end of
@@ -216,7 +217,7 @@ def worker_graph(
         # The configured hooks run in the chief.
         built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
         missing = naming_missing_tasks(config.cluster)
-        with built.calls.explaining(), interruption.deferred(), missing:
+        with built.explaining(), interruption.deferred(), missing:
             yield task, built
         interruption.check()
     screen.line("done")
@@ -344,3 +345,39 @@ class ClusterWorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
 
         self._task.wait(waiting)
         return sessions[0]
+
+
+class PeerWatch:
+    """Closes a session when another task is lost, because the session's step would wait for it.
+
+    Where a connection breaks, TensorFlow itself ends the step. This notices a machine that vanishes
+    silently, and a process that was started again where none of its steps was under way.
+
+    Args:
+      is_lost: whether a task is lost.
+      session: the session to close.
+      poll_secs: how often to check.
+    """
+
+    def __init__(self, is_lost: Callable[[], bool], session: _Session, poll_secs: float) -> None:
+        self._is_lost, self._session, self._poll_secs = is_lost, session, poll_secs
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stops watching: the session has ended, or no longer needs the other tasks."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._poll_secs):
+            try:
+                lost = self._is_lost()
+            except RuntimeError:
+                return  # The session is closed.
+            except tf.errors.OpError:
+                continue  # It is being closed, or a server is.
+            if lost and not self._ended.is_set():
+                self._session.close()
+                return

@@ -15,7 +15,6 @@ from runner.config.cluster_spec import (
     in_use,
     is_cluster,
     is_collective,
-    is_task,
     read_tf_config,
     split,
     task_of,
@@ -81,18 +80,11 @@ def resolve_trial(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
     """Returns the configuration of a trial of a sweep, resolved as by `resolve_cluster`.
 
     Raises:
-      ConfigError: also if there is a cluster: each task would sweep.
+      ConfigError: also for what does not go with a sweep.
     """
     resolved = resolve_cluster(config, environ)
     if problems := conflict_problems(IN_A_SWEEP, Setup(resolved, sweeps=True)):
         raise ConfigError(*problems)
-    if is_task(resolved.cluster):
-        task = task_of(resolved.cluster)
-        raise ConfigError.of(
-            f"this process is {task.type} {task.index} of a cluster, and is to sweep",
-            "each task would sweep by itself, and no trial would have all of its tasks",
-            f"unset {VARIABLE}; or start each trial as a separate run",
-        )
     return resolved
 
 

@@ -69,7 +69,7 @@ def compose_experiment(name: str, overrides: Sequence[str]) -> DictConfig:
     """
     loader = GlobalHydra.instance().config_loader()
     config_name = HydraConfig.get().job.config_name
-    with reporting_composition():
+    with reporting_composition(overrides):
         composed = _composed(loader, config_name, name, overrides=tuple(overrides))
     return copy.deepcopy(composed)
 
@@ -143,7 +143,7 @@ def compose_command(overrides: Sequence[str]) -> DictConfig:
     Raises:
       ConfigError: when it does not compose.
     """
-    with reporting_composition():
+    with reporting_composition(overrides):
         config = compose("config", [*map(with_plus_plus, overrides)], return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     return config
@@ -164,6 +164,12 @@ def experiment_in_store(node: Mapping[str, Any]) -> Iterator[str]:
         del store.repo["experiment"][f"{name}.yaml"]
 
 
+def typed_overrides() -> list[str]:
+    """Returns the overrides of Hydra's job as typed: resolved, they would hold `${oc.env:X}`."""
+    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return list(overrides)
+
+
 def without_hydra(config: DictConfig) -> DictConfig:
     """Returns a copy of a composed configuration without the key `hydra`, as a run takes it."""
     task = copy.deepcopy(config)
@@ -179,12 +185,12 @@ def experiment_names() -> list[str]:
 
 
 @contextmanager
-def reporting_composition() -> Iterator[None]:
-    """Raises a ConfigError in place of an error that a composition inside the block raises."""
+def reporting_composition(overrides: Sequence[str] = ()) -> Iterator[None]:
+    """Raises a ConfigError in place of an error of the composition of `overrides` in the block."""
     try:
         yield
     except RAISED as error:
-        raise ConfigError(problem_of(error)) from error
+        raise ConfigError(problem_of(error, overrides)) from error
 
 
 def is_of_composition(error: BaseException) -> bool:
@@ -202,8 +208,8 @@ def _packages(error: BaseException) -> list[str]:
     return [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame in frames]
 
 
-def problem_of(error: BaseException) -> Problem:
-    """Returns the problem that an error of a composition reports."""
+def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
+    """Returns the problem that an error of the composition of `overrides` reports."""
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         if unfound := not_found(group, name, _file(str(error))):
@@ -238,7 +244,7 @@ def problem_of(error: BaseException) -> Problem:
         )
     if isinstance(error, AttributeError | AssertionError) and _packages(error)[-1] == "omegaconf":
         return _below_nothing("an override is below a key that has no value")
-    if problem := hydra_problem(str(error)):
+    if problem := hydra_problem(str(error), overrides):
         return problem
     state, *rest = str(error).splitlines() or [type(error).__name__]
     return Problem(state, " ".join(line.strip() for line in rest))

@@ -175,6 +175,8 @@ def _count(devices: Any) -> Any:
 
 def _shown(key: str, setup: Setup) -> str:
     name, equals, value = key.partition("=")
+    if name == "TF_CONFIG":
+        return f"{name} is set"
     if not equals:
         setting = setup.value("devices.count" if name == "devices" else name)
         if isinstance(setting, Mapping) or (isinstance(setting, list) and name != "devices"):

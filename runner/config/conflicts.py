@@ -191,6 +191,12 @@ IN_A_SWEEP = (
         "a trial is one process",
         "cluster=none; or start each trial as a separate run",
     ),
+    Conflict(
+        "a sweep",
+        "TF_CONFIG",
+        "each task would sweep by itself, and no trial would have all of its tasks",
+        "unset TF_CONFIG; or start each trial as a separate run",
+    ),
 )
 
 AVERAGED_TWICE = Conflict(
@@ -225,7 +231,7 @@ ACCUMULATED_TWICE = Conflict(
     "delete train.accumulate, and accumulate in train_step",
 )
 WITHOUT_EFFECT = Conflict(
-    "a train_step or test_step of the model's own that makes no use of it",
+    "a train_step or test_step of the model's own that does not use it",
     "loss, metrics, optimizer, train.clip, train.accumulate, train.ema_decay",
     "the model computes its loss, metrics and update itself",
     "delete {key}, or use self.compute_loss, self.compute_metrics and self.optimizer",

@@ -14,7 +14,7 @@ from runner.config.choices import EXPERIMENT, Mode, Resume
 from runner.config.composition import compose_experiment, experiment_names
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.config.validation import validate
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError
 
 # Keys that a user may change without asking for another result.
 NOT_IN_FINGERPRINT = (
@@ -112,12 +112,9 @@ class Identity:
         if scaffold not in self._experiments:
             entry: ScaffoldConfig = self._config.scaffolds[scaffold]
             name = str(entry.checkpoint).removeprefix(EXPERIMENT)
-            try:
+            with ConfigError.within(f"scaffolds.{scaffold}.checkpoint"):
                 composed = compose_experiment(name, entry.overrides)
                 experiment = validate(composed, experiment_names())
-            except RunnerError as error:
-                key = f"scaffolds.{scaffold}.checkpoint"
-                raise ConfigError(*(problem.within(key) for problem in error.problems)) from error
             experiment.tracking = self._config.tracking
             experiment.run_dir = str(Path(self._config.run_dir).parent / experiment.name)
             experiment.mode, experiment.resume = Mode.train, Resume.auto

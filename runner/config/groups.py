@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -105,8 +105,11 @@ def _lines(group: str, option: str, place: str = "") -> tuple[str, str]:
     return f"- /{at}: {option}", f"+{at}={option}"
 
 
-def hydra_problem(text: str) -> Problem | None:
-    """Returns the problem of a message of Hydra's about options and values; None for any other."""
+def hydra_problem(text: str, overrides: Sequence[str]) -> Problem | None:
+    """Returns the problem of a message of Hydra's about options and values; None for any other.
+
+    `overrides` are those of the composition: some messages do not name the one that is wrong.
+    """
     if several := _SEVERAL.match(text):
         return _several_values(several[2], is_list=several[1].startswith("Ambiguous"))
     if undeleted := _UNDELETED.match(text):
@@ -115,12 +118,12 @@ def hydra_problem(text: str) -> Problem | None:
             f"~{undeleted[1]} deletes nothing", cause, f"delete its keys: ~{undeleted[1]}.KEY"
         )
     if text.startswith(_NO_OPTION):
-        return _no_option()
+        return _no_option(overrides)
     if unused := _UNUSED.match(text):
         return _nothing_to_override(text, *unused.groups())
     if again := _TWICE.match(text) or _AGAIN.match(text):
         group = again[1]
-        option = again[2] if again.re is _TWICE else _chosen(group)
+        option = again[2] if again.re is _TWICE else _chosen(group, overrides)
         remedy = (
             f"on the command line {group}={option}, without a plus; in the `defaults` of a file"
             f" - override /{group}: {option}"
@@ -147,10 +150,10 @@ def _several_values(override: str, *, is_list: bool) -> Problem:
     return Problem(f"{override} gives several values", "a run takes one", remedy)
 
 
-def _no_option() -> Problem | None:
-    """Returns the problem of an override such as `data=null`, which the message does not name."""
-    for argument in sys.argv[1:]:
-        key, _, value = argument.lstrip("+").partition("=")
+def _no_option(overrides: Sequence[str]) -> Problem | None:
+    """Returns the problem of an override such as `data=null`."""
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
         if key in _GROUPS and value not in (known := _options(key)):
             remedy = "name an option, or leave it out"
             return Problem(
@@ -200,9 +203,9 @@ def _at_root(path: str, file: str) -> str:
     return path.removeprefix(f"{folder}/") if folder else path
 
 
-def _chosen(group: str) -> str:
-    """Returns the option that the command, or the experiment that it names, chooses of a group."""
-    typed = dict(argument.lstrip("+").split("=", 1) for argument in sys.argv if "=" in argument)
+def _chosen(group: str, overrides: Sequence[str]) -> str:
+    """Returns the option that overrides, or the experiment that they name, choose of a group."""
+    typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
     return typed.get(group) or _listed(f"experiment/{typed.get('experiment', '')}", group)
 
 
@@ -223,7 +226,7 @@ def _listed(file: str, group: str) -> str:
 
 
 def value_in(file: str, key: str) -> Any:
-    """Returns the value of a key in a configuration file; None if it is not to be had."""
+    """Returns the value of a key in a configuration file; None if it cannot be read."""
     for folder in _folders():
         with suppress(Exception):  # The message about it is worth more than the value.
             config = OmegaConf.load(folder / f"{file}.yaml")

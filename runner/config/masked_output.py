@@ -1,4 +1,4 @@
-"""Hides the secrets of what a process runs in all that it prints: results, errors, logs."""
+"""Masks secrets in everything that the process prints: results, errors, logs."""
 
 from __future__ import annotations
 

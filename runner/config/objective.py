@@ -8,16 +8,22 @@ from typing import Any
 from runner.errors import ConfigError, Problem, ranked
 
 
-def metric_names(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the names of the configured metrics; a metric of one output is `OUTPUT_METRIC`."""
+def metric_names(config: Mapping[str, Any]) -> list[str] | None:
+    """Returns the names of the configured metrics, the loss among them.
+
+    A metric of one output is `OUTPUT_METRIC`. Returns None without metrics in the configuration,
+    because a compiled model may have some: the built graph tells.
+    """
+    names: list[str] = []
     for group in ("metrics", "weighted_metrics"):
         for name, node in config[group].items():
             if isinstance(node, Mapping) and "_target_" not in node:
-                yield from (f"{name}_{inner}" for inner in node)
+                names += (f"{name}_{inner}" for inner in node)
             else:
-                yield name
+                names.append(name)
     if isinstance(config["loss"], Mapping) and "_target_" not in config["loss"]:
-        yield from (f"{output}_loss" for output in config["loss"])
+        names += (f"{output}_loss" for output in config["loss"])
+    return ["loss", *names] if names else None
 
 
 def require_objective(objective: str, names: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -18,15 +18,20 @@ from runner.config.choices import Goal, Mode
 from runner.config.composition import default_optimizer, reporting_composition
 from runner.config.conditions import Setup, conflict_problems
 from runner.config.conflicts import IN_A_CONFIGURATION
-from runner.config.device_setting import read_devices
 from runner.config.groups import group_of, misplaced
 from runner.config.instantiation import DEFAULT, register_resolvers
-from runner.config.key_problems import epoch_count_problems, rule_problems, unknown_key, unresolved
-from runner.config.keys import flatten, target_nodes, unknown_keys
+from runner.config.key_problems import (
+    epoch_count_problems,
+    merged,
+    rule_problems,
+    unknown_key,
+    unresolved,
+)
+from runner.config.keys import flatten, keys, target_nodes, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.objective import metric_names, objective_problem
 from runner.config.scaffold_reading import read_scaffolds
-from runner.config.schema import RunConfig, to_compose
+from runner.config.schema import DevicesConfig, RunConfig, to_compose
 from runner.config.training_schema import implied_goal
 from runner.errors import ConfigError, Problem, ranked
 
@@ -67,7 +72,7 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
     problems += [unknown_key(key) for key in unknown_keys(resolved, RunConfig)]
     problems += _target_problems(resolved)
     problems += rule_problems(resolved, RunConfig)
-    devices, unfit_devices = read_devices(resolved["devices"])
+    devices, unfit_devices = _read_devices(resolved["devices"])
     problems += unfit_devices
     scaffolds, scaffold_problems = read_scaffolds(resolved["scaffolds"])
     problems += scaffold_problems
@@ -190,6 +195,38 @@ def _no_target(key: str, alternative: str = "") -> Problem:
     )
 
 
+def _read_devices(value: Any) -> tuple[DevicesConfig, list[Problem]]:
+    """Returns the devices of a configuration, from a mapping or its short form, and its problems.
+
+    Args:
+      value: plain values, such as 2, `all`, `[0, 1]`, `{"count": 2}` or None for the default; or a
+        `DevicesConfig`.
+    """
+    if value is None:
+        return DevicesConfig(), []
+    if isinstance(value, DevicesConfig):
+        value = asdict(value)
+    problems: list[Problem] = []
+    if not isinstance(value, Mapping):
+        value = {"count": value}
+        problems += [
+            replace(problem, state=problem.state.replace("devices.count", "devices"))
+            for problem in rule_problems(value, DevicesConfig, "devices.")
+        ]
+    elif value and value.keys() <= {*keys(DevicesConfig)} - {"count"}:
+        problems.append(
+            Problem(
+                f"devices.{next(iter(value))} is set without devices.count",
+                "an override of it replaces the short form of a file, such as `devices: 2`",
+                "add devices.count=2, or the number of devices you want",
+            )
+        )
+    valid = {key: item for key, item in value.items() if key in keys(DevicesConfig)}
+    typed, unfit = merged(DevicesConfig, valid, "devices")
+    devices: Any = OmegaConf.to_object(typed)
+    return devices, problems + unfit
+
+
 def _model_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks the keys of `model` that the runner reads itself."""
     model = resolved["model"] if isinstance(resolved["model"], Mapping) else {}
@@ -210,9 +247,8 @@ def _model_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _objective_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
     objective = resolved["train"]["objective"]
-    names = list(metric_names(resolved))
-    # Without metrics in the configuration, a compiled model may have some; the graph checks them.
-    unknown = list(objective_problem(objective, ["loss", *names])) if names else []
+    names = metric_names(resolved)
+    unknown = [] if names is None else list(objective_problem(objective, names))
     yield from unknown
     if not unknown and resolved["train"]["goal"] is None and implied_goal(objective) is None:
         yield Problem(

@@ -11,10 +11,10 @@ from runner.errors import ConfigError
 from runner.graph.session_variables import name_variables, variable_specs
 from runner.graph.user_graph import of_the_model
 from runner.internals.original_estimator import original_class, original_estimator, train_in
-from runner.restoration.plan import make_plan
-from runner.restoration.report import text
+from runner.planning.plan import make_plan
+from runner.planning.report import text
+from runner.planning.sources import open_sources, read_warm_start
 from runner.restoration.restorer import Restorer
-from runner.restoration.sources import open_sources, read_warm_start
 from runner.session.monitored_session import MonitoredTrainingSession
 
 _ORIGINAL: Any = original_estimator().Estimator

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from runner.restoration.variables import EMA_SUFFIX
+from runner.planning.variables import EMA_SUFFIX
 
 
 class AveragedWeights:

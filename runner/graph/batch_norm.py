@@ -13,7 +13,7 @@ from runner.config.schema import DevicesConfig, ScaffoldConfig
 from runner.console import plural
 from runner.graph.step_sums import StepSums
 from runner.internals.keras import layers_of, replaced_moments
-from runner.restoration.model_variables import keras_variables
+from runner.planning.model_variables import keras_variables
 
 
 def synchronized_norms(sums: StepSums, *, always: bool) -> AbstractContextManager[None]:
@@ -42,7 +42,7 @@ def replicated_norms(model: keras.Model, devices: DevicesConfig) -> Iterator[str
         yield f"replicas: the statistics of the whole batch in {count}"
     if len(joint) < len(norms):
         count = plural(len(norms) - len(joint), "batch-norm layer")
-        yield f"replicas: statistics of each in {count}; the first one's are saved"
+        yield f"replicas: {count} use each replica's own statistics; the first replica's are saved"
 
 
 def _local_moments(layer: Any, inputs: tf.Tensor, mask: Any, present: tf.Tensor) -> tf.Tensor:

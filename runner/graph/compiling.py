@@ -98,7 +98,7 @@ def _require_called(model: keras.Model) -> None:
     if overridden:
         raise ConfigError.of(
             f"model: {type(model).__name__} has a {' and a '.join(overridden)} of its own",
-            "a run makes the function that takes its steps itself",
+            "a run builds its own training function",
             "move what differs to train_step, test_step or compute_loss, which are called",
         )
 

@@ -35,7 +35,7 @@ class Devices:
         if numbers:
             config.device_count["CPU"] = max(numbers) + 1
         # Sums between GPUs; those between CPUs are TensorFlow's own.
-        config.experimental.collective_nccl = bool(_physical("GPU"))
+        config.experimental.collective_nccl = bool(_physical("GPU")) and not numbers
 
     def scope(self) -> AbstractContextManager[object]:
         """Places new operations on the first device, unless TensorFlow does so by default."""

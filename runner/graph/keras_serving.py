@@ -21,7 +21,7 @@ from runner.graph.splits import build_data, data_to_predict, one_pass
 from runner.graph.step_errors import described
 from runner.graph.trained_model import trained_model
 from runner.internals.keras import layers_of
-from runner.restoration.model_variables import keras_variables
+from runner.planning.model_variables import keras_variables
 from runner.system.user_code import calling
 
 

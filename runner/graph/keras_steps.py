@@ -31,8 +31,8 @@ from runner.internals.keras import (
     finalize,
     layers_of,
 )
-from runner.restoration.model_variables import addresses, keras_variables, which_train
-from runner.restoration.variables import owners_of_weights
+from runner.planning.model_variables import addresses, keras_variables, which_train
+from runner.planning.variables import owners_of_weights
 from runner.system.user_code import calling
 
 SCALE = "learning_rate_scale"
@@ -267,7 +267,7 @@ class KerasSteps:
             "train.ema_decay": config.train.ema_decay is not None and not applied,
         }
         problems = [
-            conflicts.WITHOUT_EFFECT.problem(f"{key} is set, and {step} makes no use of it", key)
+            conflicts.WITHOUT_EFFECT.problem(f"{key} is set, and {step} does not use it", key)
             for key, is_without in without.items()
             if is_without
         ]

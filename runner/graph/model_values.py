@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import keras
@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from runner.internals.keras import finalize
 from runner.internals.tensorflow import (
     array_of_tensor,
+    assign_in_session,
     eager_mode,
     free,
     free_in_session,
     give,
     is_freed,
 )
-from runner.restoration.model_variables import LEARNING_RATE
+from runner.planning.optimizer_slots import LEARNING_RATE
 
 OUTSIDE = "program/"
 """Begins the names of variables that steps use and that the model does not track."""
@@ -131,7 +132,9 @@ class ModelValues:
             # By their bytes, as NaN differs from itself.
             if not np.array_equal(np.ravel(value).view(np.uint8), np.ravel(taken).view(np.uint8)):
                 changed[name] = value
-        load(session, ((self._pairs[name][0], value) for name, value in changed.items()))
+        assign_in_session(
+            session, ((self._pairs[name][0], value) for name, value in changed.items())
+        )
         self._taken |= changed
         return bool(changed)
 
@@ -139,21 +142,3 @@ class ModelValues:
 def is_large(variable: tf.Variable) -> bool:
     """Returns whether it saves memory to free the value of an eager variable."""
     return bool(variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating)
-
-
-def load(session: tf.compat.v1.Session, values: Iterable[tuple[tf.Variable, Any]]) -> None:
-    """Assigns values to variables of a session, without operations of their own.
-
-    The initial value of a variable is fed, a tensor that variables may share.
-    """
-    feeds: dict[str, Any] = {}
-    operations: list[tf.Operation] = []
-    for variable, value in values:
-        tensor = variable.initializer.inputs[1].name
-        if tensor in feeds:
-            session.run(operations, feeds)
-            feeds, operations = {}, []
-        feeds[tensor] = value
-        operations.append(variable.initializer)
-    if operations:
-        session.run(operations, feeds)

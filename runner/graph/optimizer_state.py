@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.internals.keras import Variable, slots_of
-from runner.restoration.model_variables import LEARNING_RATE, tensorflow_variable
-from runner.restoration.variables import EMA_SUFFIX
+from runner.planning.model_variables import tensorflow_variable
+from runner.planning.optimizer_slots import LEARNING_RATE
+from runner.planning.variables import EMA_SUFFIX
 
 
 def optimizers_of(model: keras.Model) -> list[tuple[str, Any]]:

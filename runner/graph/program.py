@@ -24,7 +24,7 @@ from runner.graph.step_errors import described, values_are_unknown
 from runner.graph.traces import METRICS
 from runner.internals.keras import layers_of, metrics_of, restored_names, trained_by
 from runner.internals.tensorflow import array_of_tensor, free, give, restored_seed
-from runner.restoration.model_variables import keras_variables, tensorflow_variable
+from runner.planning.model_variables import keras_variables, tensorflow_variable
 from runner.restoration.reading import checksum
 from runner.system.user_code import calling, unchanged_random_states
 

@@ -26,7 +26,6 @@ from runner.graph.session_variables import (
     ROLLBACKS,
     checkpoint_saver,
     initializer_of,
-    keras_slots,
     rollback_count,
     saved_as,
     variable_specs,
@@ -35,9 +34,10 @@ from runner.graph.step_errors import StepErrors
 from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
-from runner.restoration.model_variables import initializers, keras_variables, layer_facts
-from runner.restoration.variables import OF_MODEL
-from runner.restoration.weights_layout import weights_layout
+from runner.planning.model_variables import initializers, keras_variables, layer_facts
+from runner.planning.optimizer_slots import keras_slots
+from runner.planning.variables import OF_MODEL
+from runner.planning.weights_layout import weights_layout
 
 CALLBACKS = "callbacks"
 """The variable by which checkpoints hold the state of callbacks."""
@@ -106,7 +106,7 @@ class ProgramInSession:
             if scaffold.checkpoint is not None and name in self._weights
         }
         steps.notes += made_before_restoring(layers_of(program.model), used, restored)
-        self._errors = StepErrors(self._config)
+        self._errors = StepErrors()
 
     def begin(self) -> None:
         """Adds the global step and the model's weights, in the order in which Keras saves them."""
@@ -277,6 +277,8 @@ class ProgramInSession:
             variables |= {name: value for name, value in extra.items() if value is not None}
         weights = keras_variables(model)
         model_variables = {name: variables[name] for name in self._weights}
+        state = [name for name in self._optimizer if name in variables]
+        shapes = {name: tuple(variables[name].shape.as_list()) for name in state}
         return BuiltGraph(
             graph=graph,
             variables=variables,
@@ -291,12 +293,12 @@ class ProgramInSession:
             training=training,
             evaluation=evaluation,
             saver=self._saver(variables, training),
-            calls=self._errors,
+            explaining=self._errors.explaining,
             sizes=program.data.sizes() if isinstance(program.data, Sized) else {},
             notes=tuple(self._steps.notes),
             model=ModelValues(model, self._pairs(variables)),
             layout=partial(weights_layout, model, weights) if weights else None,
-            slots=keras_slots(variables, self._optimizer) if training else None,
+            slots=keras_slots(shapes) if training else None,
         )
 
     def _saver(

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from runner.console import plural
 from runner.graph.devices import Devices
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.variables import VariableSpec
+from runner.planning.plan import RestorationPlan
+from runner.planning.variables import VariableSpec
 
 # Far apart, because the seeds of layers are small numbers.
 _SEED_STRIDE = 0x9E3779B9

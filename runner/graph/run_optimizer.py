@@ -22,7 +22,7 @@ from runner.errors import ConfigError
 from runner.graph.step_sums import StepSums
 from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.internals.keras import WEIGHT_DECAY, trained_by
-from runner.restoration.model_variables import tensorflow_variable
+from runner.planning.model_variables import tensorflow_variable
 from runner.system.user_code import calling
 
 _DIVIDE_BY_RATES = (keras.optimizers.Ftrl, tf.compat.v1.train.FtrlOptimizer)

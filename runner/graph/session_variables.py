@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -15,9 +15,7 @@ from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.internals.tensorflow import array_of_tensor, slice_of
-from runner.restoration.model_variables import LEARNING_RATE
-from runner.restoration.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
-from runner.restoration.weights_layout import Slots
+from runner.planning.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
 
 ROLLBACKS = "rollbacks"
 """The variable that counts rollbacks."""
@@ -90,20 +88,6 @@ def variable_specs(
             )
         )
     return tuple(specs)
-
-
-def keras_slots(variables: Mapping[str, tf.Variable], state: Collection[str]) -> Slots | None:
-    """Returns the variables of a Keras optimizer; None when the optimizer is not Keras's.
-
-    `state` names the variables of the optimizers, in the order of their creation.
-    """
-    shapes = {
-        name: tuple(variables[name].shape.as_list())
-        for name in state
-        if name in variables and not name.endswith(f"/{LEARNING_RATE}")
-    }
-    kind = next((name.rpartition("/")[0] for name in shapes if name.endswith("/iterations")), "")
-    return Slots(kind, shapes) if kind else None
 
 
 def rollback_count(config: RunConfig) -> tf.Variable | None:

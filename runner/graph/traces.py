@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.config.choices import StateClass
 from runner.graph.captured import not_importable, tables_of
 from runner.graph.replica import draw_others, seed_of
 from runner.internals.tensorflow import (
@@ -25,8 +26,8 @@ from runner.internals.tensorflow import (
     eager_mode,
     inner_graphs,
 )
+from runner.planning.variables import classify, owner_of
 from runner.restoration.initialization import VALUE_OF_MODEL
-from runner.restoration.variables import StateClass, classify, owner_of
 from runner.session.fetches import operations_for
 
 METRICS = "metrics/"
@@ -335,7 +336,7 @@ class SessionCopy:
         value = variable.read_value()
         if name.startswith(METRICS):  # The first replica holds the sum.
             return tf.zeros_like(value)
-        if classify(name, model=True) is StateClass.RANDOM_STATE:
+        if classify(name, model=True) is StateClass.random_state:
             return seed_of(self._replica, seed_of(self._first._replica, value))
         return value
 

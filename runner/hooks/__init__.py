@@ -5,9 +5,9 @@
 - `stop`: ends training; `nan_loss`: raises, stops or rolls back when the loss is NaN
 - `callbacks`: calls Keras callbacks as `fit` does; `callback_state`: their state in checkpoints;
   `final_weights`: leaves the weights that `fit` leaves at the end
-- `metrics`: passes training metrics and the cost of steps to a callback, and writes profiles for
-  TensorBoard; its `RewindHook` tells what is recorded to go back to the step of a new
-  session, after a rollback or on resuming
+- `metrics`: passes training metrics and the cost of steps to a callback, averages metrics between
+  evaluations, and writes profiles for TensorBoard; its `RewindHook` tells what is recorded to go
+  back to the step of a new session, after a rollback or on resuming
 - `progress`: shows how far training is
 
 A hook takes tensors, savers, functions, paths and schedules, not the `RunConfig`; `runner.training`

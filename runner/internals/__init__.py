@@ -6,6 +6,7 @@
   ships.
 - `keras`: Keras's.
 - `mlflow`: what older versions of MLflow do otherwise.
+- `pickle`: the standard library's unpickler in Python.
 
 Nothing here imports another room but `errors`. A test of each module fails when its library changes
 the API that it uses. `runner.sweeps.study` builds on Optuna's classes itself.

@@ -154,6 +154,14 @@ def slice_of(variable: tf.Variable) -> Any:
     return variable._get_save_slice_info()
 
 
+def is_of_tensor(array: np.ndarray[Any, Any]) -> bool:
+    """Returns whether an array is the whole memory of a tensor that TensorFlow returned.
+
+    A tensor shares its memory with nothing else, and nothing public tells it from a view.
+    """
+    return type(array.base).__name__ == "tensorflow_wrapper"
+
+
 def session_config(session: _Session) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, which has no public attribute for it."""
     return session._config
@@ -207,6 +215,24 @@ def run_once(
         session.run(targets, fed)
     else:
         prepare_step(session, fed, [], targets, inline=False)(*fed.values())
+
+
+def assign_in_session(session: _Session, values: Iterable[tuple[tf.Variable, Any]]) -> None:
+    """Assigns values to variables of a session, without operations of their own.
+
+    The initial value of a variable is fed, a tensor that variables may share.
+    """
+    feeds: dict[str, Any] = {}
+    operations: list[tf.Operation] = []
+    for variable, value in values:
+        tensor = variable.initializer.inputs[1].name
+        if tensor in feeds:
+            session.run(operations, feeds)
+            feeds, operations = {}, []
+        feeds[tensor] = value
+        operations.append(variable.initializer)
+    if operations:
+        session.run(operations, feeds)
 
 
 def free_in_session(session: _Session, variables: Sequence[tf.Variable]) -> None:

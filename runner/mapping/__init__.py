@@ -32,8 +32,9 @@ Values:
 Both:
 
 - `written_rules`: the shortest rules for the pairs; `generalisation`: numbers become parts.
-- `proposal`: `propose`, the door from Python; `text`: its YAML; `command`: `runner map`.
+- `proposal`: `propose`, the door from Python; `text`: its YAML; `named_model`: the model that
+  `runner map` is given.
 
 Without a reference, only names and shapes are read, and what names say is a proposal. The room
-rests on `restoration`, and no other room knows it.
+rests on `restoration` and `proof`, and no other room knows it.
 """

@@ -37,15 +37,24 @@ class Branches:
         self._reconsidered = 0
 
     def before(self, reader: int) -> list[int]:
-        """Returns the last layers before a reader that agree, those with siblings first."""
+        """Returns the last layers before a reader that agree, those with siblings first.
+
+        A layer that reads all siblings and agrees has decided on them.
+        """
         depends = self._decisions.depends(reader)
         agreeing = [
             at
             for at, decision in sorted(self._decisions.made.items(), reverse=True)
             if self._decisions.mask(at) & depends and decision.agrees
         ]
-        beside = [at for at in agreeing if self._beside(at)]
-        others = [at for at in agreeing if at not in beside]
+        read = [self._decisions.calls[at].depends for at in agreeing]
+        masks = {
+            at: sum(map(self._decisions.mask, (at, *some)))
+            for at in agreeing
+            if (some := self._beside(at))
+        }
+        beside = [at for at, mask in masks.items() if all(one & mask != mask for one in read)]
+        others = [at for at in agreeing if at not in masks]
         return [*beside[:_MOST_BRANCHES], *others[:_MOST_BRANCHES]]
 
     def _beside(self, at: int) -> list[int]:
@@ -118,7 +127,8 @@ class Branches:
                     reached = self._calls.call(None if reader == OUTPUTS else reader)
                     break
                 except PauseError as pause:
-                    pause.work()
+                    work = pause.work
+                work()
             if reader == OUTPUTS:
                 return self._outputs(reached) <= AGREES
             options = self._decisions.in_order(reader)

@@ -51,6 +51,11 @@ class Candidate:
         return tuple(sorted((name, taken.expression()) for name, taken in self.taken.items()))
 
     @property
+    def expressions(self) -> tuple[str, ...]:
+        """What its variables take, without their names."""
+        return tuple(taken.expression() for taken in self.taken.values())
+
+    @property
     def kind(self) -> tuple[str, ...]:
         """Its layouts and cut, without names."""
         return tuple(f"{taken.cut} {taken.step}" for taken in self.taken.values())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,8 @@ from runner.mapping.source import RecordedCheckpoint, Variable
 # Right layers agree within 2e-6 when they get the recorded inputs; a layer that differs itself, as
 # by an approximated GELU, is near. An exchange must differ ten times as much to be excluded.
 AGREES, NEAR, MARGIN, _FLOOR = 1e-5, 0.3, 10.0, 1e-7
+# How many branches are tried in all orders.
+_MOST_ORDERED = 4
 # Stands for the model's outputs in the place of a call.
 OUTPUTS = -1
 
@@ -38,7 +41,8 @@ class Decision:
       record: the module whose record it was compared with; empty without one.
       next: how far the closest other way is.
       by: the layer that decided; empty as long as nothing did.
-      handed_on: the record in the layout of the layer's output; None where it is not handed on.
+      handed_on: reads the record in the layout of the layer's output; None where it is not handed
+        on.
       close: a candidate that computes nearly the same, if there is one.
       searched: how often other ways were tried in vain.
       is_supported: whether what reads it agrees, though other ways may agree too.
@@ -51,7 +55,7 @@ class Decision:
     record: str = ""
     next: float = math.inf
     by: str = ""
-    handed_on: NDArray[Any] | None = None
+    handed_on: Callable[[], NDArray[Any]] | None = None
     close: Candidate | None = None
     searched: int = 0
     is_supported: bool = False
@@ -150,6 +154,64 @@ class Decisions:
             and self._shapes(other) == self._shapes(at)
         ]
 
+    def alike(self, reader: int) -> list[list[tuple[int, ...]]]:
+        """Returns branches before a reader that compute alike, as experts do, the latest first.
+
+        A branch has the calls on which its last one depends and the last one of another does not.
+        A layer that reads two and agrees has decided on them.
+        """
+        agreeing = [self.calls[at].depends for at, decision in self.made.items() if decision.agrees]
+        before = [at for at in self.made if self.mask(at) & self.depends(reader)]
+        around = {
+            at: {at, *(one for one in before if self.mask(one) & self.calls[at].depends)}
+            for at in before
+        }
+        kinds = {at: (type(self.calls[at].layer), *self._shapes(at)) for at in before}
+        pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        for one, two in itertools.combinations(sorted(before, reverse=True), 2):
+            branches = [tuple(sorted(around[a] - around[b])) for a, b in ((one, two), (two, one))]
+            first, second = ([kinds[at] for at in branch] for branch in branches)
+            is_within = any((one in a and two in b) or (one in b and two in a) for a, b in pairs)
+            mask = self.mask(one) | self.mask(two)
+            is_open = not is_within and all(depends & mask != mask for depends in agreeing)
+            if kinds[one] == kinds[two] and first == second and is_open:
+                pairs.append((branches[0], branches[1]))
+        groups: list[list[tuple[int, ...]]] = []
+        for pair in pairs:
+            group = next((group for group in groups if {*pair} & {*group}), None)
+            if group is None:
+                groups.append(group := [])
+            group.extend(branch for branch in pair if branch not in group)
+        return groups
+
+    def rearrangements(self, branches: Sequence[tuple[int, ...]]) -> Iterator[dict[int, Candidate]]:
+        """Yields what the layers of branches take in other orders: in all, or of two exchanged."""
+        numbers = range(len(branches))
+        if len(branches) <= _MOST_ORDERED:
+            orders: Iterable[tuple[int, ...]] = itertools.permutations(numbers)
+        else:
+            exchanges = itertools.combinations(numbers, 2)
+            orders = (tuple({a: b, b: a}.get(n, n) for n in numbers) for a, b in exchanges)
+        for order in orders:
+            moved = [
+                (at, self.like(at, self.made[other].candidate))
+                for number, source in enumerate(order)
+                if number != source
+                for at, other in zip(branches[number], branches[source], strict=True)
+            ]
+            changes = {at: candidate for at, candidate in moved if candidate}
+            if moved and len(changes) == len(moved):
+                yield changes
+
+    def move(self, changes: Mapping[int, Candidate]) -> None:
+        """Gives layers the decisions on those of them whose candidates they take."""
+        before = {self.made[at].candidate.expressions: self.made[at] for at in changes}
+        moved = {at: before[candidate.expressions] for at, candidate in changes.items()}
+        paths = {self.path(decision.call): self.path(at) for at, decision in moved.items()}
+        for at, decision in moved.items():
+            by = paths.get(decision.by, decision.by)
+            self.made[at] = replace(decision, call=at, candidate=changes[at], by=by)
+
     def open(self, mask: int) -> list[Decision]:
         """Returns the undecided decisions on which something depends, the latest first."""
         return [
@@ -159,13 +221,19 @@ class Decisions:
         ]
 
     def groups(self, mask: int) -> Iterator[list[Decision]]:
-        """Yields the undecided decisions side by side."""
+        """Yields the undecided decisions side by side, or on parts of one fused module."""
         pending = self.open(mask)
         while pending:
             first = pending[0]
             beside = {first.call, *self.siblings(first.call)}
-            group = [decision for decision in pending if decision.call in beside]
-            pending = [decision for decision in pending if decision.call not in beside]
+            fused = first.candidate.family if first.candidate.cut else None
+            group = [
+                decision
+                for decision in pending
+                if decision.call in beside
+                or (decision.candidate.cut and decision.candidate.family == fused)
+            ]
+            pending = [decision for decision in pending if decision not in group]
             yield group[::-1]
 
     def is_reader(self, at: int) -> bool:
@@ -178,7 +246,7 @@ class Decisions:
         if at not in self._options:
             variables = [self._variables[name] for name in self.calls[at].variables]
             proposed = named(variables, self._proposal, self._source)
-            if self._source.records:
+            if self._source.outlines:
                 others = candidates(variables, self._source)
             else:
                 others = chosen(variables, self._choices, self._source)
@@ -215,15 +283,8 @@ class Decisions:
 
     def like(self, at: int, candidate: Candidate) -> Candidate | None:
         """Returns the candidate of a call that takes what another call's candidate does."""
-        wanted = [taken.expression() for taken in candidate.taken.values()]
-        return next(
-            (
-                option
-                for option in self.all(at)
-                if [taken.expression() for taken in option.taken.values()] == wanted
-            ),
-            None,
-        )
+        wanted = candidate.expressions
+        return next((option for option in self.all(at) if option.expressions == wanted), None)
 
     def is_taken(self, option: Candidate, but: set[int]) -> bool:
         """Whether a call takes what a candidate takes, other than the calls in `but`."""

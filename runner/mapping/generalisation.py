@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from runner.restoration.rule_patterns import compile_rule, substitute
+from runner.rules.patterns import REST, compile_pattern, substitute
 
 # Numbers, and in the names of variables letters that count behind a number: `block2a`.
 _NUMBER = re.compile(r"\d+")
@@ -17,12 +17,11 @@ _SLOPES = (1, 2, 3, 4, 5, 6, -1, -2, -3, -4)
 
 def predict(key: str, value: str, name: str) -> str | None:
     """Returns what a rule makes of a name, None if it does not match."""
-    parts = compile_rule(key, value).match(name)
+    parts = compile_pattern(key, value).match(name)
     if parts is None:
         return None
     source, steps = _split_steps(substitute(value, parts))
-    rest = parts.get("rest", "") if key.endswith("/") else ""
-    return source + rest.replace("/", source[-1] if source[-1:] in "./" else ".") + steps
+    return source + parts[REST].replace("/", source[-1] if source[-1:] in "./" else ".") + steps
 
 
 def generalise(
@@ -58,7 +57,7 @@ def _wrong(
     rules: Mapping[str, str], whole: Mapping[str, str], forbidden: Sequence[str]
 ) -> set[str]:
     """Returns the rules that give a name a wrong value, or match a forbidden one."""
-    patterns = [(key, value, compile_rule(key, value)) for key, value in rules.items()]
+    patterns = [(key, value, compile_pattern(key, value)) for key, value in rules.items()]
     wrong = set[str]()
     for name in (*whole, *forbidden):
         for key, value, pattern in patterns:

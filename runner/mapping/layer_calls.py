@@ -93,7 +93,9 @@ class ModelCalls:
         else:
             output = self.output(at, run)
         self._at = call.end
-        if call.reads and not self._dirty:
+        decision = self._decisions.made.get(at)
+        is_recorded = decision is not None and decision.handed_on is not None
+        if call.reads and not self._dirty and not is_recorded:
             self._cache[at] = output
         return output
 
@@ -103,7 +105,7 @@ class ModelCalls:
         clean = not self._calls[at].depends & self._dirty
         if decision is None or decision.handed_on is None or not clean:
             return run()
-        return keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on))
+        return keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on()))
 
     def forget(self, dirty: int) -> None:
         """Computes again, from now on, what depends on some variables."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from runner.checkpoints.keras_names import leaves_of
+from runner.checkpoints.formats.keras_names import leaves_of
 from runner.mapping.layouts import Shape
-from runner.restoration.places import WeightsLayout
+from runner.planning.places import WeightsLayout
 
 _VARS = "/vars/"
 _COUNTED = re.compile(r"_\d+$")

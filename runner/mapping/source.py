@@ -14,16 +14,15 @@ from runner.checkpoints.reader import CheckpointReader
 from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import Module, group
-from runner.restoration.expressions import names_in, parse
-from runner.restoration.named_conversions import expanded
-from runner.restoration.source_modules import named_as_tensors
-from runner.restoration.steps import source_tensor
-from runner.restoration.target import ConvertedVariable
+from runner.proof.reference import Recent, Reference
+from runner.proof.source_modules import named_as_tensors
+from runner.rules.expressions import names_in, parse
+from runner.rules.named_conversions import expanded
+from runner.rules.steps import source_tensor
+from runner.rules.target import ConvertedVariable
 
 # One layer and direction of a recurrent network, whose module in PyTorch holds them all.
 _RECURRENT = re.compile(r"(.*?)[./]?l(\d+)_(?:forward|backward)")
-# How many bytes of tensors are kept after they were read.
-_CACHED = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -61,30 +60,34 @@ class RecordedCheckpoint:
     Attributes:
       tensors: name -> shape of all tensors that may be weights.
       modules: the modules, in the order of computation where that is recorded.
-      records: module of the source -> what it computed, floats alone.
+      outlines: module of the source -> an array of the shape of what it computed, floats alone.
+      record: returns what a module computed.
     """
 
     def __init__(
         self,
         reader: CheckpointReader,
         tensors: Mapping[str, Shape],
-        records: Mapping[str, NDArray[Any]],
+        reference: Reference,
     ) -> None:
-        self._reader, self._spec = reader, reader.spec()
+        self._spec = reader.spec()
         self.tensors = tensors
-        self.records = {name: a for name, a in records.items() if a.dtype.kind == "f"}
-        self._cache: dict[str, NDArray[Any]] = {}
+        self.outlines = {n: a for n, a in reference.outlines.items() if a.dtype.kind == "f"}
+        self.record = reference.activations.__getitem__
+        self._tensor = Recent(lambda name: np.asarray(next(iter(reader.read([name])))[1]))
         modules = group(tensors)
-        places = {name: at for at, name in enumerate(self.records)}
+        places = {name: at for at, name in enumerate(self.outlines)}
         bases = {module.name: _base(module.name) for module in modules}
         around = {part for base in bases.values() for part in _around(base)}
-        spelled = {name: known for known, name in named_as_tensors([*self.records], around).items()}
+        spelled = {
+            name: known for known, name in named_as_tensors([*self.outlines], around).items()
+        }
         deepest = _deepest(modules)
         self._records = {
-            name: () if name in deepest else _records_of(base, spelled, self.records)
+            name: () if name in deepest else _records_of(base, spelled, self.outlines)
             for name, base in bases.items()
         }
-        self._exact = {name for name, base in bases.items() if spelled.get(base) in self.records}
+        self._exact = {name for name, base in bases.items() if spelled.get(base) in self.outlines}
         self._exact -= deepest
         first = {
             name: min(places[record] for record in records)
@@ -115,21 +118,13 @@ class RecordedCheckpoint:
         expression = expanded(parse(taken.expression()), target, self._has)
         specs = [spec for name in names_in(expression) if (spec := self._spec.find(name))]
         piece = source_tensor(expression, "", target, iter(specs))
-        value = piece.convert([self._read(spec.name) for spec in specs])
+        value = piece.convert([self._tensor(spec.name) for spec in specs])
         if value.size != np.prod(variable.shape):
             raise ValueError(f"{taken.expression()} has the shape {[*value.shape]}")
         return value.reshape(variable.shape)
 
     def _has(self, name: str) -> bool:
         return self._spec.find(name) is not None
-
-    def _read(self, name: str) -> NDArray[Any]:
-        if name not in self._cache:
-            ((_, value),) = self._reader.read([name])
-            while self._cache and sum(a.nbytes for a in self._cache.values()) > _CACHED:
-                del self._cache[next(iter(self._cache))]
-            self._cache[name] = np.asarray(value)
-        return self._cache[name]
 
 
 def _base(name: str) -> str:

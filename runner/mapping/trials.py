@@ -7,18 +7,21 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.mapping.candidates import Candidate
+from runner.mapping.cuts import Cut
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decisions import AGREES
+from runner.mapping.layouts import Shape
 from runner.mapping.source import RecordedCheckpoint, Variable
-from runner.restoration.feeding import array_of
-from runner.restoration.proof import arrangements, difference
+from runner.planning.comparison import arrangements, difference
+from runner.proof.feeding import array_of
 
 # How many candidates of one call are tried.
 _MOST_TRIED = 120
@@ -32,6 +35,10 @@ _BEHIND = (
     keras.activations.sigmoid,
 )
 
+_Read: TypeAlias = Callable[[str], NDArray[Any]]
+# Makes what should be computed from records, or an outline of it from outlines.
+_Expected: TypeAlias = Callable[[_Read], NDArray[Any]]
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -41,13 +48,13 @@ class Tried:
       candidate: the candidate.
       relative: how far the output is from the closest record.
       record: the module of this record; empty where none could be compared.
-      expected: the record in the layout of the output; None where it is of another place.
+      expected: reads the record in the layout of the output; None where it is of another place.
     """
 
     candidate: Candidate
     relative: float
     record: str = ""
-    expected: NDArray[Any] | None = None
+    expected: Callable[[], NDArray[Any]] | None = None
 
 
 class Trials:
@@ -86,14 +93,21 @@ class Trials:
         function = getattr(self._calls[at].layer, "activation", None)
         best = Tried(candidate, math.inf)
         for record, expected in self._expected(candidate, records):
-            for array in arrangements(expected, value.shape):
+            for number, array in enumerate(
+                arrangements(expected(self._source.record), value.shape)
+            ):
                 if not np.ptp(array):
                     continue
-                for after in (array, np.asarray(function(array))) if function else (array,):
-                    relative = difference(value, after)[0]
+                for after in (None, function) if function else (None,):
+                    relative = difference(value, np.asarray(after(array)) if after else array)[0]
                     if relative < best.relative:
-                        best = Tried(candidate, relative, record, after)
+                        read = partial(self._arranged, expected, value.shape, number, after)
+                        best = Tried(candidate, relative, record, read)
         return best
+
+    def _arranged(self, expected: _Expected, shape: Shape, number: int, after: Any) -> NDArray[Any]:
+        array = arrangements(expected(self._source.record), shape)[number]
+        return np.asarray(after(array)) if after else array
 
     def until_one_agrees(
         self, at: int, run: Callable[[], Any], options: Sequence[Candidate]
@@ -128,7 +142,7 @@ class Trials:
         value = array_of(run())
         best = Tried(candidate, math.inf)
         for record, expected in self._expected(candidate):
-            for array in arrangements(expected, value.shape):
+            for array in arrangements(expected(self._source.record), value.shape):
                 factor = float((value * array).sum() / ((value * value).sum() or 1))
                 behind = [value * np.float32(factor)] if np.ptp(array) else []
                 behind += [np.asarray(function(value)) for function in _BEHIND]
@@ -139,30 +153,30 @@ class Trials:
 
     def _expected(
         self, candidate: Candidate, names: Sequence[str] | None = None
-    ) -> Iterator[tuple[str, NDArray[Any]]]:
+    ) -> Iterator[tuple[str, _Expected]]:
         """Yields what a candidate should compute: the records of its modules, or of some names."""
-        records = self._source.records
         of_modules = self._source.records_of(candidate.modules)
         if names is not None and not {*names} <= {*of_modules}:
-            yield from ((name, records[name]) for name in names)
+            yield from ((name, partial(_record, name)) for name in names)
         elif candidate.is_sum:
-            if len(of_modules) == 2:
-                one, two = (records[name] for name in of_modules)
-                with suppress(ValueError):  # Records of something else.
-                    yield " + ".join(of_modules), one + two
+            shapes = [self._source.outlines[name].shape for name in of_modules]
+            with suppress(ValueError):  # Records of something else.
+                if len(shapes) == 2 and np.broadcast_shapes(*shapes):
+                    yield " + ".join(of_modules), partial(_sum, of_modules)
         else:
+            cut = candidate.cut
             for name in of_modules if names is None else names:
-                part = candidate.cut.of_record(records[name]) if candidate.cut else records[name]
-                if part is not None:
-                    yield name, part
+                if cut is None or cut.of_record(self._source.outlines[name]) is not None:
+                    yield name, partial(_record, name, cut=cut)
 
     def comparable(self, at: int, candidate: Candidate) -> bool:
         """Whether a candidate has a record of the shape of a layer's output."""
-        return any(self._fits(at, expected) for _, expected in self._expected(candidate))
+        outline = self._source.outlines.__getitem__
+        return any(self._fits(at, make(outline)) for _, make in self._expected(candidate))
 
     def alike(self, at: int) -> list[str]:
         """Returns the records of the shape of a layer's output."""
-        return [name for name, record in self._source.records.items() if self._fits(at, record)]
+        return [name for name, array in self._source.outlines.items() if self._fits(at, array)]
 
     def _fits(self, at: int, record: NDArray[Any]) -> bool:
         shape = self._calls[at].shape
@@ -182,3 +196,15 @@ class Trials:
             )
             for name, taken in one.taken.items()
         )
+
+
+def _record(name: str, read: _Read, *, cut: Cut | None = None) -> NDArray[Any]:
+    array = read(name)
+    part = cut.of_record(array) if cut else None
+    return array if part is None else part
+
+
+def _sum(names: Sequence[str], read: _Read) -> NDArray[Any]:
+    one, two = names
+    total: NDArray[Any] = read(one) + read(two)
+    return total

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import ConfigError
@@ -18,11 +20,11 @@ from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable
 from runner.mapping.trials import Trials
 from runner.mapping.walk import Walk
-from runner.restoration.feeding import array_of, by_name, model_inputs, recorded_names
-from runner.restoration.model_variables import keras_variables
-from runner.restoration.proof import compare
-from runner.restoration.proving import full_precision
-from runner.restoration.reference import Reference
+from runner.planning.comparison import compare
+from runner.planning.model_variables import keras_variables
+from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
+from runner.proof.proving import full_precision
+from runner.proof.reference import Reference
 
 # How many candidates of an undecided variable are listed.
 _MOST_LISTED = 8
@@ -58,7 +60,7 @@ def decide(
     variables = {
         name: (_variable(name, held[name], known), held[name]) for name, known in facts.items()
     }
-    source = RecordedCheckpoint(reader, tensors, reference.activations)
+    source = RecordedCheckpoint(reader, tensors, reference)
     proposal = {name: pair.taken for name, pair in correspondence.pairs.items()}
     proposal |= {n: Taken((), step=step) for n, step in correspondence.constants.items()}
     with unchanged(variable for _, variable in variables.values()), full_precision():
@@ -91,15 +93,17 @@ def _variable(name: str, variable: Any, facts: Mapping[str, Any]) -> Variable:
 
 @contextmanager
 def unchanged(variables: Iterable[Any]) -> Iterator[None]:
-    """Gives variables their values back after the block."""
-    # An assignment makes a new buffer, so that a view of the old one holds its values.
-    values = [(variable, variable.numpy()) for variable in variables]
-    try:
-        yield
-    finally:
-        while values:
-            variable, value = values.pop()
-            variable.assign(value)
+    """Gives variables their values back after the block; a file holds them, not memory."""
+    variables = [*variables]
+    with tempfile.TemporaryFile() as file:
+        for variable in variables:
+            np.save(file, variable.numpy())
+        try:
+            yield
+        finally:
+            file.seek(0)
+            for variable in variables:
+                variable.assign(np.load(file))
 
 
 def _outputs(model: Any, outputs: Any, reference: Reference) -> float:

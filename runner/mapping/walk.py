@@ -30,8 +30,8 @@ from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
 from runner.mapping.ways import Ways
-from runner.restoration.feeding import array_of
-from runner.restoration.proof import difference
+from runner.planning.comparison import difference
+from runner.proof.feeding import array_of
 
 # How many other ways are tried for the layers before a call, with how many of its own candidates,
 # and how often those layers may be searched in vain.
@@ -73,12 +73,14 @@ class Walk:
     def run(self) -> float:
         """Decides on all variables; returns how far the outputs are in the end."""
         while True:
+            # A pause holds what the model has computed, so it ends before the work.
             try:
                 outputs = self._calls.call()
                 break
             except PauseError as pause:
-                pause.work()
-        if self._outputs(outputs) > AGREES and not self._branches.reconsider(OUTPUTS):
+                work = pause.work
+            work()
+        if self._outputs(outputs) > AGREES and not self._rearrange(OUTPUTS):
             self._search(OUTPUTS)
         self._settle(OUTPUTS)
         self._calls.clear()
@@ -109,7 +111,8 @@ class Walk:
                 for decision in self._decisions.open(self._decisions.calls[at].depends)
             ):
                 raise PauseError(lambda: self._search(at))
-            if tried and self._branches.before(at):
+            is_silent = options[0].is_named and not self._source.has_record(options[0].modules)
+            if tried and not is_silent and self._branches.before(at):
                 raise PauseError(lambda: self._reconsider(at, tried))
             self._fall_back(at, tried)
         else:
@@ -119,8 +122,36 @@ class Walk:
         return self._calls.output(at, run)
 
     def _reconsider(self, at: int, tried: Sequence[Tried]) -> None:
-        if not self._branches.reconsider(at):
+        if not self._rearrange(at):
             self._fall_back(at, tried)
+
+    def _rearrange(self, reader: int) -> bool:
+        """Gives branches that are alike each other's tensors, until a reader agrees."""
+        for branches in self._decisions.alike(reader):
+            before = {at: self._decisions.made[at].candidate for at in itertools.chain(*branches)}
+            nearest = math.inf
+            while best := self._nearest(reader, self._decisions.rearrangements(branches)):
+                if best[0] >= nearest:
+                    break
+                self._move(best[1])
+                nearest = best[0]
+                if nearest <= AGREES:
+                    self._budget = _BUDGET
+                    return True
+            if nearest < math.inf:
+                self._move(before)
+        return self._branches.reconsider(reader)
+
+    def _move(self, changes: Mapping[int, Candidate]) -> None:
+        self._decisions.move(changes)
+        dirty = 0
+        for at, candidate in changes.items():
+            self._trials.load(candidate)
+            dirty |= self._decisions.mask(at)
+        self._calls.forget(dirty)
+        for at in sorted(changes):
+            if not self._decisions.made[at].by:
+                self._calls.held[at] = self._calls.call(at)
 
     def _decide(self, at: int, tried: Tried) -> None:
         candidate = tried.candidate
@@ -157,7 +188,7 @@ class Walk:
             if expected is None:
                 decision.next = self._trials.attempt_behind(at, run, other).relative
             else:
-                decision.next = difference(value, expected)[0]
+                decision.next = difference(value, expected())[0]
             decision.close = None if is_clear(decision.next, decision.relative) else other
             return
 
@@ -282,7 +313,7 @@ class Walk:
         else:
             for decision in itertools.chain.from_iterable(groups):
                 decision.searched += 1
-            if reader != OUTPUTS and not self._branches.reconsider(reader):
+            if reader != OUTPUTS and not self._rearrange(reader):
                 options = self._decisions.in_order(reader)
                 self._fall_back(
                     reader, self._trials.until_one_agrees(reader, self._calls.held[reader], options)

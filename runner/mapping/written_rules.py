@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from runner.mapping.correspondence import Correspondence, Pair
 from runner.mapping.generalisation import generalise
-from runner.restoration.torch_layouts import TORCH_LEAVES, is_projection, recurrent_names
+from runner.rules.torch_layouts import TORCH_LEAVES, is_projection, recurrent_names
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -24,13 +23,11 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.locate import Artifacts, is_mlflow_uri
 from runner.checkpoints.reader import CheckpointReader, TensorSpec
-from runner.config.choices import StateChoice
+from runner.config.choices import StateClass
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.errors import ConfigError
 from runner.internals.keras import finalize
-from runner.restoration.eager_plan import WarmStartPlan
-from runner.restoration.engine import Assigner, restore_values
-from runner.restoration.model_variables import (
+from runner.planning.model_variables import (
     addresses,
     build_optimizer,
     eager_variables,
@@ -39,16 +36,18 @@ from runner.restoration.model_variables import (
     tensorflow_variable,
     which_train,
 )
-from runner.restoration.plan import Assignment, RestorationPlan, make_plan
-from runner.restoration.reading import NonFinite
-from runner.restoration.sources import Source, open_sources, read_warm_start
-from runner.restoration.variables import (
-    StateClass,
+from runner.planning.optimizer_slots import Slots
+from runner.planning.plan import Assignment, RestorationPlan, make_plan
+from runner.planning.sources import Source, open_sources, read_warm_start
+from runner.planning.variables import (
     VariableSpec,
     classify,
     owners_of_weights,
 )
-from runner.restoration.weights_layout import Slots, named_sources, weights_layout
+from runner.planning.weights_layout import named_sources, weights_layout
+from runner.restoration.eager_plan import WarmStartPlan
+from runner.restoration.engine import Assigner, restore_values
+from runner.restoration.reading import NonFiniteTensors
 from runner.tracking import open_store
 
 _LOGGER = logging.getLogger(__name__)
@@ -111,26 +110,16 @@ def warm_start(
     """
     prepared = _prepare(model, scaffolds, optimizer, input_shape, restoration)
     prepared.restore()
-    if isinstance(model, keras.Layer):
-        _LAST_PLANS[model] = prepared.plan
     return prepared.plan
-
-
-_LAST_PLANS: WeakKeyDictionary[keras.Layer, WarmStartPlan] = WeakKeyDictionary()
-
-
-def last_plan(model: keras.Layer) -> WarmStartPlan | None:
-    """Returns the plan of a model's last warm start, or None."""
-    return _LAST_PLANS.get(model)
 
 
 class WarmStart(keras.callbacks.Callback):
     """A callback of `keras.Model.fit` that calls `runner.warm_start` where training begins.
 
-    It does nothing where the optimizer has made steps: when `keras.callbacks.BackupAndRestore`
-    resumes, and in a second `fit`. Variables of a scaffold with `trainable: false` stay untrainable
-    even so. Put it after `BackupAndRestore`, or the pretrained checkpoints are read in vain. It
-    takes the arguments of `runner.plan`.
+    It does nothing if the optimizer has already taken steps: when
+    `keras.callbacks.BackupAndRestore` resumes, and in a second `fit`. Variables of a scaffold with
+    `trainable: false` stay untrainable even so. Put it after `BackupAndRestore`, or the pretrained
+    checkpoints are read for nothing. It takes the arguments of `runner.plan`.
 
     Attributes:
       plan: the plan that was restored; None before, and where nothing was to be done.
@@ -173,7 +162,9 @@ class _WarmStart:
         """Assigns every value of the plan, once all have been read."""
         readers = {name: source.reader for name, source in self.sources.items()}
         assigner = _EagerAssigner(self.variables)
-        restore_values(self.plan, readers, assigner, non_finite=NonFinite(), verify=self.verify)
+        restore_values(
+            self.plan, readers, assigner, non_finite=NonFiniteTensors(), verify=self.verify
+        )
         finalize(self.model)
         for assignment in self.plan.assignments:
             if assignment.variable.frozen:
@@ -279,7 +270,7 @@ def _prepare(
     )
 
 
-_OF_OPTIMIZERS = {StateChoice.optimizer_slots, StateChoice.moving_averages}
+_OF_OPTIMIZERS = {StateClass.optimizer_slots, StateClass.moving_averages}
 
 
 def _frozen(
@@ -311,7 +302,7 @@ def _frozen(
 
 def _slot(name: str, variable: Any, trained: tuple[str, ...]) -> VariableSpec:
     is_average = name.endswith("/average")
-    state = StateClass.MOVING_AVERAGE if is_average else StateClass.OPTIMIZER_SLOT
+    state = StateClass.moving_averages if is_average else StateClass.optimizer_slots
     # Adam needs the count of steps together with the slots of all variables.
     shared_by = trained if name.startswith("optimizer/") else ()
     return VariableSpec(_tensor(name, variable), state, False, "", shared_by=shared_by)

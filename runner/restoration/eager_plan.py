@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from runner.checkpoints.open import open_pinned
 from runner.console import PIPED, as_html
 from runner.errors import PlanError
-from runner.restoration import html_report, json_report, report
+from runner.planning import html_report, json_report, report
+from runner.planning.model_variables import eager_variables
+from runner.planning.plan import RestorationPlan
 from runner.restoration.inversion import invert
-from runner.restoration.model_variables import eager_variables
-from runner.restoration.plan import RestorationPlan
 from runner.runs.provenance import Origin
 from runner.runs.run_directory import PROVENANCE
 
@@ -73,7 +73,7 @@ class WarmStartPlan(RestorationPlan):
 
         Raises:
           ConfigError: when it is not clear which scaffold, or a value has no variable.
-          PlanError: when a value cannot be turned back: a rule of its has no inverse.
+          PlanError: when a value has no inverse, because one of its rules has none.
           CheckpointError: when the checkpoint cannot be read.
         """
         restored = [name for name in self.sources if self.restored(name)]
@@ -85,9 +85,9 @@ class WarmStartPlan(RestorationPlan):
         pinned = [(origin.spec.path, origin.spec.digest) for origin in self.origins.get(chosen, ())]
         inverse = invert(self, chosen, values, open_reader=lambda: open_pinned(pinned))
         if inverse.lost:
-            cause = "an expression without an inverse cannot be turned back"
+            cause = "its expression has no inverse"
             raise PlanError.of(
-                f"not all values of {chosen} can be turned back: {inverse.lost_notice}",
+                f"values of {chosen} have no inverse: {inverse.lost_notice}",
                 cause,
                 "leave these variables out of the values",
             )
@@ -96,7 +96,7 @@ class WarmStartPlan(RestorationPlan):
     def write_provenance(self, directory: str | Path) -> None:
         """Writes the provenance into the directory of the model's checkpoints.
 
-        `python -m runner.inspect PATH --provenance` shows it, and a warm start from one of these
+        `runner inspect PATH --provenance` shows it, and a warm start from one of these
         checkpoints continues the chain.
         """
         text = json.dumps(self.provenance(), indent=2, allow_nan=False)

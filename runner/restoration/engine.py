@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError
-from runner.restoration.plan import Assignment, RestorationPlan
+from runner.planning.plan import Assignment, RestorationPlan
 from runner.restoration.reading import (
-    NonFinite,
+    NonFiniteTensors,
     OnTensor,
     checksum,
     converted_values,
@@ -41,14 +41,6 @@ class Assigner(abc.ABC):
 
     all_or_none: ClassVar[bool] = False
 
-    def restore_in_graph(self, readers: Mapping[str, CheckpointReader]) -> Sequence[Assignment]:
-        """Restores the assignments whose tensors it reads itself, and returns them.
-
-        Raises:
-          CheckpointError: when a tensor cannot be read.
-        """
-        return ()
-
     @abc.abstractmethod
     def batches(self, assignments: _Batch) -> Iterable[_Batch]:
         """Splits assignments into batches, one in memory at a time."""
@@ -67,7 +59,7 @@ def restore_values(
     readers: Mapping[str, CheckpointReader],
     assigner: Assigner,
     *,
-    non_finite: NonFinite | None = None,
+    non_finite: NonFiniteTensors | None = None,
     verify: bool = False,
     checksums: dict[str, str] | None = None,
 ) -> None:
@@ -82,8 +74,7 @@ def restore_values(
       assigner: assigns the values.
       non_finite: finds NaN and infinite values in all tensors, and refuses or reports them.
       verify: whether to read every restored variable back and compare it with its source.
-      checksums: filled with the names of variables -> `checksum` of their values; the assigner does
-        so for what it restores in a graph.
+      checksums: filled with the names of variables -> `checksum` of their values.
 
     Raises:
       PlanError: when the plan has problems; nothing is read then.
@@ -91,43 +82,41 @@ def restore_values(
         it must be, and when `verify` finds a difference.
     """
     plan.require_sound()
-    in_graph = assigner.restore_in_graph(readers)
-    restored_names = {assignment.variable.name for assignment in in_graph}
-    remaining = [
-        assignment
-        for assignment in plan.assignments
-        if assignment.pieces and assignment.variable.name not in restored_names
-    ]
+    restored = [assignment for assignment in plan.assignments if assignment.source_tensor]
     on_tensor = None if non_finite is None else non_finite.on_tensor
     first: _Values = {}
     if assigner.all_or_none:
-        first = _read_all(remaining, readers, assigner, on_tensor)
+        first = _read_all(restored, readers, assigner, on_tensor)
         if non_finite is not None:
             non_finite.report(plan)
-        on_tensor, non_finite = None, None
-    batches = list(assigner.batches([a for a in remaining if a.variable.name not in first]))
+        on_tensor = non_finite = None
+    batches = list(assigner.batches([a for a in restored if a.variable.name not in first]))
     hashes: dict[str, str] = {}
-    read = itertools.chain([first], _values(batches, readers, assigner, on_tensor))
-    for number, values in enumerate(read):
+    for values in itertools.chain([first], _values(batches, readers, assigner, on_tensor)):
         if verify:
             hashes |= {name: value_hash(value) for name, value in values.items()}
         if checksums is not None:
             checksums |= {name: checksum(value) for name, value in values.items()}
-        if non_finite is not None and number == len(batches):
-            non_finite.report(plan)  # Everything has been read, and not everything assigned.
         if values:
             assigner.assign(values)
             values.clear()  # Before the next batch is read.
+    if non_finite is not None:
+        non_finite.report(plan)
     if verify:
-        for assignment, value in converted_values(in_graph, readers, {}):
-            hashes[assignment.variable.name] = value_hash(value)
-        problems = [
-            problem
-            for batch in assigner.batches([*in_graph, *remaining])
-            for problem in hash_problems(batch, hashes, assigner.read(_names(batch)))
-        ]
-        if problems:
-            raise CheckpointError(*problems)
+        _require_equal(restored, hashes, assigner)
+
+
+def _require_equal(
+    restored: Sequence[Assignment], hashes: Mapping[str, str], assigner: Assigner
+) -> None:
+    """Reads variables back; raises a CheckpointError with all that differ from their sources."""
+    problems = [
+        problem
+        for batch in assigner.batches(restored)
+        for problem in hash_problems(batch, hashes, assigner.read(_names(batch)))
+    ]
+    if problems:
+        raise CheckpointError(*problems)
 
 
 def _values(

@@ -1,21 +1,18 @@
-"""Restores values in a session, without adding an operation to its graph."""
+"""Assigns values in a session, without adding an operation to its graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.checkpoints.reader import CheckpointReader
-from runner.errors import CheckpointError
 from runner.internals.tensorflow import run_once
+from runner.planning.plan import Assignment
 from runner.restoration.engine import Assigner
-from runner.restoration.plan import Assignment
-from runner.restoration.reading import converted_values
 
 # Bytes in memory besides the variables while values are streamed. Every batch is one run of the
 # session, which takes a fraction of a second to prepare, in proportion to the whole graph: 0.45 s
@@ -27,21 +24,6 @@ Feeds: TypeAlias = Mapping[Any, Any]
 
 
 @dataclass(frozen=True)
-class InGraph:
-    """Assignments that one operation of the graph reads and assigns.
-
-    Attributes:
-      operation: reads and assigns.
-      assignments: what it restores.
-      feeds: what it is fed.
-    """
-
-    operation: tf.Operation
-    assignments: Sequence[Assignment]
-    feeds: Feeds = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class AssignOp:
     """How a session assigns a variable: by running `operation` with its value fed to `tensor`."""
 
@@ -49,14 +31,19 @@ class AssignOp:
     operation: tf.Operation
 
 
+def assign_op(variable: tf.Variable) -> AssignOp:
+    """Adds the operation that assigns a variable what is fed to the default graph."""
+    value = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
+    return AssignOp(value, variable.assign(value, read_value=False))
+
+
 class SessionAssigner(Assigner):
-    """Restores in a session, without adding an operation to its graph.
+    """Assigns in a session, without adding an operation to its graph.
 
     Args:
       session: the session.
       targets: variable name -> how its value is assigned.
       variables: variable name -> variable, to read.
-      in_graph: operations that read and assign, to run one after the other.
     """
 
     def __init__(
@@ -65,44 +52,23 @@ class SessionAssigner(Assigner):
         targets: Mapping[str, AssignOp],
         *,
         variables: Variables,
-        in_graph: Sequence[InGraph] = (),
     ) -> None:
-        self._session, self._targets = session, targets
-        self._variables, self._in_graph = variables, in_graph
-
-    def restore_in_graph(self, readers: Mapping[str, CheckpointReader]) -> Sequence[Assignment]:
-        """See `Assigner.restore_in_graph`."""
-        for part in self._in_graph:
-            try:
-                self._session.run(part.operation, part.feeds)
-            except (tf.errors.AbortedError, tf.errors.UnavailableError):
-                raise  # A monitored session makes a new session after these.
-            except tf.errors.OpError as error:
-                for _ in converted_values(part.assignments, readers, {}):
-                    pass  # Raises an error that names the tensor, where one is damaged.
-                sources = dict.fromkeys(a.pieces[0].source for a in part.assignments)
-                paths = ", ".join(readers[source].spec().path for source in sources)
-                reason = str(error).partition("\n")[0]
-                raise CheckpointError.of(f"{paths} cannot be restored", reason) from error
-        return [assignment for part in self._in_graph for assignment in part.assignments]
+        self._session, self._targets, self._variables = session, targets, variables
 
     def batches(self, assignments: Sequence[Assignment]) -> Iterator[list[Assignment]]:
         """Yields the assignments in batches of at most `BATCH_BYTES`, a larger variable alone.
 
-        Variables with one target tensor, because they share an initial value, are never in one
-        batch; variables that one operation assigns always are.
+        Variables that one operation assigns are always in one batch.
         """
         batch: list[Assignment] = []
-        size, fed, operation = 0, set[str](), None
+        size, operation = 0, None
         for assignment in assignments:
             target = self._targets[assignment.variable.name]
-            needed, tensor = assignment.variable.tensor.bytes, target.tensor.name
-            too_large = size + needed > BATCH_BYTES and target.operation is not operation
-            if batch and (too_large or tensor in fed):
+            needed = assignment.variable.tensor.bytes
+            if batch and size + needed > BATCH_BYTES and target.operation is not operation:
                 yield batch
-                batch, size, fed = [], 0, set()
+                batch, size = [], 0
             batch.append(assignment)
-            fed.add(tensor)
             size, operation = size + needed, target.operation
         if batch:
             yield batch
@@ -110,7 +76,11 @@ class SessionAssigner(Assigner):
     def read(self, names: Sequence[str]) -> dict[str, list[NDArray[Any]]]:
         """See `Assigner.read`."""
         values = self._session.run([self._variables[name] for name in names])
-        return {name: [np.asarray(value)] for name, value in zip(names, values, strict=True)}
+        # Strings are objects, for NumPy's bytes end before trailing zeros.
+        return {
+            name: [np.array(value, object) if isinstance(value, bytes) else np.asarray(value)]
+            for name, value in zip(names, values, strict=True)
+        }
 
     def assign(self, values: Mapping[str, NDArray[Any]]) -> None:
         """See `Assigner.assign`."""

@@ -1,17 +1,24 @@
-"""Decides which run of a folder is resumed or extended, and describes the nearest where none is."""
+"""Decides how a run starts: which run of a folder is resumed or extended, or that a new one begins.
+
+`claimed_run` decides; `interrupted_run` tells what it would decide, without changing anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from runner.errors import RunDirectoryError
-from runner.runs.run_directory import RunDirectory, RunRecord, runs
+from runner.config.choices import Resume
+from runner.errors import InterruptedRunError, RunDirectoryError
+from runner.runs.run_directory import RunDirectory, RunRecord, mark_killed_runs, runs
+from runner.runs.saved_checkpoints import recover
 from runner.system.atomic_files import make_container, next_numbered_folder
 from runner.system.locks import locked
+from runner.system.signals import Interruption
 from runner.system.status import Status
 
 # `auto` and `must` never resume runs of these.
@@ -40,13 +47,17 @@ class ClaimedDirectory:
 
     Attributes:
       directory: the run directory.
-      start: how the run was opened.
+      start: how the run starts.
       former: the run's record before that; None for a new run.
+      killed: other runs of the folder that turned out to be killed.
+      notice: a line about the run that a new one leaves alone, if there is one.
     """
 
     directory: RunDirectory
     start: StartKind
     former: RunRecord | None = None
+    killed: Sequence[RunDirectory] = ()
+    notice: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class ResumeCriteria:
 
     container: Path
     record: RunRecord
-    resume: str
+    resume: Resume
 
     @property
     def steps(self) -> int:
@@ -87,20 +98,20 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
     """Returns the run to resume, or None to start a new one; changes nothing.
 
     Raises:
-      RunDirectoryError: when `must` or `extend` finds no such run, the container is itself a run
-        that is not to be resumed.
+      RunDirectoryError: when `must` or `extend` finds no such run, or when the container is
+        itself a run that cannot be resumed.
     """
     container, resume = criteria.container, criteria.resume
-    if resume == "extend":
+    if resume is Resume.extend:
         for directory, *_ in _extendable(criteria):
             return directory
         state = f"{container} holds no run that resume=extend can continue"
         remedy = f"repeat a run's configuration with a larger {_STEPS}, or use resume=auto"
         raise no_such_run(container, state, criteria.record, remedy)
-    for directory, record in runs(container) if resume != "never" else ():
+    for directory, record in runs(container) if resume is not Resume.never else ():
         if criteria.is_interrupted(record) and criteria.concerns(record):
             return directory
-    if resume == "must" and not criteria.record.trial:
+    if resume is Resume.must and not criteria.record.trial:
         state = f"{container} holds no interrupted run of this configuration"
         remedy = "repeat a run's configuration, or use resume=auto to start a run"
         raise no_such_run(container, state, criteria.record, remedy)
@@ -111,7 +122,7 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
     return None
 
 
-def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
+def claim_run(criteria: ResumeCriteria) -> ClaimedDirectory:
     """Claims the directory of the run to resume, or a new, numbered one in the container.
 
     An extended run takes the fingerprint and settings of the new record, in one atomic write with
@@ -147,10 +158,45 @@ def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
         return ClaimedDirectory(directory, StartKind.extended, former)
 
 
-def discard(directory: RunDirectory, container: Path) -> None:
-    """Deletes a run that `open_run` has just started, and releases its directory."""
-    with locked(container / ".lock", "the folder of runs"):
-        directory.delete()
+@contextmanager
+def claimed_run(
+    criteria: ResumeCriteria, interruption: Interruption, say: Callable[[str], None]
+) -> Iterator[ClaimedDirectory]:
+    """Claims the directory of the run to resume, with a whole checkpoint, or of a new one.
+
+    Other runs of the folder that are RUNNING though no process owns them are marked KILLED. Where
+    the block fails, the directory is released and the run's status recorded. A new run, of which
+    nothing else is recorded yet, leaves no directory then.
+
+    Args:
+      criteria: the criteria by which a run is resumed.
+      interruption: reports signals; none interrupts the recording of the status.
+      say: takes a line about each damaged checkpoint.
+
+    Raises:
+      RunDirectoryError: as `claim_run`.
+      CheckpointError: there are checkpoints, and none is whole.
+    """
+    claimed = claim_run(criteria)
+    directory = claimed.directory
+    try:
+        killed = mark_killed_runs(criteria.container)
+        is_new = claimed.start is StartKind.new and not criteria.record.trial
+        notice = skipped_run_notice(criteria) if is_new else ()
+        recover(directory, say)
+        yield replace(claimed, killed=killed, notice=notice)
+    except BaseException as error:
+        was_killed = isinstance(error, InterruptedRunError)
+        with interruption.deferred():
+            if not directory.config.exists():
+                with locked(criteria.container / ".lock", "the folder of runs"):
+                    directory.delete()
+                raise
+            try:
+                directory.update(status=Status.KILLED if was_killed else Status.FAILED)
+            finally:
+                directory.release()
+        raise
 
 
 def skipped_run_notice(criteria: ResumeCriteria) -> list[str]:

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import tensorflow as tf
 from google.protobuf import text_format
 
-from runner.checkpoints.bundle import BundleReader
 from runner.checkpoints.contents import STATE_FILE, read_state
+from runner.checkpoints.formats.bundle import BundleReader
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import CheckpointError
 from runner.runs.run_directory import RunDirectory

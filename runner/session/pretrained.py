@@ -13,17 +13,18 @@ from runner.checkpoints.contents import LostCheckpointError, NoCheckpointError
 from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.config.choices import StateClass
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.internals.tensorflow import run_once
-from runner.restoration.conversions import Reshape, Slice
+from runner.planning.plan import Assignment, RestorationPlan
+from runner.planning.problems import Miss, combined, missing_problems
+from runner.planning.variables import VariableSpec
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
-from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.problems import Miss, combined, missing_problems
 from runner.restoration.restorer import InitFunction
-from runner.restoration.session_assigner import AssignOp, Feeds, InGraph, SessionAssigner
-from runner.restoration.source_tensors import SourceTensor
-from runner.restoration.variables import StateClass, VariableSpec
+from runner.restoration.session_assigner import AssignOp, Feeds, SessionAssigner
+from runner.rules.conversions import Reshape, Slice
+from runner.rules.source_tensors import SourceTensor
 
 _Scaffold: TypeAlias = tf.compat.v1.train.Scaffold
 _Saver: TypeAlias = tf.compat.v1.train.Saver
@@ -125,7 +126,7 @@ class PretrainedScaffolds:
         self.build()
         readers = self._open()
         savers = {name: self._scaffolds[name].saver for name in readers}
-        plan, targets, in_graph = plan_savers(savers, readers)
+        plan, targets = plan_savers(savers, readers)
         # Each runs once: scaffolds that set no init share the graph's default.
         inits = {init_op: init_feed_dict}
         for scaffold in self._scaffolds.values():
@@ -140,7 +141,7 @@ class PretrainedScaffolds:
             run_once(session, necessary([operation], overwritten, inits), feeds)
         for function in functions:
             function(session)
-        assigner = SessionAssigner(session, targets, variables={}, in_graph=in_graph)
+        assigner = SessionAssigner(session, targets, variables={})
         restore_values(plan, readers, assigner)
 
     def _open(self) -> dict[str, CheckpointReader]:
@@ -181,14 +182,13 @@ def _listed(value: Any) -> list[Any]:
 
 def plan_savers(
     savers: Mapping[str, _Saver], readers: Mapping[str, CheckpointReader]
-) -> tuple[RestorationPlan, dict[str, AssignOp], list[InGraph]]:
+) -> tuple[RestorationPlan, dict[str, AssignOp]]:
     """Plans what the savers of scaffolds restore from their checkpoints.
 
-    A saver's restore operation reads a bundle that holds the tensors under the names in the saver;
-    tensors of other checkpoints are fed to the saver's operations.
+    A saver's operations restore by `RestoreV2`; they are fed the values in its place.
 
     Returns:
-      The plan, the target of each of its variables, and the operations that read bundles.
+      The plan, and the target of each of its variables.
 
     Raises:
       ConfigError: when two savers restore one variable.
@@ -199,27 +199,23 @@ def plan_savers(
     assignments: list[Assignment] = []
     problems: list[Problem] = []
     targets: dict[str, AssignOp] = {}
-    in_graph: list[InGraph] = []
     graph = tf.compat.v1.get_default_graph()
-    for name, reader in readers.items():
-        tensors, saver, bundle = restored[name], savers[name].as_saver_def(), reader.bundle()
-        restore = graph.get_operation_by_name(saver.restore_op_name)
-        fitting, misfits = _assign(name, tensors, reader.spec())
+    specs = {name: reader.spec() for name, reader in readers.items()}
+    for name, spec in specs.items():
+        tensors = restored[name]
+        fitting, misfits = _assign(name, tensors, spec)
         assignments += fitting
         problems += misfits
-        if bundle is not None and {tensor.key for tensor in tensors} <= {*bundle.keys.values()}:
-            feeds = {graph.get_tensor_by_name(saver.filename_tensor_name): bundle.prefix}
-            in_graph.append(InGraph(restore, fitting, feeds))
+        everything = graph.get_operation_by_name(savers[name].as_saver_def().restore_op_name)
         # A table has no operation that assigns it alone.
         has_table = any(tensor.assign is None for tensor in tensors)
         targets |= {
-            tensor.name: AssignOp(tensor.value, restore if has_table else tensor.assign)
+            tensor.name: AssignOp(tensor.value, everything if has_table else tensor.assign)
             for tensor in tensors
         }
     if problems:
         raise CheckpointError(*problems)
-    specs = {name: reader.spec() for name, reader in readers.items()}
-    return RestorationPlan(tuple(assignments), specs, {}), targets, in_graph
+    return RestorationPlan(tuple(assignments), specs, {}), targets
 
 
 @dataclass(frozen=True)
@@ -259,8 +255,8 @@ class _RestoredTensor:
         conversions = () if self.conversion is None else (self.conversion,)
         shape = tensor.shape if self.conversion is None else self.conversion.shape(tensor.shape)
         spec = TensorSpec(self.name, shape, dtype)
-        variable = VariableSpec(spec, StateClass.WEIGHT, trainable=True, initializer="")
-        return Assignment(variable, scaffold, (SourceTensor(scaffold, tensor, conversions),))
+        variable = VariableSpec(spec, StateClass.weights, trainable=True, initializer="")
+        return Assignment(variable, scaffold, SourceTensor(scaffold, tensor, conversions))
 
 
 def _assign(
@@ -290,7 +286,7 @@ def _assign(
                     "saver's var_list",
                 )
             )
-    taken = {name for a in assignments for piece in a.pieces for name in piece.names}
+    taken = {name for a in assignments if a.source_tensor for name in a.source_tensor.names}
     missing = missing_problems(key, spec, misses, taken=taken)
     return assignments, [
         *(replace(problem, remedy=_NAME_THEM) for problem in missing),
@@ -315,29 +311,23 @@ def _refuse_overlap(restored: Mapping[str, Iterable[_RestoredTensor]]) -> None:
 
 
 def _restored_tensors(saver: _Saver) -> Iterator[_RestoredTensor]:
-    """Yields the tensors that a saver restores, by following its restore operation."""
+    """Yields the tensors that a saver restores: those of its operations that read its file."""
     graph = tf.compat.v1.get_default_graph()
-    pending, seen = [graph.get_operation_by_name(saver.as_saver_def().restore_op_name)], set()
-    while pending:
-        operation = pending.pop()
-        if operation in seen:
+    filename = graph.get_tensor_by_name(saver.as_saver_def().filename_tensor_name)
+    for operation in filename.consumers():
+        if operation.type != "RestoreV2":
             continue
-        seen.add(operation)
-        pending += [*operation.control_inputs, *(tensor.op for tensor in operation.inputs)]
-        if operation.type == "RestoreV2":
-            keys, blocks = (tf.get_static_value(tensor) for tensor in operation.inputs[1:])
-            for key, block, value in zip(keys, blocks, operation.outputs, strict=True):
-                assign, reshaped = _assigning(value)
-                variable = assign and assign.inputs[0].op
-                shape = tf.TensorShape(variable and variable.get_attr("shape"))
-                conversion: Slice | Reshape | None = None
-                if block:
-                    shape, conversion = _block(block.decode())
-                elif reshaped and shape.is_fully_defined():
-                    conversion = Reshape(tuple(shape.as_list()))
-                yield _RestoredTensor(
-                    key.decode(), shape, value, assign=assign, conversion=conversion
-                )
+        keys, blocks = (tf.get_static_value(tensor) for tensor in operation.inputs[1:])
+        for key, block, value in zip(keys, blocks, operation.outputs, strict=True):
+            assign, reshaped = _assigning(value)
+            variable = assign and assign.inputs[0].op
+            shape = tf.TensorShape(variable and variable.get_attr("shape"))
+            conversion: Slice | Reshape | None = None
+            if block:
+                shape, conversion = _block(block.decode())
+            elif reshaped and shape.is_fully_defined():
+                conversion = Reshape(tuple(shape.as_list()))
+            yield _RestoredTensor(key.decode(), shape, value, assign=assign, conversion=conversion)
 
 
 def _block(spec: str) -> tuple[tf.TensorShape, Slice]:

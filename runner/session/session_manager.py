@@ -10,6 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
+from runner.checkpoints.contents import LostCheckpointError
+from runner.checkpoints.files import is_remote
 from runner.checkpoints.locate import latest_checkpoint
 from runner.internals.tensorflow import SessionManagerWithLocalInit
 from runner.restoration.restorer import Restorer
@@ -137,8 +139,7 @@ class SessionManager(SessionManagerWithLocalInit):
           RuntimeError: when the model is not ready afterwards.
         """
         if checkpoint_dir and saver is not None:
-            # Raises an error if its newest files are gone.
-            latest_checkpoint(os.fsdecode(checkpoint_dir))
+            _require_newest(os.fsdecode(checkpoint_dir))
         if self._restorer:
             init_fn = partial(self._warm_start, init_op, init_feed_dict, init_fn)
             init_op = init_feed_dict = None
@@ -190,3 +191,22 @@ class SessionManager(SessionManagerWithLocalInit):
         for operation, feeds in self._restorer.local_inits.items():
             if operation is not self._model_local_init_op:
                 session.run(operation, feeds)
+
+
+def _require_newest(directory: str) -> None:
+    """Checks that the model's newest checkpoint is there; TensorFlow would start anew without it.
+
+    Raises:
+      LostCheckpointError: when the `checkpoint` file leads to no checkpoint.
+    """
+    if not is_remote(directory):
+        latest_checkpoint(directory)
+        return
+    # TensorFlow reads and writes in places for which fsspec may not be installed.
+    state = tf.train.get_checkpoint_state(directory)
+    if state is not None and tf.train.latest_checkpoint(directory) is None:
+        raise LostCheckpointError.of(
+            f"the `checkpoint` file in {directory} names {state.model_checkpoint_path}",
+            "no such checkpoint is there",
+            "restore the files from a copy, or delete the `checkpoint` file",
+        )

@@ -2,7 +2,7 @@
 
 Hydra finds the sweepers through the plugins in `hydra_plugins/runner_sweepers`, which delegate to
 those here. A run does not know this room: it meets its sweep as a
-`runner.training.watch.TrialWatch`.
+`runner.training.context.TrialWatch`.
 
 A sweep in the order of its life:
   sweeper          checks, opens, runs and reports a sweep
@@ -27,6 +27,6 @@ A search also has:
                    trials of other processes
   search           the loop that asks for trials, runs and records them
 
-Doors: `job.job_of`, `job.run_attempt` and `job.Trial` for the command line; `grid_sweeper` and
+Doors: `job.job_of` and `job.run_attempt` for the start of a run; `grid_sweeper` and
 `optuna_sweeper` for the plugins. Training, tracking formats and Hydra's errors are not here.
 """

@@ -115,9 +115,8 @@ class OptunaSweeper(RunnerSweeper):
         """
         settings = self._settings
         (default,) = super().objectives(config)
-        names = list(metric_names(vars(config)))
-        # Without metrics in the configuration, a compiled model may have some; a trial checks them.
-        metrics = [f"validation/{name}" for name in ("loss", *names)] if names else None
+        names = metric_names(vars(config))
+        metrics = None if names is None else [f"validation/{name}" for name in names]
         require_all(
             lambda: objectives_of(settings, default, metrics),
             lambda: build_sampler(settings),

@@ -24,8 +24,8 @@ from omegaconf import DictConfig
 
 from runner.checkpoints import files
 from runner.checkpoints.contents import NoCheckpointError
-from runner.checkpoints.formats import recognise
 from runner.checkpoints.locate import LATEST, checkpoint_paths
+from runner.checkpoints.recognition import recognise
 from runner.config.choices import EXPERIMENT, MLFLOW_SCHEMES, OPTIONAL, Resume
 from runner.config.cluster import resolve_trial
 from runner.config.composition import (
@@ -120,7 +120,7 @@ def compose_points(points: Sequence[Point], compose: Compose) -> list[ComposedPo
     """
 
     def composed(point: Point) -> ComposedPoint:
-        with reporting_composition():
+        with reporting_composition(point.overrides):
             config = compose(point.overrides)
         return _validated(point, config)
 
@@ -146,11 +146,10 @@ def check_targets(composed: Sequence[ComposedPoint]) -> None:
     first = "tensorflow" not in sys.modules
     import_tensorflow()
     with without_collections() if first else nullcontext():
-        _check_trials([(trial.point, trial.config) for trial in composed], _check_targets)
-
-
-def _check_targets(config: RunConfig) -> None:
-    require_all(*(partial(check_signature, key, node) for key, node in _targets(config)))
+        _check_trials(
+            [(trial.point, _targets(trial.config)) for trial in composed],
+            lambda nodes: require_all(*(partial(check_signature, *node) for node in nodes)),
+        )
 
 
 def _targets(config: RunConfig) -> Iterator[tuple[str, Any]]:
@@ -183,12 +182,12 @@ def check_sources(composed: Sequence[ComposedPoint]) -> None:
         config = trial.config
         if config.resume is not Resume.never and (config.run_dir, trial.fingerprint) in begun:
             return  # The run has read its sources.
-        require_all(
-            *(
-                partial(_check_source, name, scaffold, written)
-                for name, scaffold in config.scaffolds.items()
-            )
-        )
+        problems: list[Problem] = []
+        for name, scaffold in config.scaffolds.items():
+            with CheckpointError.within(f"scaffolds.{name}.checkpoint", problems):
+                _check_source(scaffold, written)
+        if problems:
+            raise ConfigError(*problems)
 
     _check_trials([(trial.point, trial) for trial in composed], check)
 
@@ -202,7 +201,7 @@ def _written(config: RunConfig) -> Iterator[Path]:
             yield folder.parent / str(scaffold.checkpoint).removeprefix(EXPERIMENT)
 
 
-def _check_source(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> None:
+def _check_source(scaffold: ScaffoldConfig, written: set[Path]) -> None:
     averaged = scaffold.average if isinstance(scaffold.average, list) else []
     sources = [source for source in (scaffold.checkpoint, *averaged) if isinstance(source, str)]
     if scaffold.checkpoint is None or any(_is_elsewhere(source, written) for source in sources):
@@ -212,13 +211,9 @@ def _check_source(name: str, scaffold: ScaffoldConfig, written: set[Path]) -> No
             scaffold.checkpoint, scaffold.which or LATEST, scaffold.average
         ):
             recognise(path)
-    except CheckpointError as error:
-        if isinstance(error, NoCheckpointError):
-            if scaffold.optional:
-                return
-            error = error.or_else(OPTIONAL)
-        key = f"scaffolds.{name}.checkpoint"
-        raise ConfigError(*(problem.within(key) for problem in error.problems)) from error
+    except NoCheckpointError as error:
+        if not scaffold.optional:
+            raise error.or_else(OPTIONAL) from error
 
 
 def _is_elsewhere(source: str, written: set[Path]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import shutil
 import sys
@@ -63,14 +64,19 @@ def without_import_notes() -> Iterator[None]:
             os.close(descriptor)
 
 
-def import_tensorflow() -> None:
-    """Imports TensorFlow quickly and silently, if it has not been imported yet."""
+def import_tensorflow(*modules: str) -> None:
+    """Imports TensorFlow, and modules that need it, quickly and silently.
+
+    Where TensorFlow has been imported already, it does nothing.
+    """
     if "tensorflow" in sys.modules:
         return
     is_set = LEVEL in os.environ
     with without_import_notes(), without_collections():
         import tensorflow as tf
 
+        for module in modules:
+            importlib.import_module(module)
         # Otherwise the first session looks for GPUs, and reports a missing driver.
         tf.config.list_physical_devices()
     if not is_set:

@@ -6,12 +6,13 @@ limited time. Finding runs and models asks MLflow directly.
 
 - `run_store`: `RunStore`, which opens trackers and finds runs; a `Tracker` appends what one run
   records, with secrets masked, to its journal. `stored_runs`: the types of runs and models
-- `journal`: the lines of a journal; `tracking_directory`: its files
+- `journal`: the lines of a journal, and which values of a step that is taken again are new;
+  `tracking_directory`: its files, and how far each store has them
 - `current_run`: what one's own code records to the run that is being trained
 - `store_kinds`: the table of stores; `destination`: the interface of a store; `event_files`:
   TensorBoard's
-- `follower_process`: the process beside a run that delivers; `delivery`: from a run to all of its
-  stores, also by `python -m runner.sync`; `follower`: from the journal to one store
+- `follower_process`: the process beside a run that delivers, started as `__main__`; `delivery`:
+  from a run to all of its stores, also by `runner sync`; `follower`: from the journal to one store
 - `encoding`: names and values within MLflow's limits
 - `address`: tracking URIs, shown without their passwords
 - `mlflow_store`, `mlflow_run`, `mlflow_connection`, `mlflow_models`: the only modules that import

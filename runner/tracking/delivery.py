@@ -1,8 +1,9 @@
-"""Delivers the journal of a run to all of its stores, for `runner.sync` and beside a run."""
+"""Delivers the journal of a run to all of its stores, for `runner sync` and beside a run."""
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -80,7 +81,7 @@ def _follow(directory: TrackingDirectory, uri: str) -> bool:
         if not done:
             logger.warning(
                 "Not all is delivered; the rest is kept in %s. When the store is back:"
-                " python -m runner.sync %s",
+                " runner sync %s",
                 directory.journal,
                 directory.run_directory,
             )
@@ -110,3 +111,20 @@ def _logged_to(path: Path) -> Iterator[logging.Handler]:
     finally:
         root.removeHandler(log)
         log.close()
+
+
+class _Warnings(logging.StreamHandler):  # type: ignore[type-arg]
+    """A handler that writes warnings to standard output while that has a reader."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Stops writing, because the run that read the warnings has ended."""
+        logging.getLogger().removeHandler(self)
+
+
+def print_warnings() -> None:
+    """Prints the warnings of this process to standard output from now on."""
+    warnings = _Warnings(sys.stdout)
+    warnings.setLevel(logging.WARNING)
+    warnings.setFormatter(logging.Formatter("%(message)s"))
+    logging.raiseExceptions = False  # No tracebacks about a log on a full disk.
+    logging.basicConfig(level=logging.INFO, handlers=[warnings], force=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 
@@ -22,17 +20,14 @@ from runner.tracking.journal import (
     Line,
     Metrics,
     Record,
-    Segment,
-    Tags,
+    Repeated,
     read_lines,
     segments,
 )
 from runner.tracking.store_kinds import ParentMissingError
-from runner.tracking.tracking_directory import Position, RunIdentity, TrackingDirectory
+from runner.tracking.tracking_directory import Position, RunIdentity, TrackingDirectory, now
 
 logger = logging.getLogger(__name__)
-
-RECORDED_AGAIN_TAG = "runner.metrics_recorded_differently"
 
 # Lines that are delivered, and acknowledged, together.
 _CHUNK = 1000
@@ -46,14 +41,10 @@ Connect = Callable[[RunIdentity], Destination]
 class Follower:
     """Delivers a journal to one store, starting after the part that the store has acknowledged.
 
-    Before a chunk is sent, the position notes that it may have been; afterwards, that it was. A
-    chunk that may have been sent is sent again unchanged, and the store, whose key of a metric's
-    value is name, step, time and value, holds it once.
-
-    A run that resumes records the steps since its checkpoint again. Values of these steps that
-    were not sent are left out. Values that were sent stay, and are left out the second time where
-    they are the same. A value that differs is sent too, and its metric is named in the tag
-    `runner.metrics_recorded_differently`.
+    The position notes a chunk once the store has acknowledged it. A chunk that may have been sent
+    before is sent again unchanged, and the store, whose key of a metric's value is name, step, time
+    and value, holds it once. What a run that goes back records again is not sent: the journal says
+    so.
 
     A run whose process died without recording its end is KILLED, because it may never be resumed.
     When it is resumed, it is RUNNING again.
@@ -84,8 +75,6 @@ class Follower:
         self._position = Position()
         self._saved = Position()
         self._pending: deque[Delivery] = deque()
-        # (metric, step) -> value, which the store has, of steps that the run records again.
-        self._delivered: dict[tuple[str, float], float] = {}
         self._failures, self._warned = 0, False
         # The final status of a run that is only added to.
         self._ended_before: str | None = None
@@ -97,7 +86,7 @@ class Follower:
         `RunIdentity.patience_seconds`, and at once when the run is no longer to go to this store.
         """
         self._position = self._directory.position(self._uri)
-        self._load_delivered()
+        self._saved = replace(self._position)
         give_up_at: float | None = None
         while True:
             # Before the journal is read: all records of an ended run are then in the journal.
@@ -116,6 +105,8 @@ class Follower:
                 if written or progress or give_up_at is None:
                     give_up_at = self._now() + identity.patience_seconds
                 elif self._now() >= give_up_at:
+                    self._saved.given_up = now()  # Not what is pending: it is not delivered.
+                    self._directory.write_position(self._uri, self._saved)
                     return False
                 self._wait(_RETRY_DELAYS[min(self._failures, len(_RETRY_DELAYS)) - 1])
             else:
@@ -131,7 +122,7 @@ class Follower:
                 self._destination.deliver(self._pending[0], self._failures)
                 self._pending.popleft()
                 self._succeeded()
-            self._position.offset = self._position.sending
+            self._save()
 
     def _open(self, identity: RunIdentity) -> Destination:
         destination = self._connect(identity)
@@ -143,7 +134,6 @@ class Follower:
                 destination.run_id,
             )
             self._position = Position()
-            self._load_delivered()
         self._position.run_id = destination.run_id
         self._position.experiment_id = destination.experiment_id
         self._save()
@@ -157,115 +147,43 @@ class Follower:
             # Listed first: a segment that has a later one is complete.
             listed = segments(self._directory.journal)
             current = next((item for item in listed if item.number == position.segment), None)
-            later = [segment for segment in listed if segment.number > position.segment]
             if current is not None:
                 lines = list(islice(read_lines(current.path, position.offset), _CHUNK))
                 if lines:
                     break
+            later = [segment for segment in listed if segment.number > position.segment]
             if not later:
                 self._save()
                 return False
-            self._enter(later[0], written)
-        sent = max(position.sending, position.offset)
-        self._cut(sent, [segment.after for segment in later if segment.after is not None])
+            position.segment, position.offset, position.ended = later[0].number, 0, None
+            if written:  # A resumed run is RUNNING at once, however much is to be delivered.
+                self._report_status(written)
+        # What is delivered outlives a crash of the machine, as the run must not record it again.
         sync_to_disk(current.path)
-        records = list(self._wanted(position.segment, lines, sent))
-        position.sending = lines[-1].end
-        self._save()
-        self._pending.extend(destination.deliveries(records))
+        self._pending.extend(destination.deliveries(list(self._wanted(lines))))
+        position.offset = lines[-1].end
         return True
 
-    def _enter(self, segment: Segment, written: bool) -> None:
-        self._position.segment, self._position.offset, self._position.sending = segment.number, 0, 0
-        self._position.ended = None
-        self._load_delivered()
-        if written:  # A resumed run is RUNNING at once, however much is to be delivered.
-            self._report_status(written)
-
-    def _cut(self, sent: int, afters: list[int]) -> None:
-        """Marks the unsent part of this segment whose steps a later segment records again."""
-        if afters and not any(
-            number == self._position.segment and step <= min(afters)
-            for number, _, step in self._position.cuts
-        ):
-            self._position.cuts.append([self._position.segment, sent, min(afters)])
-
-    def _wanted(self, segment: int, lines: list[Line], sent: int) -> Iterator[Record]:
+    def _wanted(self, lines: list[Line]) -> Iterator[Record]:
+        """Yields the records that go to the store, and notes the others in the position."""
         for line in lines:
             record = line.record
-            first_time = line.end > sent
             if record is None:
-                self._position.lost += first_time
+                self._position.lost += 1
                 logger.warning("A record before byte %d of the journal is damaged.", line.end)
             elif isinstance(record, Metrics):
                 self._position.last_time = record.time
-                if not self._is_cut(segment, line.end, record.step):
-                    yield from self._new(record)
+                if not isinstance(record, Repeated):
+                    yield record
             elif isinstance(record, End):
                 self._position.ended = record.status.value
                 if record.time is not None:
                     self._position.end_time = record.time
-                self._position.lost += record.lost * first_time
+                self._position.lost += record.lost
             elif isinstance(record, Artifact):
-                if not self._is_recorded_again(segment, line.end, record):
-                    yield replace(record, path=self._directory.run_directory / record.path)
+                yield replace(record, path=self._directory.run_directory / record.path)
             else:
                 yield record
-
-    def _is_recorded_again(self, segment: int, end: int, record: Artifact) -> bool:
-        """Returns whether the store has an artifact of a step already, or gets it later."""
-        if record.step is None:
-            return False
-        known = (_name(record), record.step) in self._delivered
-        return known or self._is_cut(segment, end, record.step)
-
-    def _is_cut(self, segment: int, end: int, step: float) -> bool:
-        return any(
-            segment == number and end > offset and step > beyond
-            for number, offset, beyond in self._position.cuts
-        )
-
-    def _new(self, record: Metrics) -> Iterator[Record]:
-        """Yields the part of a record that the store does not have."""
-        if not self._delivered:
-            yield record
-            return
-        values = {}
-        differing = set(self._position.differing)
-        for name, value in record.values.items():
-            known = self._delivered.get((name, record.step))
-            if known is None or not _same(known, value):
-                values[name] = value
-                if known is not None:
-                    differing.add(name)
-        if values:
-            yield record._replace(values=values)
-        if len(differing) > len(self._position.differing):
-            self._position.differing = sorted(differing)
-            yield Tags({RECORDED_AGAIN_TAG: "\n".join(self._position.differing)})
-
-    def _load_delivered(self) -> None:
-        """Collects the values that the store has of steps that this segment records again."""
-        self._delivered = {}
-        listed = segments(self._directory.journal)
-        current = next((item for item in listed if item.number == self._position.segment), None)
-        if current is None or current.after is None:
-            return
-        for segment in listed[: listed.index(current)]:
-            self._delivered.update(self._sent_beyond(segment, current.after))
-
-    def _sent_beyond(
-        self, segment: Segment, step: int
-    ) -> Iterator[tuple[tuple[str, float], float]]:
-        for record, end in read_lines(segment.path):
-            # The step itself too: metrics of it that were recorded after its checkpoint come again.
-            if not isinstance(record, Metrics | Artifact) or record.step is None:
-                continue
-            if record.step < step or self._is_cut(segment.number, end, record.step):
-                continue
-            values = record.values if isinstance(record, Metrics) else {_name(record): 0.0}
-            for name, value in values.items():
-                yield (name, record.step), value
 
     def _report_status(self, written: bool) -> None:
         status, end_time = self._position.ended or self._ended_before, self._position.end_time
@@ -286,7 +204,7 @@ class Follower:
     def _save(self) -> None:
         if self._position != self._saved:
             self._directory.write_position(self._uri, self._position)
-            self._saved = deepcopy(self._position)
+            self._saved = replace(self._position)
 
     def _failed(self, error: Exception) -> None:
         self._failures += 1
@@ -310,11 +228,3 @@ class Follower:
         if self._failures:
             logger.info("Tracking has resumed.")
         self._failures, self._warned = 0, False
-
-
-def _name(artifact: Artifact) -> str:
-    return f"artifact {artifact.folder}/{artifact.path.name}"
-
-
-def _same(known: float, value: float) -> bool:
-    return known == value or (math.isnan(known) and math.isnan(value))

@@ -1,13 +1,13 @@
-"""The process that delivers the records of this process's runs, and the pipes between the two.
+"""The process that delivers the records of this process's runs.
 
-The first line of its standard input is MLflow's URI, or empty: a command line would show passwords
-to every user of the machine. Each further line names a run directory to deliver. On standard output
-the process answers each run directory when the delivery has ended; other lines are its warnings.
+Its standard input names their run directories. It answers nothing: the `tracking` folder of a run
+says how far it is delivered. Its output is its warnings.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import math
 import os
@@ -21,19 +21,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import InterruptedRunError, RunnerError, TrackingError
+from runner.errors import InterruptedRunError, RunnerError
 from runner.system.imports import without_collections
 from runner.system.locks import LongWait
 from runner.tracking.delivery import sync
-from runner.tracking.tracking_directory import TrackingDirectory
+from runner.tracking.tracking_directory import TrackingDirectory, now
 
 logger = logging.getLogger(__name__)
 
-AWAIT = "-"
-"""In place of the run directory on the command line: run directories come by standard input."""
-
-ANSWER = "\x06"
-"""Begins an answer; then 1 where all is delivered, otherwise 0, and the run directory."""
+MLFLOW = "runner.tracking.mlflow_store"
+"""The module that imports MLflow, named on the command line to be imported at once."""
 
 _NICENESS = 5
 # How often a wait for a delivery checks whether a signal has come, and what it leaves for the rest.
@@ -43,33 +40,25 @@ _RESERVED_SECONDS = 1.0
 _SIGNALLED_SECONDS = 5.0
 # How many runs are delivered at once.
 _MAX_RUNS = 1000
-_writing = threading.Lock()
 _NOT_DELIVERED = "What the run records is not delivered for now: %s"
 
 
 @dataclass
 class _FollowedRun:
-    """A run that the process was told to deliver.
+    """A run that the process was told to deliver, whose parent run has the directory `parent`.
 
-    Attributes:
-      parent: run directory of its parent run.
-      pending: how many answers are to come.
-      delivered: the last answer.
-      finished: whether no caller waits for it any more.
+    It was told so, or the run ended, at `since`, in milliseconds since the epoch.
     """
 
-    parent: Path | None = None
-    pending: int = 0
-    delivered: bool = False
-    finished: bool = False
+    parent: Path | None
+    since: int
 
 
 class FollowerProcess:
-    """A `python -m runner.sync` that delivers what the runs of this process record.
+    """A `python -m runner.tracking` that delivers what the runs of this process record.
 
-    It is started before the run directory is known, so that it imports MLflow and opens the store
-    beside this process. It ends when all is delivered and its standard input has ended, with this
-    process at the latest.
+    It is started before the run directory is known, so that it imports MLflow beside this process.
+    It ends when all is delivered and its standard input has ended, with this process at the latest.
 
     If the run of a sweep is followed too, its trials do not wait for their delivery: the sweep
     waits for all of them.
@@ -77,9 +66,7 @@ class FollowerProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._uri: str | None = None
-        self._changed = threading.Condition()
-        self._relaying = False
+        self._mlflow_uri: str | None = None
         self._runs: dict[Path, _FollowedRun] = {}
 
     @property
@@ -93,22 +80,22 @@ class FollowerProcess:
             and not process.stdin.closed
         )
 
-    def start(self, uri: str | None) -> None:
+    def start(self, mlflow_uri: str | None) -> None:
         """Starts the process unless it is alive; it follows the runs that a dead one has left.
 
         A failure is logged, and costs only the delivery for now.
 
-        `uri` is MLflow's, to be opened at once; None when nothing goes there.
+        Where there is an `mlflow_uri`, MLflow is imported at once.
         """
         if self.is_alive:
             return
         self.close()
-        self._uri = uri
+        self._mlflow_uri = mlflow_uri
         root = str(Path(__file__).resolve().parents[2])
         path = os.environ.get("PYTHONPATH")
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "runner.sync", AWAIT],
+                [sys.executable, "-m", "runner.tracking", *([MLFLOW] if mlflow_uri else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -120,24 +107,14 @@ class FollowerProcess:
         except OSError as error:
             logger.warning(_NOT_DELIVERED, error)
             return
-        with self._changed:
-            undelivered = {
-                run: followed.parent
-                for run, followed in self._runs.items()
-                if not followed.finished and (followed.pending or not followed.delivered)
-            }
-            self._process, self._relaying, self._runs = process, True, {}
-        threading.Thread(target=self._relay, args=(process,), daemon=True).start()
-        self._send(uri or "")
-        for run, parent in undelivered.items():
-            self.follow(run, parent)
+        self._process = process
+        threading.Thread(target=_relay, args=(process,), daemon=True).start()
+        for run in self._runs:
+            self._send(str(run))
 
     def follow(self, run_directory: Path, parent: Path | None = None) -> None:
         """Starts the delivery of a run, whose parent run has the run directory `parent`."""
-        with self._changed:
-            run = self._runs.setdefault(run_directory, _FollowedRun())
-            run.parent, run.finished = parent, False
-            run.pending += 1
+        self._runs[run_directory] = _FollowedRun(parent, now())
         self._send(str(run_directory))
 
     def finish(
@@ -162,31 +139,37 @@ class FollowerProcess:
           The run directories, among those waited for, that are not delivered completely.
         """
         if self._process is not None and not self.is_alive:
-            self.start(self._uri)
-        unfinished = {path: run for path, run in self._runs.items() if not run.finished}
-        if run_directory in unfinished and unfinished[run_directory].parent in unfinished:
-            return []
-        undelivered = []
+            self.start(self._mlflow_uri)
+        ended = self._runs.get(run_directory)
+        if ended is not None:
+            ended.since = now()
+            if ended.parent in self._runs:
+                return []
         ends = math.inf
         wait = LongWait("the tracking store, to which the rest of the run's records is delivered")
 
-        def is_over() -> bool:
+        def time_is_up() -> bool:
             nonlocal ends
-            left, now = remaining(), time.monotonic()
+            left, time_now = remaining(), time.monotonic()
             if left is not None:
-                ends = min(ends, now + min(left - _RESERVED_SECONDS, _SIGNALLED_SECONDS))
+                ends = min(ends, time_now + min(left - _RESERVED_SECONDS, _SIGNALLED_SECONDS))
             wait.poll()
-            return now >= min(deadline, ends)
+            return time_now >= min(deadline, ends)
 
         deadline = time.monotonic() + timeout
-        for path, run in unfinished.items():
+        undelivered = []
+        for path, run in list(self._runs.items()):
             if run_directory not in (path, run.parent):
                 continue
-            if self._is_delivered(run, is_over):
+            files = TrackingDirectory(path)
+            with suppress(InterruptedRunError):  # A second signal ends the wait.
+                while files.is_pending(run.since) and self.is_alive and not time_is_up():
+                    time.sleep(_POLL_SECONDS)
+            if files.is_delivered():
                 deadline = time.monotonic() + timeout
             else:
                 undelivered.append(path)
-            run.finished = True
+            del self._runs[path]
         return undelivered
 
     def close(self) -> None:
@@ -204,41 +187,21 @@ class FollowerProcess:
         except OSError as error:
             logger.warning(_NOT_DELIVERED, error)
 
-    def _is_delivered(self, run: _FollowedRun, is_over: Callable[[], bool]) -> bool:
-        """Waits for all answers of a run."""
-        with self._changed:
-            with suppress(InterruptedRunError):  # A second signal ends the wait.
-                while self._relaying and run.pending and not is_over():
-                    self._changed.wait(_POLL_SECONDS)
-            return not run.pending and run.delivered
 
-    def _relay(self, process: subprocess.Popen[str]) -> None:
-        """Logs the lines of a process, and notes its answers."""
-        if process.stdout is not None:
-            with process.stdout:
-                for line in process.stdout:
-                    line = line.rstrip("\n")
-                    if not line.startswith(ANSWER):
-                        logger.warning("%s", line)
-                        continue
-                    with self._changed:
-                        if process is self._process:
-                            run = self._runs[Path(line[2:])]
-                            run.pending -= 1
-                            run.delivered = line[1] == "1"
-                            self._changed.notify_all()
-        with self._changed:
-            if process is self._process:
-                self._relaying = False
-                self._changed.notify_all()
+def _relay(process: subprocess.Popen[str]) -> None:
+    """Logs the warnings of a process."""
+    assert process.stdout is not None, "it is a pipe"
+    with process.stdout:
+        for line in process.stdout:
+            logger.warning("%s", line.rstrip("\n"))
 
 
 _follower = FollowerProcess()
 
 
-def start_follower(uri: str | None) -> FollowerProcess:
+def start_follower(mlflow_uri: str | None) -> FollowerProcess:
     """Returns the follower of all runs of this process, started if it is not alive."""
-    _follower.start(uri)
+    _follower.start(mlflow_uri)
     return _follower
 
 
@@ -249,41 +212,20 @@ def _close() -> None:
     _ = _follower.is_alive
 
 
-def serve() -> bool:
+def serve(*imported: str) -> bool:
     """Delivers for the process behind standard input; returns whether all is delivered."""
     os.nice(_NICENESS)  # Training comes first.
-    _open_early(sys.stdin.readline().rstrip("\n"))
+    with without_collections():
+        for module in imported:
+            importlib.import_module(module)
     with ThreadPoolExecutor(_MAX_RUNS) as pool:
         deliveries = [pool.submit(_deliver, line.rstrip("\n")) for line in sys.stdin]
     return all(delivery.result() for delivery in deliveries)
 
 
 def _deliver(name: str) -> bool:
-    delivered = False
     try:
-        delivered = sync(TrackingDirectory(Path(name)))
+        return sync(TrackingDirectory(Path(name)))
     except RunnerError as error:
-        logger.warning("runner.sync: %s", error)
-    finally:
-        # One write: another thread's line cannot come between.
-        with _writing, suppress(OSError):  # The reading process has ended.
-            sys.stdout.write(f"{ANSWER}{int(delivered)}{name}\n")
-            sys.stdout.flush()
-    return delivered
-
-
-def _open_early(uri: str) -> None:
-    """Opens MLflow while a run gets ready."""
-    if not uri:
-        return
-    with without_collections():
-        from runner.tracking.mlflow_store import MlflowStore
-
-    try:
-        store = MlflowStore(uri)
-        # A run that is refused for a mistake leaves no database behind.
-        if store.address.exists:
-            store.connect()
-    except TrackingError as error:
-        # The run's log does not exist yet; the delivery tries again and reports it.
-        logger.info("%s", error)
+        logger.warning("runner sync: %s", error)
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import threading
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 HISTOGRAM = ".histogram.json"
 """The end of the names of artifacts that are histograms."""
 
+RECORDED_AGAIN_TAG = "runner.metrics_recorded_differently"
+"""Tag that names the metrics with several values at one step, one in each line."""
+
 _CHECKSUM = 9  # Eight hexadecimal digits and a space.
 _NAME = re.compile(r"(\d+)(?:-after-(\d+))?\.journal")
 
@@ -31,6 +35,10 @@ class Metrics(NamedTuple):
     values: Mapping[str, float]
     step: int
     time: int
+
+
+class Repeated(Metrics):
+    """Values that the journal has already, of a step that a run which went back takes again."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,7 @@ Record: TypeAlias = Metrics | Parameters | Tags | Artifact | Text | Dataset | En
 # A line has the letter of the record's kind, and the record's fields in their order.
 _KINDS: Mapping[str, Any] = {
     "m": Metrics,
+    "r": Repeated,
     "p": Parameters,
     "t": Tags,
     "a": Artifact,
@@ -136,7 +145,7 @@ def encode_line(record: Record) -> bytes:
     Raises:
       TypeError, ValueError: JSON cannot represent the record, such as a value that is not a number.
     """
-    fields = record if isinstance(record, Metrics) else vars(record).values()
+    fields = record if isinstance(record, tuple) else vars(record).values()
     body = _encode([_LETTERS[type(record)], *fields]).encode()
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
@@ -159,8 +168,8 @@ class Segment(NamedTuple):
 
     Attributes:
       number: the place of the segment in the journal, from 1.
-      after: the step from which the run resumed at the beginning of the segment, so that metrics
-        of later steps in earlier segments are recorded again; None where it did not go back.
+      after: the step from which the run resumed at the beginning of the segment, so that it takes
+        later steps of earlier segments again; None where it did not go back.
       path: the file.
     """
 
@@ -216,6 +225,11 @@ def history(directory: Path) -> dict[int, dict[str, float]]:
 class Journal:
     """Appends records, each by one system call, so that the death of the process loses none.
 
+    It alone decides what is recorded once. A run that goes back takes steps again; values that the
+    journal has of them are written as `Repeated`, which no store is sent, and their artifacts not
+    at all. A value that differs is another one of the same step: it is written as `Metrics`, and
+    the tag `runner.metrics_recorded_differently` names its metric.
+
     It does not wait for the disk: a failure of the whole machine may lose records that the
     operating system still held; the follower syncs the journal about every second.
 
@@ -235,6 +249,9 @@ class Journal:
         # The latest step of a record since the last rewind.
         self._last_step: int | None = None
         self._opened = 0
+        # (name, step) -> value of metrics and artifacts that may be recorded again.
+        self._known: dict[tuple[str, int], float] = {}
+        self._differing: set[str] = set()
         self._unwritten = bytearray()
         self._failing = False
         self.lost = 0
@@ -242,21 +259,24 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Writes a record at the end; never raises."""
-        try:
-            line = encode_line(record)
-        except (TypeError, ValueError, RecursionError) as error:
-            self.lost += 1
-            logger.warning("A record that the journal cannot hold is left out: %s", error)
-            return
         with self._lock:
+            try:
+                if self._known:
+                    lines = b"".join(map(encode_line, self._parts(record)))
+                else:
+                    lines = encode_line(record)
+            except (TypeError, ValueError, RecursionError) as error:
+                self.lost += 1
+                logger.warning("A record that the journal cannot hold is left out: %s", error)
+                return
             step = getattr(record, "step", None)
             if step is not None:
                 self._last_step = max(step, self._last_step or 0)
-            if len(self._unwritten) + len(line) > self._capacity:
+            if len(self._unwritten) + len(lines) > self._capacity:
                 self.lost += 1
-                return
-            self._unwritten += line
-            self._write()
+            elif lines:
+                self._unwritten += lines
+                self._write()
 
     def rewind(self, step: int) -> None:
         """Begins a segment for a run that resumes from `step`, if it had been further."""
@@ -269,11 +289,61 @@ class Journal:
                 return
             self._end_segment()
             self._after, self._last_step = step, None
+            self._read_known(step)
+
+    def add(self, step: int) -> None:
+        """Prepares for records of `step`, which may have been recorded, of a run that has ended."""
+        with self._lock:
+            self._read_known(step)
 
     def close(self) -> None:
         """Writes the waiting records, if that is possible now, and closes the file."""
         with self._lock:
             self._end_segment()
+
+    def _read_known(self, step: int) -> None:
+        """Reads what the journal has of `step` and later ones."""
+        self._known = {}
+        for segment in segments(self._directory):
+            for record, _ in read_lines(segment.path):
+                # The step itself too: what is recorded of it after its checkpoint comes again.
+                if isinstance(record, Metrics) and record.step >= step:
+                    for name, value in record.values.items():
+                        self._known[name, record.step] = value
+                elif isinstance(record, Artifact) and record.step is not None:
+                    if record.step >= step:
+                        self._known[_name(record), record.step] = 0.0
+                elif isinstance(record, Tags) and RECORDED_AGAIN_TAG in record.values:
+                    self._differing.update(record.values[RECORDED_AGAIN_TAG].split("\n"))
+
+    def _parts(self, record: Record) -> Iterator[Record]:
+        """Yields what of a record the journal does not have, and the rest as repeated."""
+        if isinstance(record, Metrics):
+            yield from self._metrics(record)
+        elif isinstance(record, Artifact) and record.step is not None:
+            if self._known.pop((_name(record), record.step), None) is None:
+                yield record
+        else:
+            yield record
+
+    def _metrics(self, record: Metrics) -> Iterator[Record]:
+        new, repeated, differing = {}, {}, set(self._differing)
+        for name, value in record.values.items():
+            known = self._known.pop((name, record.step), None)
+            if known is None:
+                new[name] = value
+            elif known == float(value) or (math.isnan(known) and math.isnan(value)):
+                repeated[name] = value
+            else:
+                new[name] = value
+                differing.add(name)
+        if new:
+            yield record._replace(values=new)
+        if repeated and self._after is not None:
+            yield Repeated(repeated, record.step, record.time)
+        if differing != self._differing:
+            self._differing = differing
+            yield Tags({RECORDED_AGAIN_TAG: "\n".join(sorted(differing))})
 
     def _end_segment(self) -> None:
         if self._unwritten:
@@ -314,3 +384,7 @@ class Journal:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         self._opened += 1
         return descriptor
+
+
+def _name(artifact: Artifact) -> str:
+    return f"artifact {artifact.folder}/{artifact.path.name}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,22 +28,15 @@ from runner.tracking.journal import (
     Parameters,
     Tags,
     Text,
-    read_lines,
-    segments,
 )
 from runner.tracking.store_kinds import configured_uris, kind_of_store, mlflow_uri
 from runner.tracking.stored_runs import COMMAND_TAG, ExportedModel, TrackedRun
-from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
+from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory, now
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_store import MlflowStore
 
 logger = logging.getLogger(__name__)
-
-
-def now() -> int:
-    """Returns the present time, in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Tracker:
@@ -83,21 +75,10 @@ class Tracker:
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Records a value of each metric at a global step; of a run that has ended, new values."""
-        if self._adds:
-            known = self._recorded(step)
-            metrics = {name: value for name, value in metrics.items() if known.get(name) != value}
+        if self._adds:  # It may have been recorded, such as by an evaluation that was killed.
+            self._journal.add(step)
         if metrics:
             self._journal.append(Metrics(metrics, step, now()))
-
-    def _recorded(self, step: int) -> dict[str, float]:
-        """Returns the last metrics in the journal of a step, such as a killed evaluation's."""
-        return {
-            name: value
-            for segment in segments(self._directory.journal)
-            for record, _ in read_lines(segment.path)
-            if isinstance(record, Metrics) and record.step == step
-            for name, value in record.values.items()
-        }
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Sets tags, with secrets masked, and replaces those that exist."""
@@ -129,7 +110,7 @@ class Tracker:
     def rewind(self, step: int) -> None:
         """Notes that the run resumes from `step`, so that metrics of later steps come again.
 
-        Each step ends up in the store once, whether it came before this call or after it.
+        The store has each step once, whether it came before this call or after it.
         """
         self._journal.rewind(step)
 
@@ -157,7 +138,7 @@ class Tracker:
             state = "continues for a time and logs" if self._follower.is_alive else "has logged"
             logger.warning(
                 "Not all that the run recorded is delivered yet. It is kept in %s; a process"
-                " %s to %s. When the store is back: python -m runner.sync %s",
+                " %s to %s. When the store is back: runner sync %s",
                 undelivered.journal,
                 state,
                 undelivered.log,
@@ -234,11 +215,12 @@ class RunStore:
         identity = files.identity() or RunIdentity(
             uuid.uuid4().hex, experiment, run_name, first_tags, parent, start_time=now()
         )
+        load = self.config.system_metrics
         files.write_identity(
             replace(
                 identity,
                 stores=self._uris,
-                system_metrics=self._records_load(),
+                system_metrics=records_load_of_any_store() if load is None else load,
                 patience_seconds=self.config.patience_seconds,
                 ended=ended.value if ended else None,
             )
@@ -247,10 +229,6 @@ class RunStore:
         if follower is not None:
             follower.follow(files.run_directory, Path(parent).absolute() if parent else None)
         return Tracker(self, files, follower, adds=ended is not None)
-
-    def _records_load(self) -> bool:
-        wanted = self.config.system_metrics
-        return records_load_of_any_store() if wanted is None else wanted
 
     def recorded(self, directory: Path) -> bool:
         """Returns whether the run of a run directory is recorded, and can be recorded further."""
@@ -263,10 +241,7 @@ class RunStore:
         """
         files = TrackingDirectory(directory.absolute())
         identity = files.identity() if self._uris else None
-        if identity is None:
-            return
-        statuses = {files.position(uri).status for uri in identity.stores}
-        if statuses.isdisjoint({None, Status.RUNNING.value}):
+        if identity is None or files.is_delivered():
             return
         parent = Path(identity.parent) if identity.parent else None
         self._follower().follow(files.run_directory, parent)
@@ -346,7 +321,7 @@ class RunStore:
             raise TrackingError.of(
                 f"the model of {directory} cannot be kept in {self.store}",
                 "the run is not recorded there",
-                f"deliver it first: python -m runner.sync {shlex.quote(str(directory))}"
+                f"deliver it first: runner sync {shlex.quote(str(directory))}"
                 if self.recorded(directory)
                 else "train with that tracking.uri",
             )

@@ -63,9 +63,9 @@ def _connect_mlflow(directory: TrackingDirectory, uri: str, identity: RunIdentit
             raise ParentMissingError.of(
                 f"run {identity.run_name!r} cannot be opened yet",
                 f"it is a part of the one in {identity.parent}, which the store does not have",
-                f"see {parent.log}, or deliver that: python -m runner.sync {identity.parent}",
+                f"see {parent.log}, or deliver that: runner sync {identity.parent}",
             )
-    run = store.open_run(identity, directory.position(uri).run_id, parent_id)
+    run = store.find_or_create(identity, directory.position(uri).run_id, parent_id)
     if identity.system_metrics and directory.is_written():
         run.monitor()
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,9 +15,16 @@ from filelock import FileLock
 from runner.system.atomic_files import relative_path, resolve_moved, write_json
 from runner.system.locks import is_held
 from runner.system.run_format import FORMAT, require_format
+from runner.system.status import Status
+from runner.tracking.journal import read_lines, segments
 
 # A process that checks whether the writer is alive holds its lock for an instant.
 _CLAIM_SECONDS = 10.0
+
+
+def now() -> int:
+    """Returns the present time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True)
@@ -57,29 +65,24 @@ class Position:
       experiment_id: the store's id of the experiment.
       segment: number of the segment that is being delivered; 0 before the first.
       offset: bytes of it that the store has acknowledged.
-      sending: bytes of it that may have reached the store.
-      cuts: `[segment, offset, step]`: metrics in that segment beyond `offset` of steps beyond
-        `step` are not delivered, because the run went back to that step before they were.
-      differing: metrics whose values differed when they were recorded again.
       status: the status of the run in the store.
       ended: the final status of the run, as far as the journal has been read.
       lost: records that did not reach the journal, or are damaged in it.
       end_time: when the run ended, in milliseconds since the epoch; None if unknown.
       last_time: when the run last recorded a metric, in milliseconds since the epoch.
+      given_up: when the delivery was last given up, in milliseconds since the epoch.
     """
 
     run_id: str | None = None
     experiment_id: str | None = None
     segment: int = 0
     offset: int = 0
-    sending: int = 0
-    cuts: list[list[int]] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
     status: str | None = None
     ended: str | None = None
     lost: int = 0
     end_time: int | None = None
     last_time: int | None = None
+    given_up: int = 0
 
 
 class TrackingDirectory:
@@ -146,6 +149,35 @@ class TrackingDirectory:
     def write_position(self, uri: str, position: Position) -> None:
         """Replaces the position in an atomic write."""
         write_json(self.store(uri) / "position.json", asdict(position))
+
+    def is_delivered(self) -> bool:
+        """Whether every store has the status of the run, and all that is in its journal."""
+        identity = self.identity()
+        return identity is not None and all(map(self._has_all, identity.stores))
+
+    def is_pending(self, since: int) -> bool:
+        """Whether a delivery is under way, or was not given up after a time but is to come.
+
+        The time is in milliseconds since the epoch.
+        """
+        identity = self.identity()
+        return identity is not None and any(
+            (self.position(uri).given_up < since and not self._has_all(uri))
+            or is_held(self.store(uri) / "lock")
+            for uri in identity.stores
+        )
+
+    def _has_all(self, uri: str) -> bool:
+        position = self.position(uri)
+        if position.status in (None, Status.RUNNING.value):
+            return False
+        if position.ended not in (None, position.status):
+            return False
+        return all(
+            segment.number == position.segment
+            and not any(read_lines(segment.path, position.offset))
+            for segment in segments(self.journal)[-1:]
+        )
 
     def claim(self) -> None:
         """Makes this process the writer, until it ends or calls `release`.

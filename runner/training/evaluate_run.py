@@ -19,9 +19,9 @@ from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryError
 from runner.graph.build import build_graph
 from runner.graph.session_variables import saved_as
-from runner.restoration.json_report import provenance_document
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import summary
+from runner.planning.json_report import provenance_document
+from runner.planning.plan import RestorationPlan
+from runner.planning.report import summary
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.session.session_manager import PLACED_SOFTLY
 from runner.system.signals import Interruption
@@ -115,7 +115,7 @@ def evaluate_run(experiment: Experiment) -> Mapping[str, float]:
         with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
             built.saver.restore(session, weights.prefix)
             session.run(tf.compat.v1.tables_initializer())
-            with built.calls.explaining():
+            with built.explaining():
                 metrics = built.evaluation.evaluate(session)
     Interruption.check_swallowed()
     if not metrics:
@@ -169,7 +169,7 @@ def _save_initial_values(experiment: Experiment, folder: Path) -> str:
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         scaffold = built.scaffold
         init_op, feeds = scaffold.init_op, scaffold.init_feed_dict
-        restorer = experiment.restorer(plan, [] if init_op is None else [init_op])
+        restorer = experiment.restorer(plan)
         restorer.warm_start(session, init_op, feeds, init_fn=scaffold.init_fn)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))

@@ -1,4 +1,4 @@
-"""An experiment and the run that trains it, and what connects them to a command, sweep or cluster.
+"""An experiment and the run that trains it, and what connects them to a sweep or a cluster.
 
 A run may train together with the tasks of a cluster, and a sweep may watch it. By default there is
 neither: `runner.cluster` extends `Coordinator` and `runner.sweeps` extends `TrialWatch`; nothing in
@@ -8,9 +8,9 @@ a run imports those rooms.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,23 +23,19 @@ from runner.config.masking import Mask
 from runner.config.schedule import NEVER, as_schedule
 from runner.config.schema import RunConfig
 from runner.config.training_schema import EVALUATE_EVERY, OBJECTIVE
-from runner.console import Screen
-from runner.errors import InterruptedRunError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.devices import devices_of
 from runner.graph.replica import Replica
-from runner.restoration.plan import RestorationPlan
+from runner.planning.plan import RestorationPlan
 from runner.restoration.restorer import Restorer
 from runner.runs.provenance import environment_tags
 from runner.runs.resumption import (
     ClaimedDirectory,
     ResumeCriteria,
     StartKind,
-    discard,
     interrupted_run,
     no_such_run,
-    open_run,
 )
 from runner.runs.run_directory import RunDirectory, RunRecord, runs, usable_container
 from runner.session.monitored_session import ChiefSessionCreator
@@ -48,9 +44,9 @@ from runner.system.status import Status
 from runner.tracking import Tracker, open_store
 from runner.tracking.current_run import CurrentRun
 from runner.tracking.stored_runs import RUN_DIR_TAG
+from runner.training.context import SWEEP_TAG, RunContext
 from runner.training.plan_proof import proven
 from runner.training.run_sources import FINGERPRINT_TAG, Sources, plan_run
-from runner.training.watch import SWEEP_TAG, TrialWatch
 
 _Hooks: TypeAlias = Sequence[tf.compat.v1.train.SessionRunHook]
 
@@ -70,7 +66,7 @@ class Coordinator:
     def report_begun(self) -> None:
         """Reports that the run is begun or resumed."""
 
-    def is_over(self, run: OpenedRun) -> bool:
+    def is_trained(self, run: OpenedRun) -> bool:
         """Whether an earlier process has trained the run to its end, but not closed its record."""
         return False
 
@@ -99,38 +95,13 @@ class Coordinator:
         return nullcontext()
 
 
-@dataclass(frozen=True)
-class RunContext:
-    """The things that a command gives to a run besides its configuration.
-
-    Attributes:
-      overrides: the command line's overrides, recorded with the run.
-      from_run_dir: whether `run_dir` is itself the run to evaluate or export, and `config` its
-        recorded configuration.
-      ends_command: whether the command has nothing to do after this run, so that signals are
-        ignored from then on.
-      print_next_commands: whether the run's last lines suggest commands that evaluate, export or
-        resume it; False for sources and trials.
-      screen: where to print; by default standard output.
-      watch: the trial of a sweep that the run is.
-      coordinator: leads the other tasks of a cluster.
-    """
-
-    overrides: Sequence[str] = ()
-    from_run_dir: bool = False
-    ends_command: bool = False
-    print_next_commands: bool = False
-    screen: Screen = field(default_factory=Screen)
-    watch: TrialWatch = field(default_factory=TrialWatch)
-    coordinator: Coordinator = field(default_factory=Coordinator)
-
-
 class Experiment:
     """A configuration and what follows from it before there is a run directory.
 
     Attributes:
       config: the validated configuration.
       context: what the command gives besides it.
+      coordinator: leads the other tasks of a cluster.
       screen: where to print.
       mask: hides secrets in what is recorded.
       recorder: what one's own code records to the run, as `runner.current_run()`.
@@ -139,8 +110,11 @@ class Experiment:
       container: the configured `run_dir`.
     """
 
-    def __init__(self, config: RunConfig, context: RunContext) -> None:
+    def __init__(
+        self, config: RunConfig, context: RunContext, coordinator: Coordinator | None = None
+    ) -> None:
         self.config, self.context, self.screen = config, context, context.screen
+        self.coordinator = coordinator or Coordinator()
         self.mask = Mask(config.tracking.mask, asdict(config))
         self.container = usable_container(config, self.mask)
         self.recorder = CurrentRun(self.mask)
@@ -170,13 +144,13 @@ class Experiment:
         Raises:
           ConfigError: when a `_target_` cannot be built or does not keep its contract.
         """
-        replica = self.context.coordinator.replica
+        replica = self.coordinator.replica
         return build_graph(self.config, "validation", train=True, replica=replica)
 
     def preview_resumed(self) -> RunDirectory | None:
         """Returns the run that training would resume as things stand; None starts a new one.
 
-        Changes nothing, and decides nothing: `claimed_directory` does that under a lock, as other
+        Changes nothing, and decides nothing: `claimed_run` does that under a lock, as other
         processes may start or end runs meanwhile.
 
         Raises:
@@ -187,34 +161,34 @@ class Experiment:
     @property
     def resume_criteria(self) -> ResumeCriteria:
         """The criteria by which a run in `container` is resumed."""
-        resume = self.config.resume.value
-        return ResumeCriteria(self.container, self.record, resume)
+        return ResumeCriteria(self.container, self.record, self.config.resume)
 
     def make_plan(self) -> RestorationPlan:
-        """Returns the plan of a fresh start, with all problems, also of proofs that fail.
+        """Returns the plan of a fresh start, with all problems, from metadata alone.
 
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
         """
         plan = plan_run(self.config, self.built, self.sources)
-        plan = replace(plan, notes=(*self.built.notes, *plan.notes))
+        return replace(plan, notes=(*self.built.notes, *plan.notes))
+
+    def prove(self, plan: RestorationPlan) -> RestorationPlan:
+        """Returns a plan with the proofs that the configuration asks for, and their problems."""
         model = self.built.model.model if self.built.model else None
         return proven(self.config, plan, self.sources, model=model)
 
     def make_sound_plan(self) -> RestorationPlan:
-        """Returns the plan of a fresh start.
+        """Returns the plan of a fresh start, proven.
 
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
-          PlanError: when the plan has problems.
+          PlanError: when the plan has problems, or a proof fails.
         """
-        plan = self.make_plan()
+        plan = self.prove(self.make_plan())
         plan.require_sound()
         return plan
 
-    def restorer(
-        self, plan: RestorationPlan, other_inits: Sequence[tf.Operation] = (), **arguments: Any
-    ) -> Restorer:
+    def restorer(self, plan: RestorationPlan, **arguments: Any) -> Restorer:
         """Returns the restorer that initialises and restores the variables of `built`."""
         settings = self.config.restoration
         return Restorer(
@@ -223,7 +197,6 @@ class Experiment:
             self.sources.open,
             initialize=settings.initialize,
             verify=settings.verify,
-            other_inits=other_inits,
             **arguments,
         )
 
@@ -249,50 +222,25 @@ class Experiment:
         )
 
 
-@contextmanager
-def claimed_directory(
-    experiment: Experiment, interruption: Interruption
-) -> Iterator[ClaimedDirectory]:
-    """Claims the directory of the run to resume, or of a new one.
-
-    Where the block fails, the directory is released and the run's status recorded. A new run, of
-    which nothing else is recorded yet, leaves no directory then.
-
-    Raises:
-      RunDirectoryError: as `preview_resumed`; also when a living process owns the directory.
-    """
-    claimed = open_run(experiment.resume_criteria)
-    directory = claimed.directory
-    try:
-        yield claimed
-    except BaseException as error:
-        killed = isinstance(error, InterruptedRunError)
-        with interruption.deferred():
-            if not directory.config.exists():
-                discard(directory, experiment.container)
-                raise
-            try:
-                directory.update(status=Status.KILLED if killed else Status.FAILED)
-            finally:
-                directory.release()
-        raise
-
-
 class OpenedRun:
     """A run of an experiment, in a directory that this process owns.
 
     Attributes:
-      experiment: the experiment; `screen`, `watch`, `coordinator` and `built` are its.
+      experiment: the experiment; its `screen`, `watch`, `coordinator` and `built` are used.
       config: its configuration, with `train.steps` and the schedules of `train` as the length of an
         epoch decides them.
       training: the training step of `built`.
       directory: the run directory.
       start: whether the run is new, resumed or extended.
       former: its record before that; None for a new run.
+      notice: a line about the run that a new one leaves alone, if there is one.
       plan: where variables come from; None for a run that continues from its own checkpoint.
       interruption: reports signals.
       started: when it was opened, by `time.monotonic`.
+      tracker: records the run, from `open_tracker` on.
     """
+
+    tracker: Tracker
 
     def __init__(
         self,
@@ -303,20 +251,19 @@ class OpenedRun:
     ) -> None:
         self.experiment, self.plan, self.interruption = experiment, plan, interruption
         self.screen = experiment.screen
-        self.watch, self.coordinator = experiment.context.watch, experiment.context.coordinator
+        self.watch, self.coordinator = experiment.context.watch, experiment.coordinator
         self.built = experiment.built
         if self.built.training is None:
             raise ValueError("the graph was built without a training step")
         self.training: Training = self.built.training
         config = _with_epochs(experiment.config, self.training.epochs)
         self.config = _with_objective(config, self.built.evaluation.metrics)
-        self.directory, self.start = claimed.directory, claimed.start
-        self.former = claimed.former
+        self.directory, self.start, self.former = claimed.directory, claimed.start, claimed.former
+        self.notice = claimed.notice
         self.started = time.monotonic()
 
-    @cached_property
-    def tracker(self) -> Tracker:
-        """Records the run; opened at first use, which is when nothing can refuse it any more."""
+    def open_tracker(self) -> Tracker:
+        """Opens and returns the run's tracker; call it once nothing can reject the run."""
         experiment, path = self.experiment, self.directory.path
         mask, watch = experiment.mask, self.watch
         tags = {
@@ -327,7 +274,7 @@ class OpenedRun:
         }
         name = self.config.name
         watch.started(path)
-        tracker = experiment.store.open(
+        self.tracker = tracker = experiment.store.open(
             path, name, f"{name} {path.name}", tags=tags, parent=watch.parent
         )
         # `open` ignores the tags of runs that are recorded already.

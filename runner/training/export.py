@@ -79,11 +79,12 @@ def _require_scaffold(experiment: Experiment, names: str) -> None:
 
 def _export_names(experiment: Experiment, weights: Weights, names: str, folder: Path) -> None:
     require_absent(folder)
-    plan = experiment.make_sound_plan()
+    plan = experiment.make_plan()
+    plan.require_sound()
     lost = export_names(weights, plan, names, sources=experiment.sources, folder=folder)
     experiment.screen.line(f"{weights}: exported under the names of {names} to {folder / FILE}")
     if lost:
-        experiment.screen.line(f"left out, because it cannot be turned back: {lost}")
+        experiment.screen.line(f"left out because it has no inverse: {lost}")
 
 
 def _export_keras(experiment: Experiment, weights: Weights, kind: ExportFormat) -> None:

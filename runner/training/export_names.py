@@ -9,9 +9,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from runner.checkpoints.open import open_reader
+from runner.planning.plan import RestorationPlan
+from runner.planning.variables import EMA_SUFFIX
 from runner.restoration.inversion import invert
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.variables import EMA_SUFFIX
 from runner.system.atomic_files import unfinished
 from runner.system.signals import Interruption
 from runner.training.evaluate_run import Weights

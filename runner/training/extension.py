@@ -12,7 +12,7 @@ from runner.graph.built_graph import BuiltGraph
 from runner.graph.program_in_session import CALLBACKS
 from runner.graph.session_variables import CheckpointSaver, PartialSaver, saved_as
 from runner.graph.traces import METRICS
-from runner.restoration.model_variables import LEARNING_RATE
+from runner.planning.optimizer_slots import LEARNING_RATE
 from runner.runs.resumption import differences
 from runner.runs.run_directory import RunDirectory
 from runner.training.experiment import Experiment, OpenedRun

@@ -18,7 +18,6 @@ from runner.graph.input_pipeline import InputState, not_resumed_exactly
 from runner.graph.model_values import ModelValues
 from runner.graph.session_variables import PartialSaver, saved_as
 from runner.hooks import ProgressHook
-from runner.restoration.initialization import reads_variables
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
 from runner.system.user_code import raised
 from runner.training.experiment import OpenedRun
@@ -51,8 +50,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
         with recorded(run):
             best = _loop(run, configured)
             run.interruption.check()
-            run.watch.check()
-            run.watch.fail_if_nan(best)
+            run.watch.check(best)
     except InterruptedRunError:
         for line in interrupted_lines(run):
             run.screen.line(line)
@@ -64,7 +62,7 @@ def train_run(run: OpenedRun, configured: ConfiguredHooks) -> float:
 
 def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
     training = run.training
-    if run.coordinator.is_over(run):
+    if run.coordinator.is_trained(run):
         return _number(run.directory.load_record().objective)
     with run.built.graph.as_default():
         creator = _SessionsOfModel(_session_creator(run), run.built.model)
@@ -74,7 +72,7 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
             run.screen.line(line)
         with (
             closing(progress),
-            run.built.calls.explaining(),
+            run.built.explaining(),
             configured.explaining(),
             run.interruption.deferred(),
             run.coordinator.session_scope(run),
@@ -174,25 +172,16 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
     user_init, source = built.scaffold.init_op, training.input_initializer
     initializers = [] if user_init is None else [user_init]
     # Local initialisers run in every new session, the others only where nothing is resumed.
+    initializers += [source] if training.saved_input else []
     in_each_session = [] if training.saved_input else [source]
     restorer = None
     if run.plan is None:
         initializers.insert(0, tf.compat.v1.global_variables_initializer())
-        initializers += [source] * bool(training.saved_input)
-    else:
-        # The session manager has it initialise.
-        together = [source] if training.saved_input and not reads_variables(source) else []
-        initializers += [source] * (bool(training.saved_input) and not together)
-        restorer = run.experiment.restorer(
-            run.plan,
-            [source, *initializers],
-            together=together,
-            on_restored=partial(record_first_values, run),
-        )
-    default_init = restorer.init_op if restorer else tf.no_op()
+    else:  # It initialises the variables.
+        restorer = run.experiment.restorer(run.plan, on_restored=partial(record_first_values, run))
     ready = _ready_op() if built.scaffold.ready_op is None else None
     scaffold = tf.compat.v1.train.Scaffold(
-        init_op=tf.group(*initializers) if initializers else default_init,
+        init_op=tf.group(*initializers),
         local_init_op=local_init_op(built.scaffold, *in_each_session),
         ready_op=ready,
         ready_for_local_init_op=ready,

@@ -16,7 +16,7 @@ from runner.config.instantiation import GIVEN, References
 from runner.config.schedule import NEVER
 from runner.config.training_schema import metric_of
 from runner.errors import NonFiniteLossError, RunnerError
-from runner.graph.configured_hooks import (
+from runner.graph.hook_entries import (
     CALLBACKS,
     HOOKS,
     graph_names,
@@ -42,11 +42,11 @@ from runner.hooks.callbacks import CallbacksHook, NamedCallback
 from runner.hooks.checkpoint import another_saver, raise_error, warned
 from runner.hooks.evaluation_hook import EvaluationWatch
 from runner.hooks.final_weights import FinalWeights, HandOver
+from runner.hooks.metrics import TrainingMeans
 from runner.system.user_code import ERRORS, raised
 from runner.tracking.journal import history
 from runner.tracking.tracking_directory import TrackingDirectory
 from runner.training.experiment import OpenedRun
-from runner.training.means import TrainingMeans
 from runner.training.named_hooks import NamedHook, StoppingCallback
 
 # Preparing a second kind of step, with the metrics or without, takes 0.1 s of the processor for a

@@ -1,28 +1,21 @@
-"""Proves the plan of a run in an eager model of its own, before there is a run directory.
-
-Also the command `runner prove RUN REFERENCE`, for a run that has been trained without a proof.
-"""
+"""Proves the plan of a run in an eager model, before there is a run directory or afterwards."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import keras
-
 from runner.checkpoints.reader import CheckpointReader
 from runner.config.schema import RunConfig
-from runner.errors import CheckpointError, PlanError, Problem
+from runner.errors import CheckpointError, Problem
 from runner.graph.trained_model import initial_model
-from runner.internals.keras import restored_names
+from runner.planning.comparison import Proof
+from runner.planning.plan import RestorationPlan
+from runner.proof.proving import prove
+from runner.proof.reference import Reference, read_reference
 from runner.restoration.eager import restore_model
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.proof import Proof
-from runner.restoration.proving import prove
-from runner.restoration.reference import Reference, read_reference
 from runner.system.user_code import calling
 from runner.training.first_values import start_of
 from runner.training.run_sources import Sources
@@ -80,7 +73,7 @@ def _key(scaffold: str) -> str:
 
 @contextmanager
 def _first_values(
-    model: keras.Model, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
+    model: Any, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
 ) -> Iterator[None]:
     """Gives a model the first values that a plan restores, within the block."""
     before = [(variable, variable.numpy()) for variable in model.variables]
@@ -92,35 +85,21 @@ def _first_values(
             variable.assign(value)
 
 
-@contextmanager
-def first_model(
-    config: RunConfig, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
-) -> Iterator[keras.Model]:
-    """Builds the model of a run outside its graph, with the first values that its plan restores.
+def prove_run(run: str, reference: str, scaffold: str = "") -> Proof:
+    """Proves the plan of a run that has been trained, in a model with its first values.
 
-    Afterwards random numbers continue as if there had been no such model.
-    """
-    with restored_names():
-        model = initial_model(config)
-        restore_model(model, plan, readers)
-        yield model
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Runs `runner prove` with the arguments after it.
+    Args:
+      run: its directory.
+      reference: the file with what the source of its weights computes.
+      scaffold: proves the part of this scaffold alone.
 
     Raises:
-      PlanError: when the proof fails.
+      RunnerError: when a file cannot be read, or the plan has problems.
+      UserCodeError: when the model raises an error.
     """
-    parser = argparse.ArgumentParser("runner prove", description=__doc__.splitlines()[0])
-    parser.add_argument("run", metavar="RUN", help="the directory of a run")
-    parser.add_argument("reference", metavar="REFERENCE", help="an .npz file: docs/how-to/prove.md")
-    parser.add_argument("--scaffold", default="", help="prove the part of this scaffold alone")
-    parsed = parser.parse_args(arguments)
-    start, reference = start_of(parsed.run), read_reference(parsed.reference)
+    start, recorded = start_of(run), read_reference(reference)
     start.plan.require_sound()
-    with first_model(start.config, start.plan, start.readers) as model, calling("model"):
-        proof = prove(model, reference, plan=start.plan, scaffold=parsed.scaffold)
-    if not proof.agrees:
-        raise PlanError(proof.problem())
-    print(proof)
+    model = initial_model(start.config)
+    restore_model(model, start.plan, start.readers)
+    with calling("model"):
+        return prove(model, recorded, plan=start.plan, scaffold=scaffold)

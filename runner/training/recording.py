@@ -24,10 +24,10 @@ from runner.config.spelling import on_run, program, resuming
 from runner.config.training_schema import metric_of
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.graph.build import graph_maker
-from runner.restoration.html_report import html
-from runner.restoration.json_report import json_text, provenance_document
-from runner.restoration.plan import RestorationPlan
-from runner.restoration.report import summary, text
+from runner.planning.html_report import html
+from runner.planning.json_report import json_text, provenance_document
+from runner.planning.plan import RestorationPlan
+from runner.planning.report import summary, text
 from runner.runs.provenance import (
     DIGEST,
     SOURCE_TAG,
@@ -62,7 +62,7 @@ def recorded(run: OpenedRun) -> Iterator[None]:
     tracker: Tracker | None = None
     try:
         with interruption.deferred():  # A run whose id a signal withheld would stay RUNNING.
-            tracker = run.tracker
+            tracker = run.open_tracker()
         interruption.check()
         _record_start(run)
         is_new = run.plan is not None
@@ -286,8 +286,7 @@ def _record_figures(run: OpenedRun) -> None:
     steps = history(TrackingDirectory(directory.path).journal)
     plan = directory.plan_json
     content = json.loads(plan.read_text()) if plan.is_file() else None
-    best = directory.best_record
-    step = json.loads(best.read_text())["step"] if best.is_file() else None
+    step, _ = directory.best_evaluation() or (None, {})
     for file in draw(run_plots(steps, content, best=step), directory.path / "figures"):
         run.tracker.log_artifact(file, "figures")
 
@@ -326,12 +325,12 @@ def interrupted_lines(run: OpenedRun) -> Iterator[str]:
 
 def _best_value(run: OpenedRun) -> str:
     """Returns the objective, its best value so far and its step; empty before an evaluation."""
-    if not run.directory.best_record.is_file():
+    best = run.directory.best_evaluation()
+    if best is None:
         return ""
-    content = json.loads(run.directory.best_record.read_text())
+    step, metrics = best
     objective = run.config.train.objective
-    value = content["metrics"][metric_of(objective)]
-    return f"{objective} {value:.4g} at step {content['step']}"
+    return f"{objective} {metrics[metric_of(objective)]:.4g} at step {step}"
 
 
 def _duration(seconds: float) -> str:

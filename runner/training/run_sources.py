@@ -23,9 +23,9 @@ from runner.errors import (
 )
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
-from runner.restoration.plan import LocatedSources, RestorationPlan, make_plan
-from runner.restoration.sources import open_source
-from runner.restoration.weights_layout import named_sources
+from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
+from runner.planning.sources import open_source
+from runner.planning.weights_layout import named_sources
 from runner.runs.provenance import Origin
 from runner.runs.run_directory import RunDirectory, runs, when_free
 from runner.system.locks import is_held

@@ -27,7 +27,7 @@ import yaml
 from numpy.typing import NDArray
 
 import runner
-from runner.restoration.model_variables import eager_variables
+from runner.planning.model_variables import eager_variables
 
 HERE = Path(__file__).parent
 KEPT = HERE / "small"
@@ -102,11 +102,13 @@ def check(
     (scaffold,) = scaffolds.values()
     assert len(scaffold["rules"]) <= 30
     plan = runner.warm_start(model, scaffolds)
-    initialised = [entry.variable.full_name for entry in plan.assignments if not entry.pieces]
+    initialised = [
+        entry.variable.full_name for entry in plan.assignments if not entry.source_tensor
+    ]
     excluded = [*scaffold["variables"].get("exclude", []), "*seed_generator_state"]
     assert [name for name in initialised if not any(fnmatch(name, glob) for glob in excluded)] == []
     assert difference(model, reference) < 1e-5
-    assert runner.prove(model, reference).agrees
+    assert runner.prove(model, reference, plan).agrees
     return plan
 
 
@@ -125,7 +127,7 @@ def check_inverse(
     trained = {
         entry.variable.name: random.uniform(0.5, 1.5, entry.variable.full_shape).astype(np.float32)
         for entry in plan.assignments
-        if any(piece.names for piece in entry.pieces)
+        if entry.source_tensor and entry.source_tensor.names
     }
     safetensors.numpy.save_file(plan.invert(trained), exported)
     runner.warm_start(model, scaffolds_of(case, str(exported)))
@@ -148,8 +150,8 @@ def test_small_architectures(name: str, tmp_path: Path) -> None:
 def test_the_proof_names_the_first_layer_of_a_wrong_start(name: str) -> None:
     case = CASES[name]
     model = model_of(case, small=True)
-    runner.warm_start(model, scaffolds_of(case, checkpoint_of(case, KEPT)))
-    proof = runner.prove(model, KEPT / f"{case['source']}.npz")
+    plan = runner.warm_start(model, scaffolds_of(case, checkpoint_of(case, KEPT)))
+    proof = runner.prove(model, KEPT / f"{case['source']}.npz", plan)
     assert not proof.agrees
     assert proof.first_difference is not None
     first = {"layer": proof.first_difference.layer, "module": proof.first_difference.module}

@@ -35,7 +35,7 @@ import numpy as np
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices
 
-from runner import inspect
+from runner.commands.command_line import main as runner
 from tests.conformance.goldens import MAKERS, make, relocated
 from tests.support import torch_files
 from tests.support.bytes import MUTATIONS
@@ -685,6 +685,10 @@ def sparse_values(folder: Path, suffix: str) -> object:
         b"\x80\x02cos\nsystem\nX\4\0\0\0trueR.",
         b"\x80\x02X\xff\xff\xff\x7fa.",
         b"\x80\x02\x8b\xff\xff\xff\x7f.",
+        # What a megabyte holds, named or passed on many times over.
+        b"\x80\x04X\0\0\x10\0" + bytes(1 << 20) + b"q\0" + b"h\0h\0\x93" * 100_000 + b"(l.",
+        b"\x80\x02(" + b"N" * (1 << 20) + b"tq\0(" + b"cos\nabort\nh\0R" * 100_000 + b"l.",
+        b"\x80\x03(" + b"N" * (1 << 20) + b"tq\0(" + b"cos\nabort\nh\0\x81" * 100_000 + b"l.",
         b"\x80\x02}X\1\0\0\0w" + b"c__builtin__\nlist\n)" + b"R)" * 30_000 + b"Rs.",
     )
 )
@@ -846,16 +850,16 @@ def outcome(path: str) -> str:
     try:
         with contextlib.redirect_stdout(written), contextlib.redirect_stderr(errors):
             signal.alarm(SECONDS)
-            code = inspect.main([path])
+            code = runner(["inspect", path])
             if code == 0:
                 signal.alarm(SECONDS)
-                code = inspect.main([path, "--stats", "--all", "--digest"])
+                code = runner(["inspect", path, "--stats", "--all", "--digest"])
     except BaseException:  # noqa: BLE001 - any other end is the finding
         return f"wrong: {traceback.format_exc()[-500:]!r}"
     message = " ".join(errors.getvalue().split())
     if code == 0:
         return f"listed {len(written.getvalue())}"
-    if code == 2 and message.startswith("runner.inspect: "):
+    if code == 2 and message.startswith("runner: "):
         return f"refused: {message[:400]}"
     return f"wrong: exit code {code}, {message[:400]}"
 

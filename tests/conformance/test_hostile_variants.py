@@ -30,8 +30,9 @@ import msgpack
 import numpy as np
 import pytest
 import safetensors.numpy
+from huggingface_hub import constants
 
-from runner.checkpoints import word_vectors
+from runner.checkpoints.formats import word_vectors
 from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
 from runner.errors import CheckpointError
@@ -436,7 +437,7 @@ def variants(
 
 
 def path_of(seed: Seed, folder: Path) -> str:
-    os.environ["HF_HUB_CACHE"] = str(folder)
+    constants.HF_HUB_CACHE = str(folder)
     return seed.path if seed.path.startswith("hf://") else str(folder / seed.path)
 
 
@@ -451,6 +452,7 @@ def main(folder: Path, count: int, seed: int) -> None:
     for chosen in good:
         outcome = read(path_of(chosen, chosen.folder), chosen.folder)
         assert outcome == "read", (chosen, outcome)
+    read("hf://org/other", folder)  # The library imports what its errors need when they occur.
     for codec in ("raw_unicode_escape", "unicode_escape", "latin-1"):
         codecs.lookup(codec)  # What strings in old pickles are decoded by.
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -446,7 +446,7 @@ def msgpack_in_chunks_of_several_types(folder: Path) -> tuple[object, str]:
     return _msgpack(folder, _chunked(_0=VALUE.ravel()[:4], _1=np.arange(2, dtype=np.int32)))
 
 
-@case("w lacks some of its chunks")
+@case("lacks some of its chunks")
 def msgpack_without_a_chunk(folder: Path) -> tuple[object, str]:
     return _msgpack(folder, _chunked(_0=VALUE.ravel()[:4], _2=VALUE.ravel()[4:]))
 

@@ -16,7 +16,7 @@ from runner.config.validation import validate
 from runner.errors import CheckpointError, PlanError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
-from runner.restoration.plan import make_plan
+from runner.planning.plan import make_plan
 from runner.restoration.restorer import Restorer
 from runner.tracking import RunStore, open_store
 from runner.training.run_sources import Sources
@@ -54,8 +54,7 @@ def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
     plan.require_sound()
     with built.graph.as_default(), tf.compat.v1.Session() as session:
         restorer = Restorer(plan, built.variables, sources.open, verify=True)
-        session.run(restorer.init_op)
-        restorer.restore(session)
+        restorer.warm_start(session, None, None, init_fn=None)
         values: dict[str, Any] = session.run(
             {name: built.variables[f"body/norm/{name}"] for name in NORM}
         )

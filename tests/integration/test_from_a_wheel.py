@@ -263,8 +263,9 @@ from runner.examples.resnet import build
 
 model = build()
 print(runner.__file__)
-print(runner.warm_start(model, "scaffolds.yaml"))
-assert runner.prove(model, "reference.npz").agrees
+plan = runner.warm_start(model, "scaffolds.yaml")
+print(plan)
+assert runner.prove(model, "reference.npz", plan).agrees
 """
 
 

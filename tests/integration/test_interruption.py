@@ -97,7 +97,7 @@ def test_a_run_that_only_waits_for_its_delivery_is_finished(
         process.send_signal(number)
     assert process.wait() == 0, case.output()
     assert "could not be saved" not in case.output()
-    assert f"python -m runner.sync {run.path}" in case.output()
+    assert f"runner sync {run.path}" in case.output()
     assert "\nbest: " in case.output()
     assert run.load_record().status == "FINISHED"
 

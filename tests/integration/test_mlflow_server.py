@@ -217,7 +217,7 @@ def test_what_a_server_that_is_gone_lacks_is_delivered_later(
     run.record(1500)
     logged = run.end()
     assert logged.count("Tracking is interrupted") == 1
-    assert f"python -m runner.sync {tmp_path}/run" in logged
+    assert f"runner sync {tmp_path}/run" in logged
     # The follower has given up by itself.
     wait_for(lambda: not is_held(run.directory.store(run.uri) / "lock"))
     with proxy(server, port):

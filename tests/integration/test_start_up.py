@@ -31,7 +31,7 @@ def test_a_process_imports_and_makes_no_more_than_its_first_step_needs(
     assert {"tensorflow", "keras", "runner.lifecycle"} <= modules
     # The follower's, and those of the tools beside the run.
     assert not modules & {"mlflow", "sqlalchemy", "alembic", "tensorboard", "safetensors"}
-    assert not modules & {"runner.sync", "runner.inspect", "runner.tracking.mlflow_store"}
+    assert not modules & {"runner.commands.inspect_checkpoint", "runner.tracking.mlflow_store"}
     assert fresh_command.statuses("tiny") == ["FINISHED"]  # It was tracked all the same.
     assert threads["python"] - threads["Python"] == 7
     assert threads["tf_Compute"] >= 41

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hydra._internal.hydra import Hydra
 
-from runner import __main__ as command_line
+from runner.commands import command_line
 
 CONF = ("--config-dir", str(Path(__file__).resolve().parents[1] / "samples" / "conf"))
 # The model of one weight of `tests.support.configs.LINEAR`.

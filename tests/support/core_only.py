@@ -29,7 +29,7 @@ def main() -> None:
     from safetensors.numpy import save_file
 
     import runner
-    from runner import inspect
+    from runner.commands.command_line import main as command_line
 
     with TemporaryDirectory() as folder:
         file = str(Path(folder) / "d.safetensors")
@@ -39,7 +39,7 @@ def main() -> None:
         assert not runner.plan(model, scaffolds).problems
         runner.warm_start(model, scaffolds)
         assert [*runner.open_checkpoint(file).tensors] == ["d/bias", "d/kernel"]
-        assert inspect.main([file]) == 0
+        assert command_line(["inspect", file]) == 0
     print(model(np.ones((1, 3))).numpy().tolist(), {"mlflow", "hydra", "optuna"} & {*sys.modules})
 
 

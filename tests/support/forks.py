@@ -53,13 +53,13 @@ MODULES = (
     "optuna.storages._rdb.models",
     "runner.__main__",
     "runner.cluster.chief",
-    "runner.inspect",
+    "runner.commands.run_experiment",
     "runner.lifecycle",
     "runner.sweeps.study_figures",
     "runner.sweeps.grid_sweeper",
     "runner.sweeps.optuna_sweeper",
     "runner.sweeps.search",
-    "runner.sync",
+    "runner.tracking.__main__",
     "runner.tracking.mlflow_store",
     "sqlalchemy.dialects.sqlite",
     "tests.samples.experiment",
@@ -78,7 +78,7 @@ def import_everything() -> None:
             importlib.import_module("mlflow.store.tracking.sqlalchemy_workspace_store")
         Plugins.instance()
     del os.environ[LEVEL]
-    for module in ("runner.__main__", "runner.inspect", "runner.sync", "tests.support.recording"):
+    for module in ("runner.__main__", "runner.tracking.__main__", "tests.support.recording"):
         # They are run as `__main__`, and no module imports them.
         del sys.modules[module]
 

@@ -16,10 +16,10 @@ from rich.console import Console
 from runner.cluster.chief import coordinator_of
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.console import Screen
-from runner.lifecycle import run_experiment
+from runner.lifecycle import perform
 from runner.runs.run_directory import RunDirectory, RunRecord
-from runner.training.experiment import RunContext
-from runner.training.watch import TrialWatch
+from runner.training.context import RunContext, TrialWatch
+from runner.training.experiment import Experiment
 from tests.support.configs import tiny
 
 
@@ -49,9 +49,8 @@ class Runs:
             print_next_commands=print_next_commands,
             screen=screen,
             watch=watch or TrialWatch(),
-            coordinator=coordinator_of(config),
         )
-        return run_experiment(config, context)
+        return perform(Experiment(config, context, coordinator_of(config))).objective
 
     def run(self, **changes: Any) -> tuple[float, list[str]]:
         """Returns the objective and the lines on the screen."""

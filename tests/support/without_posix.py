@@ -49,7 +49,7 @@ def main() -> None:
     tf.config.list_physical_devices()
     become_windows()
     import runner
-    from runner import __main__, inspect
+    from runner.commands.command_line import main as command_line
 
     with TemporaryDirectory() as folder:
         file = str(Path(folder) / "d.safetensors")
@@ -58,9 +58,8 @@ def main() -> None:
         model = build()
         assert not runner.plan(model, scaffolds).problems
         runner.warm_start(model, scaffolds)
-        assert inspect.main([file]) == 0
-        sys.argv[1:] = ["map", f"{Path(__file__).stem}.build", file]
-        assert __main__.main() == 0
+        assert command_line(["inspect", file]) == 0
+        assert command_line(["map", f"{Path(__file__).stem}.build", file]) == 0
     print(model(np.ones((1, 3))).numpy().tolist())
 
 

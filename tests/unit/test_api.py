@@ -130,6 +130,7 @@ def test_a_signal_saves_and_ends_the_run_and_the_same_call_resumes_it(
         (("digit_cnn",), ConfigError, "experiment 'digit_cnn' is not known"),
         (("digits_cnn", ["train.stepz=1"]), ConfigError, "train.stepz is not a key"),
         (("digits_cnn", {"train.steps": 0}), ConfigError, "train.steps is 0"),
+        (("digits_cnn", ["optimizer=null"]), ConfigError, "optimizer is null"),
         ((None,), ConfigError, "no experiment is named"),
         ((None, ["mode=evaluate", "run_dir=no"]), RunDirectoryError, "run_dir is no, which is not"),
         (({"name": "mine"},), ConfigError, "data has no value"),
@@ -150,7 +151,7 @@ def test_mistakes_have_the_message_of_the_command_line(
 
 def test_a_plan_has_no_run(tmp_path: Path) -> None:
     plan = runner.run(config(tmp_path, mode="plan"))
-    assert "<table>" in plan._repr_html_()
+    assert "GlorotUniform" in plan._repr_html_()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(runner.RunnerError, match="mode=plan has made no run"):
         _ = plan.metrics

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 import runner
+from runner.api.fit import experiment_of
+from runner.config.composition import compose_command, without_hydra
 from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, PlanError
 from runner.graph.given_model import model_digest, model_name
 from runner.inputs import FitData
@@ -119,11 +121,13 @@ def test_names_are_free(tmp_path: Path) -> None:
 
     ended: list[str] = []
     callbacks = [type(name, (Counting,), {})() for name in NAMES]
-    for number, name in enumerate(NAMES):
-        more = {"callbacks": callbacks} if number == 0 else {"overrides": {"mode": "plan"}}
-        result = fit(tmp_path, **KINDS["arrays"], name=name, **more)
-        assert result.config.name == name
+    result = fit(tmp_path, **KINDS["arrays"], name=NAMES[0], callbacks=callbacks)
+    assert result.config.name == NAMES[0]
     assert ended == list(NAMES)
+    for name in NAMES[1:]:
+        with experiment_of(net, **KINDS["arrays"], name=name, callbacks=callbacks) as (stored, *_):
+            config = without_hydra(compose_command([f"+experiment={stored}"]))
+        assert runner.validate(config).name == name
 
 
 def test_a_function_of_no_module_is_named_where_it_fails(tmp_path: Path) -> None:

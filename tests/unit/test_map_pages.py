@@ -9,9 +9,9 @@ from pathlib import Path
 import keras
 import pytest
 
+from runner.commands.command_line import run_command
 from runner.errors import PlanError, RunnerError
 from runner.examples import resnet
-from runner.mapping.command import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/tutorials/pytorch-to-keras.md").read_text()
@@ -31,7 +31,7 @@ def test_the_tutorial_takes_a_file_of_pytorch_to_a_proven_warm_start(
     assert ["python", "-m", resnet.__name__] in [command[:3] for command in commands]
     resnet.main()
     assert capsys.readouterr().out == "resnet.pt\nreference.npz\n"
-    main(command[2 : command.index(">")])
+    run_command(*command[1 : command.index(">")])
     text = capsys.readouterr().out
     shown = PAGE.split("```yaml\n")[1].split("      # ...")[0]
     assert text.startswith(shown)
@@ -54,7 +54,7 @@ def test_the_tutorial_takes_a_file_of_pytorch_to_a_proven_warm_start(
 )
 def test_mistakes_are_one_message(arguments: list[str], message: str) -> None:
     with pytest.raises(RunnerError, match=re.escape(message)):
-        main(arguments)
+        run_command("map", *arguments)
 
 
 def test_a_file_with_an_equals_sign_is_a_file(
@@ -65,14 +65,14 @@ def test_a_file_with_an_equals_sign_is_a_file(
     monkeypatch.chdir(tmp_path)
     reference = str(source.with_suffix(".npz"))
     model = ["tests.architectures.models.cnns.resnet50", "small=true"]
-    main([*model, "epoch=3-step=10.ckpt", "--reference", reference])
+    run_command("map", *model, "epoch=3-step=10.ckpt", "--reference", reference)
     assert "checkpoint: epoch=3-step=10.ckpt" in capsys.readouterr().out
 
 
 def test_without_a_reference_names_make_a_proposal(capsys: pytest.CaptureFixture[str]) -> None:
     source = str(ROOT / "tests/architectures/small/cnns.resnet50.pt")
     with pytest.raises(PlanError, match="have a tensor by their names alone"):
-        main(["tests.architectures.models.cnns.resnet50", "small=true", source])
+        run_command("map", "tests.architectures.models.cnns.resnet50", "small=true", source)
     assert "A proposal: 70 variables of 77" in capsys.readouterr().out
 
 
@@ -86,4 +86,4 @@ def test_a_saved_model_with_a_layer_of_its_own_names_it(tmp_path: Path) -> None:
     file = tmp_path / "model.keras"
     keras.Sequential([keras.Input((2,)), Own(), keras.layers.Dense(1)]).save(file)
     with pytest.raises(RunnerError, match="a layer of the class Own"):
-        main([str(file), "x.pt"])
+        run_command("map", str(file), "x.pt")

@@ -16,11 +16,11 @@ import yaml
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
+from runner.config.choices import StateClass
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
-from runner.restoration.named_conversions import NAMED_CONVERSIONS
-from runner.restoration.plan import make_plan
-from runner.restoration.variables import StateClass
+from runner.planning.plan import make_plan
+from runner.rules.named_conversions import NAMED_CONVERSIONS
 from runner.tracking import RunStore
 from runner.training.run_sources import Sources
 from tests.conformance.goldens import tensors
@@ -51,7 +51,7 @@ VARIABLES = [
         for name, shape in SHAPES.items()
     ),
     slot("cnn/conv/kernel/Momentum", (3, 3, 2, 4)),
-    variable("global_step", (), "int64", StateClass.GLOBAL_STEP, trainable=False),
+    variable("global_step", (), "int64", StateClass.global_step, trainable=False),
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.choices import Expect, Mode, PlanFormat, StateChoice
+from runner.config.choices import Expect, Mode, PlanFormat, StateClass
 from runner.config.schema import (
     DevicesConfig,
     PlanConfig,
@@ -31,9 +31,10 @@ from runner.errors import (
     TrackingUriError,
     UserCodeError,
 )
-from runner.restoration.report import text
-from runner.runs.resumption import ClaimedDirectory, open_run
-from runner.training.experiment import Experiment, RunContext
+from runner.planning.report import text
+from runner.runs.resumption import ClaimedDirectory, claim_run
+from runner.training.context import RunContext
+from runner.training.experiment import Experiment
 from tests.support.configs import LINEAR, tiny
 from tests.support.privileges import folder_for_all
 from tests.support.runs import Runs, disturbed, evaluations, short
@@ -283,8 +284,8 @@ def test_a_hook_that_refuses_its_arguments_leaves_no_run(cheap: Runs) -> None:
 def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(plain: Runs) -> None:
     slow = ScaffoldConfig(VariablesConfig(["body/*"]), learning_rate_multiplier=0.5)
     plain.run(scaffolds={"part": slow}, train=short(steps=1, evaluate_every=1))
-    checkpoint, state = str(plain.directory().checkpoints), list(StateChoice)[:2]
-    state += [StateChoice.optimizer_slots]
+    checkpoint, state = str(plain.directory().checkpoints), list(StateClass)[:2]
+    state += [StateClass.optimizer_slots]
     again = replace(slow, checkpoint=checkpoint, state=state)
     both = ScaffoldConfig(VariablesConfig(["body/*", "head/*"]), checkpoint, state=state)
     # It belongs to all variables that train, so a part of them does not bring it along.
@@ -304,9 +305,9 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
 
     def finish_first(*arguments: Any, **options: Any) -> ClaimedDirectory:
         failed.directory().update(status="FINISHED")
-        return open_run(*arguments, **options)
+        return claim_run(*arguments, **options)
 
-    monkeypatch.setattr("runner.training.experiment.open_run", finish_first)
+    monkeypatch.setattr("runner.runs.resumption.claim_run", finish_first)
     _, lines = failed.run()
     assert lines[0] == f"tiny: runs in {failed.directory(2).path}"
     assert "from initializers" in lines[1]

@@ -55,6 +55,7 @@ def command(
     return in_process(tmp_path, monkeypatch, capfd, *arguments)
 
 
+@pytest.mark.usefixtures("forked_followers")
 @pytest.mark.parametrize(("fails", "code"), [("false", 0), ("true", 1)])
 def test_a_run_prints_and_records_no_secret(
     command: Command, tmp_path: Path, fails: str, code: int

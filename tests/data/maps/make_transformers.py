@@ -73,7 +73,7 @@ def built(expression):
 
 def variables(model):
     """Returns the variables of a model: names, shapes and classes of their layers."""
-    from runner.restoration.model_variables import eager_variables
+    from runner.planning.model_variables import eager_variables
 
     owners = {}
     for layer in model._flatten_layers():

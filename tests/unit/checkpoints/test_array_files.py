@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from runner.checkpoints.array_files import (
+from runner.checkpoints.formats.array_files import (
     NpyReader,
     NpzReader,
     SafetensorsReader,
 )
-from runner.checkpoints.shards import ShardsReader
+from runner.checkpoints.formats.shards import ShardsReader
 from runner.errors import CheckpointError
 
 
@@ -151,3 +151,13 @@ def test_a_damaged_index_is_refused(content: str, tmp_path: Path) -> None:
     path.write_text(content)
     with pytest.raises(CheckpointError, match="cannot be read as an index of shards"):
         ShardsReader(str(path)).spec()
+
+
+def test_the_format_of_a_shard_is_told_by_its_content(tmp_path: Path) -> None:
+    reader = _write(tmp_path, {"a": "one.bin"}, one=["a"])
+    (tmp_path / "one.safetensors").rename(tmp_path / "one.bin")
+    assert [value.tolist() for _, value in reader.read(["a"])] == [[1, 1]]
+    for name, kind in (("model.safetensors.index.json", "index of shards"), ("w.npz", ".npz")):
+        np.savez(tmp_path / "w.npz", w=np.ones(2))
+        with pytest.raises(CheckpointError, match=f"cannot be read as a shard\n.*is a {kind}"):
+            _write(tmp_path, {"a": name}).spec()

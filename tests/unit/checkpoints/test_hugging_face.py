@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import safetensors.numpy
+from huggingface_hub import constants
 
 from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
@@ -25,8 +25,8 @@ COMMIT, OLDER = "a" * 40, "b" * 40
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with two commits of one repository, of which `main` is the first."""
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     folder = tmp_path / "models--org--net"
     for commit, value in ((COMMIT, 1.0), (OLDER, 0.0)):
         blob = folder / "blobs" / commit
@@ -148,19 +148,23 @@ def test_what_is_not_cached_is_downloaded_once(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
         downloaded = resolved_in_a_process("hf://org/net", cache, HF_ENDPOINT=endpoint)
+        misspelt = resolved_in_a_process("hf://org/net/model.bin", cache, HF_ENDPOINT=endpoint)
         server.shutdown()
+    assert "hf://org/net/model.bin cannot be downloaded\n  cause: it holds no model.bin" in misspelt
     assert downloaded == str(cache / "models--org--net" / "snapshots" / COMMIT / index)
     assert not Path(downloaded).with_name("tf_model.h5").exists()
     ((_, value),) = open_reader(downloaded).read(["w"])
     assert value.tolist() == [0, 1, 2]
-    offline = resolved_in_a_process(f"hf://org/net@{COMMIT}", cache, HF_HUB_OFFLINE="1")
-    assert offline == downloaded
+    for address in ("hf://org/net", f"hf://org/net@{COMMIT}"):
+        assert resolved_in_a_process(address, cache, HF_HUB_OFFLINE="1") == downloaded
 
 
-def test_without_the_library_nothing_is_downloaded(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(CheckpointError, match="install huggingface_hub"):
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(CheckpointError, match=r"not installed.*\n.*runner\[hub\]"):
         checkpoint_paths("hf://org/other")
+
+
+def test_a_hub_that_does_not_answer_is_an_error_with_the_reason(tmp_path: Path) -> None:
+    message = resolved_in_a_process("hf://org/net", tmp_path, HF_ENDPOINT="http://127.0.0.1:1")
+    assert "hf://org/net cannot be downloaded\n  cause: [Errno 111] Connection refused" in message

@@ -10,12 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runner.checkpoints.keras_files import (
+from runner.checkpoints.formats.keras_files import (
     KerasArchiveReader,
     KerasH5Reader,
     KerasWeightsReader,
 )
-from runner.checkpoints.keras_names import keras_paths
+from runner.checkpoints.formats.keras_names import keras_paths
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import CheckpointError

@@ -11,9 +11,9 @@ import pytest
 
 from runner.checkpoints import contents
 from runner.checkpoints.contents import NoCheckpointError
-from runner.checkpoints.formats import TABLE_MAGIC
 from runner.checkpoints.locate import checkpoint_paths, is_mlflow_uri, latest_checkpoint
 from runner.checkpoints.open import open_reader
+from runner.checkpoints.recognition import TABLE_MAGIC
 from runner.errors import CheckpointError
 from tests.support.privileges import folder_for_all, without_privileges
 
@@ -175,7 +175,7 @@ def test_all_problems_of_a_list_are_reported_at_once(home: Path) -> None:
 
 def test_the_newest_checkpoint_of_tensorflow(home: Path) -> None:
     newest = str(home / "features/model.ckpt-2")
-    assert latest_checkpoint(f"{home}/features") == latest_checkpoint(f"{newest}.index") == newest
+    assert latest_checkpoint(f"{home}/features") == newest
     assert latest_checkpoint("nowhere") is latest_checkpoint("empty") is None
     with pytest.raises(CheckpointError, match="no such checkpoint is there"):
         latest_checkpoint("lost")

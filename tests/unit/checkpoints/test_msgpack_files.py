@@ -7,7 +7,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from runner.checkpoints.msgpack_files import MsgpackReader
+from runner.checkpoints.formats.msgpack_files import MsgpackReader
 from runner.checkpoints.reader import parse_dtype
 from runner.errors import CheckpointError
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.checkpoints.array_files import NpzReader
-from runner.checkpoints.formats import Format, recognise
+from runner.checkpoints.formats.array_files import NpzReader
 from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import AverageReader, open_pinned, open_reader
+from runner.checkpoints.recognition import Format, recognise
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_npz
 from tests.support.privileges import folder_for_all, without_privileges

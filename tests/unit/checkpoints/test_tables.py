@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from runner.checkpoints.bundle import BundleReader, V1Reader
-from runner.checkpoints.tables import require_intact
+from runner.checkpoints.formats.bundle import BundleReader, V1Reader
+from runner.checkpoints.formats.tables import require_intact
 from runner.errors import CheckpointError
 from tests.conformance.goldens import save_bundle
 from tests.support.tables import recompressed, stored

@@ -14,9 +14,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.checkpoints.pickle_nodes import MAX_BYTES, Global, PickledCall, PickleError, read_pickle
+from runner.checkpoints.formats.pickle_nodes import (
+    MAX_BYTES,
+    Global,
+    PickledCall,
+    PickleError,
+    read_pickle,
+)
+from runner.checkpoints.formats.torch_files import TorchReader
 from runner.checkpoints.reader import parse_dtype
-from runner.checkpoints.torch_files import TorchReader
 from runner.errors import CheckpointError
 from tests.support.torch_files import Pickled, Storage, dumped, save, save_legacy, tensor
 
@@ -90,10 +96,29 @@ BAD = {
     # CVE-2026-24747 of PyTorch: SETITEM on something that is no dictionary.
     "an item of a list": (b"\x80\x02](K\x00K\x01s.", "damaged|sets an item"),
     "an item of a list, without a mark": (b"\x80\x02]K\x00K\x01s.", "sets an item of a list"),
-    "an extension code": (b"\x80\x02\x82\x01.", "EXT1"),
-    "an out-of-band buffer": (b"\x80\x05\x97.", "NEXT_BUFFER"),
-    "an empty stack": (b"\x80\x02R.", "takes more objects"),
+    "an extension code": (b"\x80\x02\x82\x01.", "an extension or a buffer"),
+    "an out-of-band buffer": (b"\x80\x05\x97.", "an extension or a buffer"),
+    "an empty stack": (b"\x80\x02R.", "damaged"),
     "an unknown memo": (b"\x80\x02h\x05.", "damaged"),
+    "two objects": (b"\x80\x02]].", "several objects"),
+    "a mark that nothing takes": (b"\x80\x02(].", "several objects"),
+    "the state of a storage": (
+        dumped(Storage())[:-1] + b"N}X\x05\0\0\0valueK\x01s\x86b.",
+        "sets the state of a PersistentId",
+    ),
+    "the state of a class": (b"\x80\x02cos\nsystem\n}X\x04\0\0\0nameNsb.", "state of a Global"),
+    "arguments that are no tuple": (b"\x80\x02cos\nsystem\nX\x02\0\0\0idR.", "no tuple"),
+    "a class of a number": (b"\x80\x04K\x01K\x02\x93.", "damaged"),
+    "a frame beyond the end": (b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f].", "no tensors"),
+    "a memo of terabytes": (b"\x80\x02]r\xff\xff\xff\xff.", "no tensors"),
+    "a key that no hash reaches": (b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.", "no tensors"),
+    "an element that no hash reaches": (
+        b"\x80\x04\x8f()" + b"\x85" * 200_000 + b"\x90.",
+        "nested too deeply",
+    ),
+    "an instance in the old way": (b"(S'touch x'\nios\nsystem\n.", "no tensors"),
+    "keywords": (b"\x80\x04cos\nsystem\nX\x02\0\0\0id\x85}\x92.", "no tensors"),
+    "a byte array of terabytes": (b"\x80\x05\x96\0\0\0\0\0\x40\0\0.", "damaged"),
     "no end": (b"\x80\x02]", "damaged"),
     "a string longer than the file": (b"\x80\x02X\xff\xff\xff\x7fabc.", "damaged"),
 }
@@ -202,6 +227,17 @@ def test_nodes_are_what_the_pickle_says() -> None:
     assert isinstance(call, PickledCall)
     assert call.function == Global("builtins.complex")
     assert references == []
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_arrays_of_numpy_are_told(protocol: int, tmp_path: Path) -> None:
+    """From protocol 5 on, NumPy pickles an array as a call of another function."""
+    array = pickle.dumps({"n": np.arange(3), "x": [np.float32(2)]}, protocol)
+    spec = TorchReader(save(tmp_path / "m.pt", array)).spec()
+    assert {name: tensor.dtype for name, tensor in spec.tensors.items()} == {
+        "n": "array of NumPy",
+        "x.0": "array of NumPy",
+    }
 
 
 def test_objects_are_dropped_as_pickle_drops_them() -> None:

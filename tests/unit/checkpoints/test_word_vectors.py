@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import runner
+from runner.checkpoints.formats.word_vectors import tokens
 from runner.checkpoints.open import open_reader
-from runner.checkpoints.word_vectors import tokens
 from runner.errors import CheckpointError
 
 WORDS = ("the", "naïve", "1.5", "new york", "end")

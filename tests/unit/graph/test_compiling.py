@@ -17,7 +17,7 @@ from runner.errors import ConfigError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.class_weights import class_weights
 from runner.graph.compiling import compile_model
-from runner.restoration.model_variables import keras_variables
+from runner.planning.model_variables import keras_variables
 from tests.samples.graphs import build, opened, training_of
 from tests.samples.objectives import Weighted
 from tests.support.configs import tiny

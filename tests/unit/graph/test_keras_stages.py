@@ -15,7 +15,7 @@ import pytest
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import UserCodeError
-from runner.restoration.model_variables import keras_variables
+from runner.planning.model_variables import keras_variables
 from tests.keras_io import PROGRAMS, Data
 from tests.support.configs import tiny
 from tests.support.runs import Runs, disturbed

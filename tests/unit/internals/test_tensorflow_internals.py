@@ -18,6 +18,7 @@ from runner.internals.tensorflow import (
     TrackableObjectGraph,
     build_all_signature_defs,
     function_nodes,
+    is_of_tensor,
     prepare_step,
     restored_seed,
     run_once,
@@ -112,6 +113,16 @@ def test_a_part_of_a_variable_knows_the_whole() -> None:
     assert [(part.full_name, list(part.full_shape)) for part in slices] == [("v", [4, 3])] * 2
     assert [list(part.var_offset) for part in slices] == [[0, 0], [2, 0]]
     assert slice_of(whole) is None
+
+
+def test_a_tensor_of_a_checkpoint_is_told_from_a_view(tmp_path: Path) -> None:
+    path = tf2.train.Checkpoint(v=tf2.Variable([1.0, 2.0])).save(str(tmp_path / "ckpt"))
+    reader = tf2.train.load_checkpoint(path)
+    value = reader.get_tensor("v/.ATTRIBUTES/VARIABLE_VALUE")
+    assert is_of_tensor(value)
+    assert not np.shares_memory(value, reader.get_tensor("v/.ATTRIBUTES/VARIABLE_VALUE"))
+    assert not is_of_tensor(value[:1])
+    assert not is_of_tensor(np.zeros(2))
 
 
 def test_a_checkpoint_by_object_describes_its_objects(tmp_path: Path) -> None:

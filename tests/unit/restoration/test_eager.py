@@ -20,9 +20,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 import runner
+from runner.commands.command_line import main as command_line
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError
-from runner.inspect import main as inspect
 from tests.support.forked import ROOT, Forks
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
@@ -100,10 +100,14 @@ def test_functional_parts_are_addressed_by_their_names(tmp_path: Path) -> None:
         assert re.search(r"left/inner/dense/kernel +4x3 +left: w ", str(plan))
         keys = scaffold("left/inner/*/kernel", file, rules={"left/inner/{n}/kernel": "left.{n}"})
         plan = runner.plan(model, {"left": keys})
-        assert [piece.names for a in plan.assignments for piece in a.pieces] == [("left.dense",)]
+        assert [a.source_tensor.names for a in plan.assignments if a.source_tensor] == [
+            ("left.dense",)
+        ]
     # Without a prefix where that is unique, as runs before had it.
     plan = runner.plan(alone, {"left": scaffold("dense/kernel", file)})
-    assert [piece.names for a in plan.assignments for piece in a.pieces] == [("dense/kernel",)]
+    assert [a.source_tensor.names for a in plan.assignments if a.source_tensor] == [
+        ("dense/kernel",)
+    ]
 
 
 def test_unnamed_variables_count_from_the_first_of_the_model() -> None:
@@ -376,7 +380,7 @@ def test_the_chain_of_provenance_goes_on(
     made = runner.warm_start(model, {"cnn": scaffold("cnn/*", folder / "net.keras")})
     model.save(tmp_path / "model.keras")
     made.write_provenance(tmp_path)
-    assert inspect([str(tmp_path / "model.keras"), "--provenance"]) == 0
+    assert command_line(["inspect", str(tmp_path / "model.keras"), "--provenance"]) == 0
     assert "cnn/dense/kernel <- cnn: " in capsys.readouterr().out
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.checkpoints.bundle import open_bundle
-from runner.checkpoints.reader import Bundle, CheckpointReader, CheckpointSpec, TensorSpec
+from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
 from runner.errors import CheckpointError, Problem
-from runner.restoration import restorer, session_assigner
-from runner.restoration.conversions import Slice
-from runner.restoration.plan import Assignment, RestorationPlan
-from runner.restoration.reading import NonFinite, checksum, converted_values
-from runner.restoration.restorer import restore_operation, restored_in_graph
+from runner.planning.plan import Assignment, RestorationPlan
+from runner.restoration import session_assigner
+from runner.restoration.reading import NonFiniteTensors, checksum, converted_values
 from runner.restoration.session_assigner import AssignOp, SessionAssigner
-from runner.restoration.source_tensors import SourceTensor
-from tests.conformance import goldens
+from runner.rules.conversions import Slice
+from runner.rules.source_tensors import SourceTensor
 from tests.support.plans import checkpoint, variable
-from tests.support.restoring import save_bundle
 
 tf1 = tf.compat.v1
 
@@ -53,13 +49,13 @@ def assignment(name: str, size: int, piece: tuple[str, str]) -> Assignment:
     """A vector that takes this tensor of this source."""
     source, tensor = piece
     taken = SourceTensor(source, TensorSpec(tensor, (size,), "float32"))
-    return Assignment(variable(name, (size,)), source, (taken,))
+    return Assignment(variable(name, (size,)), source, taken)
 
 
 def block(name: str, offset: int, size: int) -> Assignment:
     """A vector that takes a block of a tensor of 6 elements."""
     piece = SourceTensor("a", TensorSpec("x", (6,), "float32"), (Slice((offset,), (size,)),))
-    return Assignment(variable(name, (size,)), "a", (piece,))
+    return Assignment(variable(name, (size,)), "a", piece)
 
 
 def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,22 +74,18 @@ def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch)
     assert list(assigner.batches([])) == []
 
 
-def test_values_of_one_operation_are_assigned_together_and_of_one_tensor_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_values_of_one_operation_are_assigned_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_assigner, "BATCH_BYTES", 20)
-    keys, values, first, second = (assignment(name, 4, ("a", "x")) for name in "kvab")
+    keys, values, other = (assignment(name, 4, ("a", "x")) for name in "kva")
     with tf.Graph().as_default(), tf1.Session() as session:
-        table, shared = tf.no_op(), tf1.placeholder(tf.float32)
+        table = tf.no_op()
         targets = {
             "k": AssignOp(tf1.placeholder(tf.float32), table),
             "v": AssignOp(tf1.placeholder(tf.float32), table),
-            "a": AssignOp(shared, tf.no_op()),
-            "b": AssignOp(shared, tf.no_op()),
+            "a": AssignOp(tf1.placeholder(tf.float32), tf.no_op()),
         }
         assigner = SessionAssigner(session, targets, variables={})
-    batches = list(assigner.batches([keys, values, first, second]))
-    assert batches == [[keys, values], [first], [second]]
+    assert list(assigner.batches([keys, values, other])) == [[keys, values], [other]]
 
 
 def test_each_source_is_read_in_one_pass_and_not_ahead() -> None:
@@ -112,6 +104,16 @@ def test_each_source_is_read_in_one_pass_and_not_ahead() -> None:
     assert (a.asked, b.asked) == (["x"], ["z"])
     next(values)
     assert (a.asked, b.asked) == (["x", "y"], ["z"])
+
+
+def test_a_tensor_that_several_variables_take_is_read_once_and_its_memory_never_shared() -> None:
+    reader, seen = Arrays(x=np.arange(6, dtype=np.float32)), list[str]()
+    wanted = [block("v", 4, 2), assignment("w", 6, ("a", "x")), assignment("u", 6, ("a", "x"))]
+    values = converted_values(wanted, {"a": reader}, {}, lambda *tensor: seen.append(tensor[1]))
+    v, w, u = (value for _, value in values)
+    assert (v.tolist(), w.tolist(), u.tolist()) == ([4, 5], [*range(6)], [*range(6)])
+    assert not any(np.shares_memory(*pair) for pair in itertools.combinations((v, w, u), 2))
+    assert reader.asked == seen == ["x"]
 
 
 def test_a_value_never_is_the_memory_of_something_else(tmp_path: Path) -> None:
@@ -146,60 +148,6 @@ def test_a_value_that_does_not_fit_its_variable_is_refused(value: Any, message: 
         next(values)
 
 
-def test_only_tensors_and_blocks_without_further_conversion_are_restored_in_the_graph() -> None:
-    assert restored_in_graph(assignment("v", 6, ("a", "x")))
-    assert restored_in_graph(block("v", 2, 3))
-    (piece,) = block("v", 2, 3).pieces
-    twice = replace(piece, conversions=piece.conversions * 2)
-    assert not restored_in_graph(replace(block("v", 2, 3), pieces=(twice,)))
-
-
-def test_chunks_of_a_source_are_bounded_and_read_one_after_the_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(restorer, "CHUNK_BYTES", 20)
-    names = [f"v{at}" for at in range(6)]
-    sizes = dict(zip(names, (1, 4, 1, 9, 2, 3), strict=True))
-    with tf.Graph().as_default() as graph:
-        variables = {name: tf1.get_variable(name, [size]) for name, size in sizes.items()}
-        wanted = [assignment(name, sizes[name], ("a", name)) for name in reversed(names)]
-        bundle = Bundle("prefix", {name: name for name in names})
-        restore_operation(wanted, variables, {"a": bundle}, on_value=lambda *_: None)
-        reads = [op for op in graph.get_operations() if op.type == "RestoreV2"]
-    assert [len(each.outputs) for each in reads] == [2, 1, 1, 2]
-    # TensorFlow makes an operation wait through its inputs where these wait already.
-    waits = [any(each.op.control_inputs for each in read.inputs) for read in reads]
-    assert waits == [False, True, True, True]
-
-
-def test_every_value_is_passed_on_as_it_is_read_a_block_and_strings_too(tmp_path: Path) -> None:
-    seen: dict[str, Any] = {}
-
-    def on_value(assignment: Assignment, value: Any) -> None:
-        seen[assignment.variable.name] = value.tolist()
-
-    values: dict[str, Any] = {"x": np.arange(6, dtype=np.float32), "s": np.array("text", object)}
-    bundle = Bundle(save_bundle(tmp_path, values), {name: name for name in values})
-    string = SourceTensor("a", TensorSpec("s", (), "string"))
-    wanted = [
-        block("v", 4, 2),
-        assignment("w", 6, ("a", "x")),
-        Assignment(variable("s", (), "string"), "a", (string,)),
-    ]
-    with tf.Graph().as_default(), tf1.Session() as session:
-        variables = {
-            "v": tf1.get_variable("v", [2]),
-            "w": tf1.get_variable("w", [6], use_resource=False),
-            "s": tf1.get_variable("s", [], tf.string, tf1.zeros_initializer()),
-        }
-        session.run(restore_operation(wanted, variables, {"a": bundle}, on_value=on_value))
-        found = session.run(variables)
-    assert found["v"].tolist() == [4, 5]
-    assert found["w"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert found["s"] == b"text"
-    assert seen == {"v": [4, 5], "w": [0, 1, 2, 3, 4, 5], "s": b"text"}
-
-
 def test_a_checksum_is_of_the_bytes_and_of_strings_as_they_are_printed() -> None:
     values = np.arange(300_000, dtype=np.float32).reshape(300, 1000)
     whole = f"crc32c:{google_crc32c.value(values.tobytes()):08x}"
@@ -210,43 +158,6 @@ def test_a_checksum_is_of_the_bytes_and_of_strings_as_they_are_printed() -> None
     assert checksum(np.array(1.0)) != checksum(np.array(-1.0))
     assert checksum(np.array([], np.float32)) == "crc32c:00000000"
     assert checksum(np.array([b"a", "b"], object)) != checksum(np.array([b"ab", ""], object))
-
-
-def test_a_bundle_knows_the_checksums_of_whole_tensors_of_every_dtype(tmp_path: Path) -> None:
-    dtypes = (tf.float32, tf.bfloat16, tf.float16, tf.complex128, tf.int64, tf.uint8, tf.bool)
-    values: dict[str, Any] = {dtype.name: tf.cast([[0, 1], [1, 0]], dtype) for dtype in dtypes}
-    prefix = goldens.save_bundle(tmp_path / "whole", values | {"empty": [], "string": ["text"]})
-    reader = open_bundle(prefix)
-    found = {name: checksum(value) for name, value in reader.read([*values, "empty"])}
-    assert reader.bundle().checksums == found
-
-
-def test_a_bundle_does_not_know_the_checksum_of_a_partitioned_variable(tmp_path: Path) -> None:
-    tf.raw_ops.SaveV2(
-        prefix=str(tmp_path / "parts"),
-        tensor_names=["v", "v"],
-        shape_and_slices=["4 0,2", "4 2,2"],
-        tensors=[tf.zeros([2]), tf.ones([2])],
-    )
-    bundle = open_bundle(str(tmp_path / "parts")).bundle()
-    assert "v" in bundle.keys
-    assert "v" not in bundle.checksums
-
-
-def test_what_is_on_a_parameter_server_is_read_by_the_chief() -> None:
-    with tf.Graph().as_default() as graph:
-        with tf.device("/job:ps/task:1"):
-            variables = {"v": tf1.get_variable("v", [2])}
-        bundle = Bundle("prefix", {"x": "x"})
-        restore_operation(
-            [assignment("v", 2, ("a", "x"))], variables, {"a": bundle}, on_value=print
-        )
-        places = {
-            operation.device
-            for operation in graph.get_operations()
-            if operation.type in ("RestoreV2", "PyFunc")
-        }
-    assert places == {"/job:chief/task:0/device:CPU:0"}
 
 
 def finite(*scaffolds: str) -> RestorationPlan:
@@ -273,7 +184,7 @@ def finite(*scaffolds: str) -> RestorationPlan:
 def test_nan_and_infinity_are_warned_of_once(
     value: Any, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    non_finite = NonFinite()
+    non_finite = NonFiniteTensors()
     non_finite.on_tensor("cnn", "x", value)
     with caplog.at_level(logging.WARNING):
         non_finite.report(finite("lstm"))
@@ -285,7 +196,7 @@ def test_nan_and_infinity_are_warned_of_once(
 
 
 def test_all_findings_of_sources_that_must_be_finite_are_one_error() -> None:
-    non_finite = NonFinite()
+    non_finite = NonFiniteTensors()
     for source in ("cnn", "lstm"):
         for tensor in ("x", "y"):
             non_finite.on_tensor(source, tensor, np.array([np.nan]))

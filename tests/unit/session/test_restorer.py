@@ -33,18 +33,18 @@ def restorer_of(paths: dict[str, str], variables: dict[str, tf.Variable]) -> Res
     """Gives each variable the tensor `value` of the source of its name, if there is one."""
     case = Case(**paths)
     for name, variable in variables.items():
-        case.take(variable, *([(name, "value")] if name in paths else []))
+        case.take(variable, (name, "value") if name in paths else None)
     return case.restorer(initialize=Initialize.remaining, verify=True)
 
 
 def test_a_restorer_restores_after_every_init(source: Callable[[str, float], str]) -> None:
     variables = {name: tf.get_variable(name, initializer=-1.0) for name in ("cnn", "npz", "head")}
     restorer = restorer_of({"cnn": source("cnn", 1.0), "npz": source("npz", 2.0)}, variables)
-    init = restorer.init_op
     manager = SessionManager(ready_op=tf.report_uninitialized_variables(), restorer=restorer)
     initializers = [variable.initializer for variable in variables.values()]
+    init_op = tf.group(*initializers)
     with manager.prepare_session(
-        init_op=init, init_fn=lambda session: session.run(initializers)
+        init_op=init_op, init_fn=lambda session: session.run(initializers)
     ) as session:
         values = session.run(variables)
     assert values == {"cnn": 1.0, "npz": 2.0, "head": -1.0}
@@ -56,7 +56,7 @@ def test_a_checkpoint_of_the_models_own_beats_the_restorer(
     variable = tf.get_variable("cnn", initializer=-1.0)
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, {"cnn": variable})
     creator = ChiefSessionCreator(
-        tf.train.Scaffold(init_op=restorer.init_op),
+        tf.train.Scaffold(init_op=tf.no_op()),
         checkpoint_dir=str(tmp_path / "own"),
         restorer=restorer,
     )
@@ -75,7 +75,6 @@ def test_no_half_restored_session_is_left_behind(
     variable = tf.get_variable("cnn", initializer=-1.0)
     path = source("cnn", 1.0)
     restorer = restorer_of({"cnn": path}, {"cnn": variable})
-    init = restorer.init_op
     data = Path(f"{path}.data-00000-of-00001")
     content = bytearray(data.read_bytes())
     content[content.find(np.float32(1.0).tobytes())] ^= 1
@@ -89,12 +88,12 @@ def test_no_half_restored_session_is_left_behind(
 
     monkeypatch.setattr(restorer, "restore", keep_session)
     with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*model"):
-        SessionManager(restorer=restorer).prepare_session(init_op=init)
+        SessionManager(restorer=restorer).prepare_session()
     with pytest.raises(RuntimeError, match="closed Session"):
         sessions[0].run(variable)
 
 
-@pytest.mark.parametrize("given", ["its own", "another", "none"])
+@pytest.mark.parametrize("given", ["another", "none"])
 def test_the_restorer_initialises_once(source: Callable[[str, float], str], given: str) -> None:
     runs: list[int] = []
 
@@ -108,21 +107,23 @@ def test_the_restorer_initialises_once(source: Callable[[str, float], str], give
         "head": tf.get_variable("head", initializer=tf.cast(tf.reshape(initial, ()), tf.float32)),
     }
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, variables)
-    own = restorer.init_op
-    init = {"its own": own, "another": tf.no_op(), "none": None}[given]
+    init = {"another": tf.no_op(), "none": None}[given]
     with SessionManager(restorer=restorer).prepare_session(init_op=init) as session:
         assert session.run(variables) == {"cnn": 1.0, "head": -1.0}
     assert len(runs) == 1
 
 
-def test_an_init_op_of_the_restorer_that_is_fed_is_run(source: Callable[[str, float], str]) -> None:
+@pytest.mark.parametrize("given", ["another", "none"])
+def test_the_restorer_initialises_with_what_the_init_op_is_fed(
+    source: Callable[[str, float], str], given: str
+) -> None:
     fed = tf.placeholder(tf.float32, ())
     variables = {
         "cnn": tf.get_variable("cnn", initializer=-1.0),
         "head": tf.get_variable("head", initializer=fed),
     }
     restorer = restorer_of({"cnn": source("cnn", 1.0)}, variables)
-    init = restorer.init_op
+    init = {"another": tf.group(variables["head"].initializer), "none": None}[given]
     manager = SessionManager(restorer=restorer)
     with manager.prepare_session(init_op=init, init_feed_dict={fed: 5.0}) as session:
         assert session.run(variables) == {"cnn": 1.0, "head": 5.0}

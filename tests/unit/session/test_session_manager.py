@@ -151,6 +151,27 @@ def test_a_directory_whose_checkpoint_is_gone_is_refused(save: Save) -> None:
         _manager([own], [_scaffold(cnn, optional=True)]).prepare_session()
 
 
+def test_a_checkpoint_that_is_gone_from_where_only_tensorflow_reads_is_refused(save: Save) -> None:
+    (cnn,) = _variables("cnn")
+    own = save("own", cnn=5.0)
+    tf.io.gfile.makedirs("ram://own")
+    for part in own.iterdir():
+        tf.io.gfile.copy(str(part), f"ram://own/{part.name}")
+    state = (own / "checkpoint").read_text().replace(f"{own}/", "")
+    with tf.io.gfile.GFile("ram://own/checkpoint", "w") as file:
+        file.write(state)
+    saver = tf.train.Saver()
+    try:
+        manager = _manager([str(save("a", cnn=1.0))], [_scaffold(cnn)])
+        session = manager.prepare_session(saver=saver, checkpoint_dir="ram://own")
+        assert session.run(cnn) == 5
+        tf.io.gfile.remove("ram://own/model.ckpt.index")
+        with pytest.raises(CheckpointError, match="no such checkpoint is there"):
+            manager.prepare_session(saver=saver, checkpoint_dir="ram://own")
+    finally:
+        tf.io.gfile.rmtree("ram://own")
+
+
 def test_warm_start_follows_a_wait_for_an_own_checkpoint_in_vain(
     save: Save, tmp_path: Path
 ) -> None:
@@ -395,6 +416,17 @@ def test_a_table_in_a_saver_is_restored_beside_its_variables(tmp_path: Path, kin
     with _manager([path], [scaffold]).prepare_session(init_op=cnn.initializer) as session:
         assert session.run(cnn) == 5.0
         assert session.run(found).tolist() == [1, 2, -1]
+
+
+def test_a_saver_of_an_imported_graph_has_no_list_of_variables(save: Save, tmp_path: Path) -> None:
+    with tf.Graph().as_default():
+        saver = tf.train.Saver([*_variables("cnn"), *_variables("lstm")])
+        tf.train.export_meta_graph(str(tmp_path / "graph"), saver_def=saver.as_saver_def())
+    scaffold = tf.train.Scaffold(saver=tf.train.import_meta_graph(str(tmp_path / "graph")))
+    cnn, lstm = tf.global_variables()
+    manager = _manager([save("a", cnn=1.0, lstm=2.0)], [scaffold], ready_op=_ready())
+    with manager.prepare_session() as session:
+        assert session.run([cnn, lstm]) == [1.0, 2.0]
 
 
 def test_a_saver_may_have_the_keys_of_an_object_based_checkpoint(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from submitit import SlurmJob
 from submitit.local.local import LocalExecutor
 
 from hydra_plugins.runner_launchers.ray import RayLauncher
-from runner import __main__ as main
+from runner.commands import run_experiment
 from runner.errors import ConfigError, InterruptedRunError
 from runner.sweeps import launchers
 from runner.sweeps.launchers import LauncherKind
@@ -87,11 +87,11 @@ def test_a_launcher_that_is_not_installed(
 
 
 def test_launchers_can_send_the_task_to_other_processes() -> None:
-    cloudpickle.register_pickle_by_value(main)  # As with `python -m runner`.
+    cloudpickle.register_pickle_by_value(run_experiment)
     try:
-        assert cloudpickle.dumps(main._job)
+        assert cloudpickle.dumps(run_experiment._job)
     finally:
-        cloudpickle.unregister_pickle_by_value(main)
+        cloudpickle.unregister_pickle_by_value(run_experiment)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from mlflow import MlflowClient
 
-from runner.sync import main
+from runner.commands.command_line import main
 from runner.system.status import Status
 from runner.tracking.delivery import sync
 from runner.tracking.event_files import EventFiles
@@ -70,8 +70,8 @@ def test_what_was_left_is_delivered_to_all_stores_and_a_second_time_nothing(
     tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = record(tmp_path / "run", GONE, stores=(GONE, "tensorboard:"))
-    assert main([str(directory.run_directory), "--uri", uri]) == 0
-    assert main([str(directory.run_directory)]) == 0
+    assert main(["sync", str(directory.run_directory), "--uri", uri]) == 0
+    assert main(["sync", str(directory.run_directory)]) == 0
     assert runs(uri) == {"run": ("FINISHED", 5)}
     assert len(list(directory.tensorboard.iterdir())) == 1
     assert capsys.readouterr().out == ""
@@ -83,11 +83,11 @@ def test_a_store_that_is_away_holds_back_no_other(
     away = f"sqlite:///{tmp_path}/notes.db"
     (tmp_path / "notes.db").write_text("notes " * 1000)
     directory = record(tmp_path / "run", uri, stores=(away, uri))
-    assert main([str(directory.run_directory)]) == 1
+    assert main(["sync", str(directory.run_directory)]) == 1
     assert runs(uri) == {"run": ("FINISHED", 5)}
     printed = capsys.readouterr().out
     assert "not a database" in printed
-    assert f"python -m runner.sync {directory.run_directory}" in printed
+    assert f"runner sync {directory.run_directory}" in printed
     assert "not a database" in directory.log.read_text()
 
 
@@ -97,15 +97,15 @@ def test_a_part_needs_the_run_that_it_is_a_part_of_even_moved(
     old, new = tmp_path / "old", tmp_path / "new"
     parent = record(old / "sweep", uri)
     part = record(old / "part", uri, parent=str(parent.run_directory))
-    assert main([str(part.run_directory)]) == 1
+    assert main(["sync", str(part.run_directory)]) == 1
     assert "is a part of the one in" in part.log.read_text()
-    assert main([str(parent.run_directory)]) == main([str(part.run_directory)]) == 0
+    assert main(["sync", str(parent.run_directory)]) == main(["sync", str(part.run_directory)]) == 0
     run = MlflowClient(tracking_uri=uri).get_run(str(part.position(uri).run_id))
     assert run.data.tags["mlflow.parentRunId"] == parent.position(uri).run_id
     # Both are known there already.
     old.rename(new)
     moved = f"sqlite:///{database.rename(new / 'mlflow.db')}"
-    assert main([str(new / "part"), "--uri", moved]) == 0
+    assert main(["sync", str(new / "part"), "--uri", moved]) == 0
     assert runs(moved) == {"sweep": ("FINISHED", 5), "part": ("FINISHED", 5)}
 
 
@@ -128,7 +128,7 @@ def test_a_part_waits_for_the_run_that_it_is_a_part_of(
             sweep.write_position(uri, Position(run_id="0" * 32))
 
     monkeypatch.setattr("runner.tracking.delivery._wait", deliver_the_sweep)
-    assert main([str(part.run_directory)]) == 0
+    assert main(["sync", str(part.run_directory)]) == 0
     # An outage of this length is one, also of the parent run.
     assert ("cannot be opened yet" in capsys.readouterr().out) is not in_time
     run = MlflowClient(tracking_uri=uri).get_run(str(part.position(uri).run_id))
@@ -160,10 +160,10 @@ def test_one_that_waits_in_vain_reports_it(
 def test_what_cannot_be_delivered_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(tmp_path)]) == 2
+    assert main(["sync", str(tmp_path)]) == 2
     assert "holds nothing to deliver" in capsys.readouterr().err
     directory = record(tmp_path / "run", GONE)
-    assert main([str(directory.run_directory), "--uri", "sqlit:///x"]) == 2
+    assert main(["sync", str(directory.run_directory), "--uri", "sqlit:///x"]) == 2
     assert "knows no scheme" in capsys.readouterr().err
 
 

@@ -3,14 +3,30 @@ from __future__ import annotations
 import logging
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from runner.system.status import Status
 from runner.tracking.destination import Destination
-from runner.tracking.follower import RECORDED_AGAIN_TAG, Follower
-from runner.tracking.journal import Artifact, End, Journal, Metrics, Tags, Text, segments
+from runner.tracking.follower import Connect, Follower
+from runner.tracking.journal import (
+    RECORDED_AGAIN_TAG,
+    Artifact,
+    End,
+    Journal,
+    Metrics,
+    Record,
+    Tags,
+    Text,
+    encode_line,
+    history,
+    segments,
+)
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
 from tests.support.following import URI, Killed, Memory, edit_identity, follow, loss, record, twin
 
@@ -181,16 +197,28 @@ def test_steps_recorded_again_are_delivered_once_with_their_first_time(
     assert RECORDED_AGAIN_TAG not in store.tags
 
 
-def test_steps_not_delivered_yet_are_void_once_they_are_recorded_again(
-    directory: TrackingDirectory,
+@pytest.mark.parametrize("followed", [True, False])
+def test_what_the_store_holds_does_not_depend_on_when_it_is_delivered(
+    directory: TrackingDirectory, followed: bool
 ) -> None:
     store = Memory()
-    record(directory, *(loss(step) for step in range(1, 9)), Tags({"kept": "1"}))
-    record(directory, *(loss(step, value=-float(step)) for step in range(5, 8)), after=4)
-    record(directory, *(loss(step, value=-float(step)) for step in range(7, 10)), after=6)
+    image = Artifact(Path("samples.png"), "images", step=6, time=0)
+    lives: list[tuple[int | None, list[Record]]] = [
+        (None, [*(loss(step, time=1) for step in range(1, 9)), image, Tags({"host": "1"})]),
+        (4, [loss(5, time=2), loss(6, time=2, value=-6.0), image]),
+        (4, [loss(5, time=3), loss(6, time=3, value=-6.0), image, loss(9, time=3)]),
+    ]
+    for after, records in lives:
+        record(directory, *records, after=after)
+        assert not followed or follow(directory, store)
     assert follow(directory, store)
-    assert store.history("loss") == [*twin(4), *((step, -float(step)) for step in range(5, 10))]
-    assert store.tags == {"kept": "1"}
+    assert store.history("loss") == [*twin(5), (6, -6.0), (6, 2.0), *twin(9)[6:]]
+    assert {time for _, value, time, step in store.points if step == 5} == {1}
+    assert store.tags == {"host": "1", RECORDED_AGAIN_TAG: "loss"}
+    assert store.others == [replace(image, path=directory.run_directory / image.path)]
+    # The journal's history is that of the last life: it has not come to the steps 7 and 8.
+    losses = [(step, values["loss"]) for step, values in history(directory.journal).items()]
+    assert losses == [*twin(5), (6, -6.0), (9, 3.0)]
 
 
 def test_a_store_that_has_lost_the_run_is_given_all_of_it_anew(
@@ -241,19 +269,25 @@ class Training:
                 self._die(self.journal)
                 return
             self.step += 1
-            self.time += 1
-            values = {"loss": self.step / 3}
-            if self.step % 5 == 0:
-                values["accuracy"] = 1 / self.step
-            self.journal.append(Metrics(values, self.step, self.time))
+            self.journal.append(self._metrics(self.step))
             if self.step % 10 == 0:
                 self.saved = self.step
         match self.random.randrange(6):
-            case 0:
+            case 0:  # Killed at any byte of a write.
                 self._die(self.journal)
+                line = encode_line(self._metrics(self.step + 1))
+                with segments(self.directory.journal)[-1].path.open("ab") as file:
+                    file.write(line[: self.random.randint(0, len(line))])
             case 1:  # A session lost and recovered in the same process.
                 self.step = self.saved
                 self.journal.rewind(self.step)
+
+    def _metrics(self, step: int) -> Metrics:
+        self.time += 1
+        values = {"loss": step / 3}
+        if step % 5 == 0:
+            values["accuracy"] = 1 / step
+        return Metrics(values, step, self.time)
 
     def _die(self, journal: Journal) -> None:
         journal.close()
@@ -264,22 +298,20 @@ class Training:
     def done(self) -> bool:
         return self.step == self.steps and self.journal is None
 
-    def live(self, store: Memory) -> None:
+    def strike(self) -> None:
+        """Kills the follower, or takes the store away, now and then."""
+        match self.random.randrange(12):
+            case 0:
+                raise Killed
+            case 1:
+                raise ConnectionError("away")
+
+    def live(self, connect: Connect) -> None:
         """Trains to the end and delivers, a new follower for each that dies."""
-
-        def strike() -> None:
-            match self.random.randrange(12):
-                case 0:
-                    raise Killed
-                case 1:
-                    raise ConnectionError("away")
-
-        store.before = store.after = strike
         while True:
+            wait = (lambda _: None) if self.done else self.resume
             try:
-                delivered = follow(
-                    self.directory, store, (lambda _: None) if self.done else self.resume
-                )
+                delivered = Follower(self.directory, URI, connect, wait=wait).run()
             except Killed:
                 continue
             if delivered and self.done:
@@ -292,9 +324,39 @@ class Training:
 def test_however_often_a_process_dies_each_step_is_there_once(
     directory: TrackingDirectory, seed: int
 ) -> None:
-    store = Memory()
-    Training(directory, seed, 200).live(store)
+    store, training = Memory(), Training(directory, seed, 200)
+    store.before = store.after = training.strike
+    training.live(lambda _: store)
     assert store.history("loss") == twin(200)
     assert store.history("accuracy") == [(step, 1 / step) for step in range(5, 201, 5)]
     assert RECORDED_AGAIN_TAG not in store.tags
     assert store.statuses[-1] == (Status.FINISHED, "")
+    assert list(history(directory.journal)) == list(range(1, 201))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mlflow_has_each_step_once_too(
+    directory: TrackingDirectory, store: MlflowStore, client: MlflowClient, seed: int
+) -> None:
+    training = Training(directory, seed, 100)
+
+    def connect(identity: RunIdentity) -> Destination:
+        run = store.find_or_create(identity, directory.position(URI).run_id, None)
+        deliver = run.deliver
+
+        def struck(*arguments: Any) -> None:
+            training.strike()
+            deliver(*arguments)
+            training.strike()
+
+        setattr(run, "deliver", struck)  # noqa: B010 - mypy refuses to assign a method
+        return run
+
+    training.live(connect)
+    run_id = directory.position(URI).run_id
+    assert run_id is not None
+    points = [(point.step, point.value) for point in client.get_metric_history(run_id, "loss")]
+    assert sorted(points) == twin(100)
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert RECORDED_AGAIN_TAG not in run.data.tags

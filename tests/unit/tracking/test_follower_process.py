@@ -4,23 +4,25 @@ import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.sync import main
 from runner.system.status import Status
-from runner.tracking.follower_process import ANSWER, AWAIT, FollowerProcess, start_follower
+from runner.tracking.follower_process import MLFLOW, FollowerProcess, serve, start_follower
 from runner.tracking.journal import End, Journal, Metrics
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.tracking_directory import RunIdentity, TrackingDirectory
+from tests.support.runs import wait_for
 
 pytestmark = pytest.mark.usefixtures("forked_followers")
 
 
-def open_run(path: Path, uri: str) -> TrackingDirectory:
+def open_run(path: Path, uri: str, *, patience_seconds: float = 60.0) -> TrackingDirectory:
     directory = TrackingDirectory(path)
-    directory.write_identity(RunIdentity(path.name, "digits", path.name, {}, None, (uri,)))
+    identity = RunIdentity(path.name, "digits", path.name, {}, None, (uri,))
+    directory.write_identity(replace(identity, patience_seconds=patience_seconds))
     directory.claim()
     return directory
 
@@ -79,9 +81,20 @@ def test_what_it_warns_of_is_logged_here(
 ) -> None:
     follower.start(None)
     follower.follow(tmp_path)
+    wait_for(lambda: "holds nothing to deliver" in caplog.text)
     assert follower.finish(tmp_path, 60.0) == [tmp_path]
-    # Warnings come before the answer.
-    assert "holds nothing to deliver" in caplog.text
+
+
+def test_a_run_waits_no_longer_than_the_delivery_is_tried(
+    follower: FollowerProcess, tmp_path: Path
+) -> None:
+    run = open_run(tmp_path / "run", "http://127.0.0.1:9", patience_seconds=0.0)
+    for _ in range(2):  # Also where the delivery has been given up before.
+        follower.start(None)
+        follower.follow(run.run_directory)
+        end_run(run)
+        assert follower.finish(run.run_directory, 600.0) == [run.run_directory]
+        run.claim()
 
 
 def test_one_that_cannot_be_started_or_has_died_is_reported(
@@ -115,8 +128,7 @@ def test_one_process_delivers_all_runs_and_a_sweep_waits_for_its_trials(
     assert start_follower(uri) is follower
     # A trial of a sweep in another process waits for itself.
     alone = open_run(tmp_path / "alone", uri)
-    for _ in range(2):  # Each is answered.
-        follower.follow(alone.run_directory, tmp_path / "elsewhere")
+    follower.follow(alone.run_directory, tmp_path / "elsewhere")
     end_run(alone)
     assert follower.finish(alone.run_directory, 60.0) == []
     assert alone.position(uri).status == "FINISHED"
@@ -156,7 +168,7 @@ def test_one_that_was_killed_is_started_again_at_the_end(
 
 
 LEAVING = """
-import os, sys, threading
+import os, sys
 from pathlib import Path
 from runner.tracking.follower_process import start_follower
 os.chdir(sys.argv[1])  # From any folder it finds the package.
@@ -165,55 +177,26 @@ follower.follow(Path("nothing").absolute())
 left = follower.finish(Path("nothing").absolute(), 60.0)
 follower.close()
 os.waitid(os.P_PID, follower._process.pid, os.WEXITED | os.WNOWAIT)
-assert left, "it has answered"
+assert left, "there is nothing to deliver"
 """
 
 
-def test_a_real_process_answers_and_is_not_warned_of_at_exit(tmp_path: Path) -> None:
+def test_a_real_process_is_not_warned_of_at_exit(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", LEAVING, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert "holds nothing to deliver" in done.stderr
     assert "ResourceWarning" not in done.stderr
 
 
-def serve_in_this_process(monkeypatch: pytest.MonkeyPatch, lines: str) -> int:
-    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+def test_mlflow_is_imported_and_no_store_opened_before_a_run_is_known(
+    monkeypatch: pytest.MonkeyPatch, database: Path
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     monkeypatch.setattr("os.nice", lambda increment: increment)
-    monkeypatch.setattr("runner.sync._log_warnings", lambda: None)
-    return main([AWAIT])
-
-
-@pytest.mark.parametrize("name", ["new.db", "mlflow.db"])
-def test_a_store_that_exists_is_opened_before_a_run_is_known(
-    tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    assert serve_in_this_process(monkeypatch, f"sqlite:///{database.parent / name}\n") == 0
-    assert [path.name for path in database.parent.glob("*.lock")] == ["mlflow.db.lock"] * (
-        name == "mlflow.db"
-    )
-    assert not (database.parent / "new.db").exists()
-
-
-class Pipe(io.StringIO):
-    """Records each write by itself, so that a line written in two parts shows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[str] = []
-
-    def write(self, text: str) -> int:
-        self.writes.append(text)
-        return super().write(text)
-
-
-def test_answers_given_at_the_same_time_are_lines_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [str(tmp_path / str(number)) for number in range(20)]
-    output = Pipe()
-    monkeypatch.setattr("sys.stdout", output)
-    lines = "\n" + "".join(f"{name}\n" for name in names)
-    assert serve_in_this_process(monkeypatch, lines) == 1
-    answers = [line for line in output.writes if ANSWER in line]
-    assert sorted(answers) == sorted(f"{ANSWER}0{name}\n" for name in names)
+    imported: list[str] = []
+    monkeypatch.setattr("importlib.import_module", imported.append)
+    assert serve(MLFLOW)
+    assert imported == ["runner.tracking.mlflow_store"]
+    assert list(database.parent.iterdir()) == [database]

@@ -24,6 +24,7 @@ from runner.tracking.journal import (
     Metrics,
     Parameters,
     Record,
+    Repeated,
     Tags,
     Text,
     decode_line,
@@ -39,6 +40,7 @@ _numbers = st.floats(allow_nan=False)
 _counts = st.integers(0, 2**53)
 _records: st.SearchStrategy[Record] = st.one_of(
     st.builds(Metrics, st.dictionaries(_text, _numbers), _counts, _counts),
+    st.builds(Repeated, st.dictionaries(_text, _numbers), _counts, _counts),
     st.builds(Parameters, st.dictionaries(_text, _text)),
     st.builds(Tags, st.dictionaries(_text, _text)),
     st.builds(Artifact, _text.filter(lambda text: "\0" not in text).map(Path), _text),
@@ -154,7 +156,12 @@ def test_going_back_begins_a_segment_that_says_how_far(tmp_path: Path) -> None:
     second.append(metrics(6))
     second.close()
     assert [each.after for each in segments(tmp_path)] == [None, None, 3, 5]
-    assert records(tmp_path) == [
+    again = records(tmp_path)
+    assert [[isinstance(record, Repeated) for record in segment] for segment in again[2:]] == [
+        [True, False, False],
+        [True],
+    ]
+    assert again == [
         [metrics(4), metrics(5)],
         [Tags({"t": "resumed"})],
         [metrics(4), metrics(6), metrics(7)],

@@ -109,7 +109,7 @@ def test_a_run_starts_once_and_ends_anew_each_time_it_is_resumed(
         tracker.close(status)
         tracker.close(Status.FAILED)  # It is closed.
         assert not TrackingDirectory(tmp_path).is_written()
-        assert caplog.text.count("python -m runner.sync") == 1, "what is not delivered is reported"
+        assert caplog.text.count("runner sync") == 1, "what is not delivered is reported"
         caplog.clear()
         clock[0] += 9000
     for _ in range(2):  # An evaluation that is repeated, because it was killed for example.
@@ -187,7 +187,7 @@ def test_the_model_of_a_run_that_mlflow_does_not_have_is_not_kept(tmp_path: Path
     with pytest.raises(TrackingError, match=r"train with that tracking\.uri"):
         store.keep_model(tmp_path, model)
     store.open(tmp_path, "digits", "one", tags={})
-    with pytest.raises(TrackingError, match=r"cannot be kept in http:.*\n.*\n.*runner.sync"):
+    with pytest.raises(TrackingError, match=r"cannot be kept in http:.*\n.*\n.*runner sync"):
         store.keep_model(tmp_path, model)
 
 

@@ -15,7 +15,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     directory.write_identity(IDENTITY)
     assert directory.identity() == IDENTITY
     directory.delivery_lock("http://a")
-    position = Position("r", "1", 2, 3, 4, [[1, 2, 3]], ["loss"], "RUNNING", None, 1)
+    position = Position("r", "1", 2, 3, "RUNNING", None, 1)
     directory.write_position("http://a", position)
     assert directory.position("http://a") == position
     assert directory.position("http://b") == Position()

@@ -124,7 +124,9 @@ def test_an_export_is_served_with_the_same_outputs_for_any_batch_size(
     spec = open_reader(str(directory.export)).spec()
     kept = open_reader(checkpoint_paths(str(directory.best))[0]).spec().tensors
     for name in ("body/dense/kernel", "body/norm/moving_mean", "head/bias"):
-        assert spec.find(name).shape == kept[name].shape, "names are those of the checkpoints"
+        tensor = spec.find(name)
+        assert tensor is not None
+        assert tensor.shape == kept[name].shape, "as in checkpoints"
     assert sum(tensor.bytes for tensor in spec.tensors.values()) < 8 * 4 * 4 + 4 * 2 * 4 + 200
 
     beside = (directory.best / "provenance.json").read_bytes()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from runner.commands.command_line import run_command
+from runner.config.choices import StateClass
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError, RunnerError
-from runner.restoration.model_variables import model_variables
-from runner.training import first_values, proving
+from runner.planning.model_variables import model_variables
+from runner.training import first_values
 from tests.samples.experiment import Net
 from tests.support.runs import Runs
 
@@ -87,13 +91,13 @@ def test_a_proof_is_kept_and_the_first_values_are_derived_again(
     assert document == json.loads(directory.provenances[1].read_text())
     with directory.config.open("a") as config:
         config.write("other: ${run:evaluation}\n")  # As hooks may have it.
-    first_values.main([str(directory.path)])
+    run_command("verify", str(directory.path))
     said = capsys.readouterr().out
     assert f"{directory.path}: 8 variables derived again, bit for bit" in said
-    proving.main([str(directory.path), reference])
+    run_command("prove", str(directory.path), reference)
     assert "proof: " in capsys.readouterr().out
     with pytest.raises(PlanError, match=r"first layer that differs: body/norm \(body/norm\)"):
-        proving.main([str(directory.path), str(source / "wrong.npz")])
+        run_command("prove", str(directory.path), str(source / "wrong.npz"))
 
 
 def test_a_proof_that_fails_stops_a_run_before_it_begins(source: Path, tmp_path: Path) -> None:
@@ -143,7 +147,7 @@ def test_verify_says_what_differs_and_what_is_lacking(source: Path, tmp_path: Pa
     with_kernel(first_value=None)  # As a run that ended before its first step has left it.
     with pytest.raises(RunnerError, match="the sources have the recorded digests, and there is"):
         first_values.verify(run)
-    with_kernel(pieces=[{"source": "body", "tensors": ["other"]}])
+    with_kernel(source_tensor={"source": "body", "tensors": ["other"]})
     with pytest.raises(RunnerError, match="body/dense/kernel is planned from other tensors"):
         first_values.verify(run)
     np.savez(own, other=np.ones(3))
@@ -169,3 +173,54 @@ def test_a_source_is_pinned_by_its_digest_or_the_hash_of_its_file(
     assert digest != f"sha256:{whole}"
     for pin in (digest, whole):
         runs.run(scaffolds=scaffolds(source, sha256=pin))
+
+
+def nested() -> keras.Model:
+    """A recurrent layer in a functional model within another, whose variables have addresses."""
+    inputs = keras.Input((8,))
+    hidden = keras.layers.Reshape((4, 2))(inputs)
+    hidden = keras.layers.LSTM(3, name="memory")(hidden)
+    encoder = keras.Model(inputs, hidden, name="encoder")
+    return keras.Sequential([encoder, keras.layers.Dense(3, name="head")])
+
+
+def torch_lstm(folder: Path) -> dict[str, ScaffoldConfig]:
+    generator = np.random.default_rng(0)
+    shapes = {"weight_ih": (12, 2), "weight_hh": (12, 3), "bias_ih": (12,), "bias_hh": (12,)}
+    tensors: dict[str, Any] = {
+        f"rnn.{name}_l0": generator.normal(size=shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    np.savez(folder / "lstm.npz", **tensors)
+    rules = {"encoder/memory/": "rnn. | torch_lstm"}
+    variables = VariablesConfig(["encoder/*"], ["*seed*"])
+    return {"encoder": ScaffoldConfig(variables, str(folder / "lstm.npz"), rules=rules)}
+
+
+def trained(folder: Path) -> dict[str, ScaffoldConfig]:
+    model = nested()
+    model.build((None, 8))
+    model.compile(keras.optimizers.Adam(), "mse")
+    model.fit(np.ones((4, 8), np.float32), np.ones((4, 3), np.float32), verbose=0)
+    model.save(folder / "trained.keras")
+    every = VariablesConfig(["*"])
+    state = [StateClass.weights, StateClass.optimizer_slots]
+    return {"all": ScaffoldConfig(every, str(folder / "trained.keras"), state=state)}
+
+
+@pytest.mark.parametrize("sources", [torch_lstm, trained])
+def test_what_layers_tell_is_recorded_for_the_derivation(
+    tmp_path: Path,
+    sources: Callable[[Path], dict[str, ScaffoldConfig]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = {"_target_": f"{__name__}.nested"}
+    runs = short(
+        tmp_path,
+        model=model,
+        optimizer={"_target_": "keras.optimizers.Adam"},
+        scaffolds=sources(tmp_path),
+    )
+    runs.run()
+    run_command("verify", str(runs.directory().path))
+    assert "derived again, bit for bit" in capsys.readouterr().out

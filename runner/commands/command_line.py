@@ -1,0 +1,103 @@
+"""The command line `runner COMMAND`: chooses the command, and reports how it ended."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import metadata
+
+from runner.config.masked_output import masked, masked_output
+from runner.errors import InterruptedRunError, RunnerError, UserCodeError
+from runner.system.lifeline import LIFELINE, redirect_to_devnull
+from runner.system.signals import ending_at_once
+
+COMMANDS = {
+    "init": "init_project",
+    "inspect": "inspect_checkpoint",
+    "lineage": "show_lineage",
+    "map": "map_checkpoint",
+    "prove": "prove_run",
+    "sync": "sync_run",
+    "verify": "verify_run",
+}
+"""The commands besides a run -> their modules in this room."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code.
+
+    The code is 0 when all is done, 2 for a mistake in the command or configuration, 3 for a plan
+    with problems, 130 or 143 after a signal, and 1 for anything else.
+
+    `arguments` are by default those of this process.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    with masked_output():
+        try:
+            if "--version" in arguments:
+                print(versions())
+                return 0
+            if arguments and arguments[0] in COMMANDS:
+                return run_command(*arguments)
+            # Hydra is not installed where runs are not wanted.
+            from runner.commands.run_experiment import run
+
+            return run(arguments)
+        except RunnerError as error:
+            return fail(error)
+        except Exception:  # noqa: BLE001 - printed as Python would, but for the secrets
+            traceback.print_exc()
+            return 1
+
+
+def run_command(name: str, *arguments: str) -> int:
+    """Runs one of `COMMANDS` and returns its exit code.
+
+    Raises:
+      RunnerError: as the command does.
+      SystemExit: after a mistake in the arguments, or with --help.
+    """
+    command = importlib.import_module(f"runner.commands.{COMMANDS[name]}")
+    parser = argparse.ArgumentParser(
+        f"runner {name}",
+        description=command.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(parser)
+    parsed = parser.parse_args(arguments)
+    with ending_at_once():
+        try:
+            code = command.run(parsed)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            redirect_to_devnull(sys.stdout.fileno())  # The reader of the pipe has closed it.
+            return 0
+    return code or 0
+
+
+def versions() -> str:
+    """Returns the installed versions of the packages that decide a run's result."""
+    installed = []
+    for name, package in (("runner", "runner"), ("TensorFlow", "tensorflow"), ("Keras", "keras")):
+        try:
+            installed.append(f"{name} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:  # A checkout that is merely on the Python path.
+            installed.append(f"{name} (not installed)")
+    return ", ".join(installed)
+
+
+def fail(error: RunnerError) -> int:
+    """Reports an error that has ended the command, and returns the exit code."""
+    shown: RunnerError = error
+    if isinstance(error, InterruptedRunError) and LIFELINE in os.environ:
+        # The process that has started this task reports whether there is a run to continue.
+        shown = RunnerError(*(replace(problem, remedy="") for problem in error.problems))
+    details = f"\n{error.details}" if isinstance(error, UserCodeError) and error.details else ""
+    # A message may repeat an override, or a value of the configuration.
+    print(masked(f"runner: {shown}{details}"), file=sys.stderr)
+    return error.exit_code

@@ -1,0 +1,25 @@
+"""`runner sync`: delivers what a run recorded to its stores.
+
+Exit code: 0 when everything is delivered, 1 when something is left, 2 for a mistake.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from runner.tracking.delivery import print_warnings, sync
+from runner.tracking.tracking_directory import TrackingDirectory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describes the arguments of `runner sync`."""
+    parser.add_argument("run", metavar="RUN", help="the directory of one run")
+    parser.add_argument("--uri", help="deliver to this MLflow tracking URI from now on")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Delivers the records of a run; returns 1 when something is left."""
+    print_warnings()
+    directory = TrackingDirectory(Path(arguments.run).absolute())
+    return 0 if sync(directory, arguments.uri) else 1

@@ -1,0 +1,95 @@
+"""The model that `runner map` is given: a `_target_`, a file of Keras or an experiment."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import yaml
+from hydra.utils import get_object
+
+from runner.config.composition import (
+    command_scope,
+    compose_command,
+    experiment_names,
+    without_hydra,
+)
+from runner.config.instantiation import build_target
+from runner.config.validation import validate
+from runner.errors import CheckpointError, ConfigError, nearest
+
+
+def model_named(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
+    """Returns a model and the checkpoints of its scaffolds, by name.
+
+    Args:
+      name: of a function or class, a `.keras` file or an experiment.
+      settings: its arguments, or overrides of the experiment, `KEY=VALUE`.
+
+    Raises:
+      ConfigError: when it cannot be built.
+    """
+    if name.endswith(".keras"):
+        try:
+            return keras.models.load_model(name, compile=False), {}
+        except (OSError, ValueError, TypeError) as error:
+            raise _not_loaded(name, error) from error
+    if "." in name:
+        return _of_target(name, settings), {}
+    with command_scope():
+        if name not in experiment_names():
+            raise ConfigError.of(
+                f"there is no experiment {name!r}",
+                "a model is a dotted name, a .keras file or an experiment",
+                "name one of them",
+                nearest(name, experiment_names()),
+            )
+        overrides = [f"+experiment={name}", *settings]
+        config = validate(without_hydra(compose_command(overrides)), experiment_names())
+    if not config.model:
+        cause = "it trains a graph or a function"
+        raise ConfigError.of(f"the experiment {name} has no Keras model", cause)
+    checkpoints = {key: scaffold.checkpoint for key, scaffold in config.scaffolds.items()}
+    return build_target("model", config.model), checkpoints
+
+
+def _not_loaded(name: str, error: Exception) -> CheckpointError:
+    """Returns the error of a `.keras` file, which names a class that Keras does not know."""
+    state = f"{name} cannot be loaded"
+    unknown = re.search(r"Could not locate class '([^']+)'", str(error))
+    if unknown is None:
+        lines = str(error).splitlines() or [type(error).__name__]
+        return CheckpointError.of(state, lines[0])
+    return CheckpointError.of(
+        state,
+        f"it has a layer of the class {unknown[1]}, which is not one of Keras's",
+        f"name the function that builds the model as MODEL, or decorate {unknown[1]} with "
+        "@keras.saving.register_keras_serializable and load it in Python for runner.propose",
+    )
+
+
+def _of_target(name: str, settings: Sequence[str]) -> Any:
+    """Builds the model of a `_target_`; of `keras.applications` without downloading weights."""
+    node: dict[str, Any] = {"_target_": name}
+    try:
+        default = inspect.signature(get_object(name)).parameters.get("weights")
+        if default is not None and isinstance(default.default, str):
+            node["weights"] = None
+    except (ImportError, ValueError, TypeError, AttributeError):
+        pass  # `build_target` reports what is wrong.
+    for setting in settings:
+        key, value = pair(setting, "MODEL's argument")
+        node[key] = yaml.safe_load(value)
+    return build_target("MODEL", node)
+
+
+def pair(text: str, where: str) -> tuple[str, str]:
+    """Returns the two sides of an argument `where` such as `q=query`."""
+    theirs, equals, ours = text.partition("=")
+    if not (theirs and equals and ours):
+        cause = "it takes a word of the checkpoint and the model's word for it"
+        raise ConfigError.of(f"{where} is {text!r}", cause, f"{where} q=query")
+    return theirs, ours

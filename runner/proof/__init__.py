@@ -1,0 +1,10 @@
+"""Proves a warm start: compares a model with what the source of its weights computes.
+
+- `proving`: `prove`, the door.
+- `reference`: the recording of the source; `feeding`: gives a model the recorded inputs.
+- `source_modules`: the layers that hold a module's tensors; `local_comparison`: compares each one
+  on recorded inputs; `exchanges`: which two have each other's tensors.
+- `findings`: why a layer differs.
+
+It rests on `planning`, for the tensors of the layers and for `Proof`, what a proof says.
+"""
