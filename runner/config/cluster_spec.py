@@ -282,6 +282,8 @@ def announced_name(cluster: ClusterConfig) -> str:
     return EVALUATOR if task.type == EVALUATOR else f"{task.type}{task.index}"
 
 
+# A live server accepts a connection at once; this bounds the wait for a silent machine.
+_CONNECT_SECONDS = 2.0
 # A name, an IPv4 address, or an IPv6 address in brackets.
 _HOST = re.compile(r"[\w.-]+|\[[\w:.%]+\]")
 
@@ -292,6 +294,18 @@ def split(address: str) -> tuple[str, int] | None:
     if not (_HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536):
         return None
     return host.strip("[]"), int(port)
+
+
+def answers(address: str) -> bool:
+    """Returns whether a process listens at the address."""
+    parts = split(address)
+    if parts is None:
+        return False
+    try:
+        with socket.create_connection(parts, timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
 
 
 def in_use(address: str) -> bool:

@@ -13,11 +13,11 @@ from typing import Any, get_args
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import KeyValidationError, OmegaConfBaseException
 
-from runner.config.choices import FINITE, MOST_BYTES, RULE
 from runner.config.groups import group_of, misplaced, value_in
 from runner.config.keys import annotation, hints, is_enum, keys, options, paths, words
 from runner.config.schema import RunConfig
 from runner.config.spelling import number_or_text
+from runner.config.value_rules import FINITE, MOST_BYTES, RULE
 from runner.errors import Problem, ranked, similar
 
 
@@ -56,14 +56,16 @@ def bad_value(key: str, error: OmegaConfBaseException, file: str = "") -> Proble
     first = str(error).splitlines()[0]
     place = f"In {file!r}: " if file else ""
     if section := _NO_SECTION.search(first):
-        names = (path for path in paths(RunConfig) if _is_named(path, section["kind"]))
-        key = next(names, key)
+        kinds = ((path, annotation(path, RunConfig)) for path in paths(RunConfig))
+        named = (path for path, kind in kinds if getattr(kind, "__name__", "") == section["kind"])
+        key = next(named, key)
         value: object = number_or_text(section["value"])
     else:
         value = error.value
         value = number_or_text(str(value)) if isinstance(value, Node) else value
         if not error.full_key and file and "ListConfig" in first:
-            key = next((name for name in keys(RunConfig) if _is_list(file, name)), key)
+            none = (name for name in keys(RunConfig) if annotation(name, RunConfig) is not Any)
+            key = next((name for name in none if isinstance(value_in(file, name), list)), key)
     kind = annotation(key, RunConfig)
     group = group_of(key)
     if group is not None and isinstance(value, str):
@@ -89,16 +91,6 @@ def bad_value(key: str, error: OmegaConfBaseException, file: str = "") -> Proble
 
 # OmegaConf's message about a value in place of a whole section.
 _NO_SECTION = re.compile(r"\w+ is not a subclass of (?P<kind>\w+)\. value: (?P<value>.*)")
-
-
-def _is_named(path: str, kind: str) -> bool:
-    return getattr(annotation(path, RunConfig), "__name__", "") == kind
-
-
-def _is_list(file: str, key: str) -> bool:
-    """Whether a file has a list as the value of a key that holds none."""
-    holds = annotation(key, RunConfig)
-    return holds is not Any and isinstance(value_in(file, key), list)
 
 
 def _bad_name(parent: str, name: str, place: str) -> Problem:

@@ -10,6 +10,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from runner.config.choices import INTERNAL
+
 # Key of the metadata of a field that holds structured configs by name.
 ENTRIES = "entries"
 # The same of a field that holds a structured config, or a short form of it.
@@ -141,7 +143,7 @@ def keys(kind: Any) -> tuple[str, ...]:
 def options(kind: Any) -> tuple[str, ...]:
     """Returns the values that an annotation allows, if they can be listed."""
     if is_enum(kind):
-        return tuple(kind.__members__)
+        return tuple(name for name, member in kind.__members__.items() if member not in INTERNAL)
     return ("true", "false") if kind is bool else ()
 
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-from runner.config import choices
+from runner.config import value_rules
 from runner.config.keys import flatten
 
 MASKED = "***"
@@ -122,7 +122,7 @@ class MaskConfig:
             r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*",
             r"-----BEGIN [A-Z ]*PRIVATE KEY-----([^-]+)",
         ],
-        metadata=choices.PATTERNS,
+        metadata=value_rules.PATTERNS,
     )
 
 

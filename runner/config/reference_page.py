@@ -22,9 +22,9 @@ from typing import Any, get_args
 
 from omegaconf import MISSING, OmegaConf
 
-from runner.config.choices import RULE, ValueRule
-from runner.config.keys import ENTRIES, hints, is_enum, words
+from runner.config.keys import ENTRIES, hints, is_enum, options, words
 from runner.config.schema import RunConfig
+from runner.config.value_rules import RULE, ValueRule
 
 _HEAD = """\
 # Configuration
@@ -174,7 +174,7 @@ def _accepts(kind: Any, rule: ValueRule | None) -> str:
 def _choices(kind: Any) -> Mapping[str, str]:
     for hint in filter(is_enum, (kind, *get_args(kind))):
         meanings = _comments(hint.__module__)
-        return {name: meanings.get((hint.__name__, name), "") for name in hint.__members__}
+        return {name: meanings.get((hint.__name__, name), "") for name in options(hint)}
     return {}
 
 

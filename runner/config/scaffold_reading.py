@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.config.choices import StateChoice
+from runner.config.choices import StateClass
 from runner.config.key_problems import merged, rule_problems
 from runner.config.schema import RestorationConfig, ScaffoldConfig
 from runner.errors import Problem
@@ -76,7 +76,7 @@ def _scaffold(name: str, entry: Any) -> tuple[ScaffoldConfig, list[Problem]]:
         problems.append(Problem(f"{prefix}.{key} has no value", cause, remedy))
     if problems:
         return ScaffoldConfig(), problems
-    plain: Any = OmegaConf.to_container(typed)
+    plain: Any = OmegaConf.to_container(typed, enum_to_str=True)
     scaffold: ScaffoldConfig = OmegaConf.to_object(typed)  # type: ignore[assignment]
     return scaffold, [
         *rule_problems(plain, ScaffoldConfig, f"{prefix}."),
@@ -115,7 +115,7 @@ def _scaffold_problems(key: str, scaffold: ScaffoldConfig) -> Iterator[Problem]:
             "`which` chooses one checkpoint, `average` takes several",
             "delete one of the two; a list may hold steps, `best` and `latest`",
         )
-    if scaffold.use_ema and scaffold.state and StateChoice.weights not in scaffold.state:
+    if scaffold.use_ema and scaffold.state and StateClass.weights not in scaffold.state:
         yield Problem(
             f"{key}.use_ema is true, but its state is without weights",
             "the moving averages are restored as the weights",

@@ -13,8 +13,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from runner.config import choices
-from runner.config.choices import Mode, Resume, at_least
+from runner.config import choices, value_rules
+from runner.config.choices import Mode, Resume
 from runner.config.keys import ENTRIES, SECTION, TARGET, TargetField
 from runner.config.masking import MaskConfig as MaskConfig
 from runner.config.scaffold_schema import RestorationConfig as RestorationConfig
@@ -29,6 +29,7 @@ from runner.config.training_schema import NonFiniteConfig as NonFiniteConfig
 from runner.config.training_schema import PlanConfig as PlanConfig
 from runner.config.training_schema import PredictConfig as PredictConfig
 from runner.config.training_schema import TrainConfig as TrainConfig
+from runner.config.value_rules import at_least
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TASKS = (CHIEF, WORKER, PS, EVALUATOR)
@@ -69,12 +70,12 @@ class ClusterConfig:
     placement: choices.Placement = choices.Placement.round_robin
     # How long a task waits for others, in seconds: for servers to respond, for the chief to prepare
     # the model, and for a collective update to complete.
-    max_wait_secs: float = field(default=1800.0, metadata=choices.WAIT)
+    max_wait_secs: float = field(default=1800.0, metadata=value_rules.WAIT)
     # How often a waiting task checks, in seconds.
-    recovery_wait_secs: float = field(default=2.0, metadata=choices.WAIT)
+    recovery_wait_secs: float = field(default=2.0, metadata=value_rules.WAIT)
     # How long the chief waits for the other tasks at the end, in seconds. A local cluster waits as
     # long for its tasks after a signal, and for the chief at least `session.grace_seconds`.
-    grace_secs: float = field(default=30.0, metadata=choices.GRACE)
+    grace_secs: float = field(default=30.0, metadata=value_rules.GRACE)
     # How often each failed task is restarted; with `local` only.
     restarts: int = field(default=0, metadata=at_least(0))
 
@@ -85,7 +86,7 @@ class DevicesConfig:
 
     # A number, `all` GPUs, or a list such as `[0, 2]` or `["gpu:0", "gpu:2"]`. Without a GPU, a
     # number takes as many logical CPU devices, which share the cores.
-    count: Any = field(default=1, metadata=choices.DEVICES)
+    count: Any = field(default=1, metadata=value_rules.DEVICES)
     # What a batch of the data is.
     batch: choices.DeviceBatch = choices.DeviceBatch["global"]
     # True gives batch-norm layers the statistics of the whole batch, over all devices and tasks. By
@@ -105,7 +106,7 @@ class SessionConfig:
     # How long the run may take to end after SIGTERM or SIGINT, in seconds. It completes the current
     # step, saves and records it. When the time is up, the process ends at once; its last checkpoint
     # is intact.
-    grace_seconds: float = field(default=25.0, metadata=choices.GRACE)
+    grace_seconds: float = field(default=25.0, metadata=value_rules.GRACE)
 
 
 @dataclass
@@ -124,10 +125,10 @@ class TrackingConfig:
     figures: bool = True
     # How long a run waits at its end until everything is delivered, in seconds. A sweep waits this
     # long without progress.
-    close_seconds: float = field(default=30.0, metadata=choices.GRACE)
+    close_seconds: float = field(default=30.0, metadata=value_rules.GRACE)
     # How long delivery is retried without success after a run has ended, in seconds. The rest is
     # delivered by `runner sync` or when the run resumes.
-    patience_seconds: float = field(default=60.0, metadata=choices.GRACE)
+    patience_seconds: float = field(default=60.0, metadata=value_rules.GRACE)
     mask: MaskConfig = field(default_factory=MaskConfig)
 
 
@@ -152,8 +153,8 @@ class SweepConfig:
     threshold: float | None = None
 
 
-_METRICS = choices.rule(lambda metrics: "", "for example {key}={accuracy: accuracy}")
-_CLASS_WEIGHT = choices.rule(
+_METRICS = value_rules.rule(lambda metrics: "", "for example {key}={accuracy: accuracy}")
+_CLASS_WEIGHT = value_rules.rule(
     lambda weights: "" if all(map(math.isfinite, weights.values())) else "a weight is not finite",
     "for example {key}={0: 1.0, 1: 3.0}; for several outputs, let the data give (features, labels, "
     "weights), with weights for every output",
@@ -165,7 +166,7 @@ class RunConfig:
     """The top-level keys of a configuration."""
 
     # The name of the experiment, also in MLflow.
-    name: str = field(default=MISSING, metadata=choices.NAME)
+    name: str = field(default=MISSING, metadata=value_rules.NAME)
     # Seeds Python, NumPy, TensorFlow and, by `${seed}`, the data.
     seed: int = field(default=0, metadata=at_least(0, most=2**32 - 1))
     # What the command does with the experiment.
@@ -174,14 +175,14 @@ class RunConfig:
     resume: Resume = Resume.auto
     # The directory for the runs of this experiment, or for a single run. Experiments that
     # checkpoints come from have their own directories beside it.
-    run_dir: str = field(default="runs/${name}", metadata=choices.RUN_DIR)
+    run_dir: str = field(default="runs/${name}", metadata=value_rules.RUN_DIR)
     # `_target_` of an object with `train()`, `validation()` and `test()`, and its arguments. Each
     # returns a `tf.data.Dataset` of batches (`runner.graph.contracts.Data`).
     data: dict[str, Any] = field(default=MISSING, metadata={TARGET: TargetField()})
-    # `_target_` of a Keras model, or another callable (features, training) -> outputs, and its
-    # arguments. Two keys are for the runner: `jit_compile: true` compiles model, loss and gradient
-    # with XLA, and `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in mixed precision
-    # (weights stay float32).
+    # `_target_` of a Keras model or layer, or of a function that returns one, and its arguments.
+    # Two keys are for the runner: `jit_compile: true` compiles model, loss and gradient with XLA,
+    # and `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in mixed precision (weights
+    # stay float32).
     model: dict[str, Any] = field(default=MISSING, metadata={TARGET: TargetField()})
     # `_target_` of a callable (labels, outputs) -> losses per example or of a `keras.losses` class,
     # a name as in `compile`, or output -> one of these. Null uses the loss of a compiled model.
@@ -222,7 +223,7 @@ class RunConfig:
     scaffolds: Any = field(default_factory=dict, metadata={ENTRIES: ScaffoldConfig})
     # A reference, `.npz`: what the source of the weights computes. The warm-started model must
     # compute the same, or the run does not start.
-    proof: str | None = field(default=None, metadata=choices.PROOF)
+    proof: str | None = field(default=None, metadata=value_rules.PROOF)
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config import choices
-from runner.config.choices import NonFinite, above, at_least
+from runner.config import choices, value_rules
+from runner.config.choices import NonFinite
 from runner.config.keys import TARGET, TargetField
+from runner.config.value_rules import above, at_least
 
 # Steps between two evaluations where neither the configuration nor an epoch says otherwise.
 EVALUATE_EVERY = 250
@@ -80,13 +81,13 @@ class TrainConfig:
     # includes them, and callbacks see the numbers after them.
     initial_epoch: int = field(default=0, metadata=at_least(0))
     # How often training metrics are logged.
-    log_every: int | str = field(default=50, metadata=choices.SCHEDULE)
+    log_every: int | str = field(default=50, metadata=value_rules.SCHEDULE)
     # How often the validation split is evaluated. Null is after every epoch if the run counts
     # epochs, and every 250 steps otherwise; steps also evaluate at the end. `never` evaluates
     # nothing, and there is no best checkpoint.
-    evaluate_every: int | str | None = field(default=None, metadata=choices.SCHEDULE)
+    evaluate_every: int | str | None = field(default=None, metadata=value_rules.SCHEDULE)
     # How often a checkpoint is saved; also at the end.
-    checkpoint_every: int | str = field(default=250, metadata=choices.SCHEDULE)
+    checkpoint_every: int | str = field(default=250, metadata=value_rules.SCHEDULE)
     # Whether checkpoints hold the position in the training data and its shuffle buffer. False
     # restarts the data when a run resumes; data whose position cannot be saved need it.
     save_input: bool = True
@@ -103,7 +104,7 @@ class TrainConfig:
     accumulate: int = field(default=1, metadata=at_least(1))
     clip: ClipConfig = field(default_factory=ClipConfig)
     # Decay of moving averages of the trained weights, for example 0.999; null keeps none.
-    ema_decay: float | None = field(default=None, metadata=choices.DECAY)
+    ema_decay: float | None = field(default=None, metadata=value_rules.DECAY)
     # Whether moving averages are evaluated and exported as the weights. Null does so with the ones
     # that `train.ema_decay` keeps. The averages of an optimizer with `use_ema` it treats as `fit`
     # does: the weights are evaluated, and at the end of training the averages replace them.
@@ -152,7 +153,7 @@ class EvaluateConfig:
     # The checkpoint of the run: `best`, `latest` or a global step. `scaffolds` needs no run: it
     # evaluates the values that training would start from, from the scaffolds' checkpoints and
     # initializers.
-    which: str = field(default="best", metadata=choices.RUN_WHICH)
+    which: str = field(default="best", metadata=value_rules.RUN_WHICH)
     # The split to evaluate. Metrics of `test` are recorded with the run; metrics of the other
     # splits are only shown.
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
@@ -166,7 +167,7 @@ class PredictConfig:
     """Settings of `mode=predict`."""
 
     # The checkpoint, as in `evaluate.which`.
-    which: str = field(default="best", metadata=choices.RUN_WHICH)
+    which: str = field(default="best", metadata=value_rules.RUN_WHICH)
     # The split to predict for; its labels are not used.
     split: choices.EvaluatedSplit = choices.EvaluatedSplit.test
     # A file of features in place of the split: `.npz` or `.npy` with arrays [count, ...], or
@@ -183,7 +184,7 @@ class PredictConfig:
     # overwritten.
     to: str | None = field(
         default=None,
-        metadata=choices.rule(
+        metadata=value_rules.rule(
             lambda path: "" if path.endswith(_SUFFIXES) else "its suffix decides the format",
             choices=_SUFFIXES,
             words=" or ".join(f"`{suffix}`" for suffix in _SUFFIXES),
@@ -197,13 +198,13 @@ class ExportConfig:
 
     # The checkpoint, as in `evaluate.which`. The best one is exported to `export` in the run
     # directory, others to `export-STEP`, and `scaffolds` to `export-scaffolds` in `run_dir`.
-    which: str = field(default="best", metadata=choices.RUN_WHICH)
+    which: str = field(default="best", metadata=value_rules.RUN_WHICH)
     # The format. Files of Keras are `export-STEP.keras` and `export-STEP.weights.h5`.
     format: choices.ExportFormat = choices.ExportFormat.savedmodel
     # A scaffold: writes the values under the names and in the layout of its checkpoint instead, to
     # `export-SCAFFOLD/model.safetensors`, for example back to PyTorch.
     names: str | None = None
     # Registers the model in MLflow under this name; null does not register it.
-    register: str | None = field(default=None, metadata=choices.MODEL_NAME)
+    register: str | None = field(default=None, metadata=value_rules.MODEL_NAME)
     # Moves this alias to the registered version, as in `models:/NAME@ALIAS`; null moves none.
-    alias: str | None = field(default=None, metadata=choices.ALIAS)
+    alias: str | None = field(default=None, metadata=value_rules.ALIAS)

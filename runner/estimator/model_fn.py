@@ -19,7 +19,7 @@ from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.new_graph import new_graph
 from runner.graph.replica import Replica
 from runner.graph.serving import first_example, named
-from runner.graph.user_graph import UserCalls, UserGraph
+from runner.graph.user_graph import UserGraph
 from runner.internals.original_estimator import original_class, original_estimator
 from runner.internals.tensorflow import build_all_signature_defs
 
@@ -169,7 +169,7 @@ class ModelFnGraph(UserGraph):
                 restorer=spec.scaffold.saver or tf.compat.v1.train.Saver(),
                 initializers=[local or tf.compat.v1.train.Scaffold.default_local_init_op()],
                 cardinality=None if source is None else source.cardinality(),
-                explaining=UserCalls(self, "predict").explaining,
+                explaining=partial(self.explaining, "predict"),
             )
 
 

@@ -15,12 +15,12 @@
 - `model_values`: the session's values in the model, for callbacks; `trained_model`: the model with
   a checkpoint's values; `keras_serving`: what it predicts and serves.
 - `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes;
-  `new_graph`: the graph that it is built in; `calls`: the errors of its operations.
+  `new_graph`: the graph that it is built in.
 - `evaluation`: evaluates a split, in the training session or in another graph and session.
 - `serving`: the signature of an exported graph, and its predictions.
 - `input_pipeline`: the training input, whose position is saved in checkpoints.
 - `averages`: moving averages in the place of weights.
-- `session_variables`: their names, specs and savers; `configured_hooks`: the hooks of the
+- `session_variables`: their names, specs and savers; `hook_entries`: the hooks of the
   configuration, and the values of `${graph:NAME}` in their arguments.
 - `replica`: the tasks and the replicas of a step that divide its batches, on the `devices` of each
   task.

@@ -6,7 +6,7 @@ import importlib
 
 from runner.config.schema import RunConfig
 from runner.graph.built_graph import BuiltGraph, GraphMaker
-from runner.graph.configured_hooks import CALLBACKS, HOOKS, graph_references
+from runner.graph.hook_entries import CALLBACKS, HOOKS, graph_references
 from runner.graph.new_graph import set_threads
 from runner.graph.replica import Replica
 from runner.system.signals import Interruption

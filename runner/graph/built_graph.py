@@ -18,13 +18,13 @@ from runner.config.epochs import Epochs
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.graph.averages import AveragedWeights
-from runner.graph.calls import Calls
 from runner.graph.evaluation import Evaluation
 from runner.graph.input_pipeline import InputState, TrainingInput
 from runner.graph.model_values import ModelValues
 from runner.graph.replica import Replica
+from runner.planning.optimizer_slots import Slots
+from runner.planning.places import WeightsLayout
 from runner.planning.variables import VariableSpec
-from runner.planning.weights_layout import Slots, WeightsLayout
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class BuiltGraph:
       training: the training step; None in a graph that only evaluates.
       evaluation: evaluates a split with the weights of a session of this graph.
       saver: saves and restores all variables and, where that is saved, the training input.
-      calls: the calls of user code in it.
+      explaining: surrounds a session and explains errors of the graph's operations.
       sizes: split -> number of examples; empty where the data do not report it.
       notes: lines on what the configuration replaces of a compiled model.
       model: the Keras model whose steps the graph holds; None for other graphs.
@@ -125,7 +125,7 @@ class BuiltGraph:
     training: Training | None
     evaluation: Evaluation
     saver: tf.compat.v1.train.Saver
-    calls: Calls
+    explaining: Callable[[], AbstractContextManager[object]]
     sizes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     model: ModelValues | None = None

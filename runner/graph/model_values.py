@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
 
 import keras
 import numpy as np
@@ -11,8 +11,19 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.internals.keras import finalize
-from runner.internals.tensorflow import free, free_in_session, give
+from runner.internals.tensorflow import (
+    array_of_tensor,
+    assign_in_session,
+    eager_mode,
+    free,
+    free_in_session,
+    give,
+    is_freed,
+)
 from runner.planning.optimizer_slots import LEARNING_RATE
+
+OUTSIDE = "program/"
+"""Begins the names of variables that steps use and that the model does not track."""
 
 # Smaller variables are not worth the trouble.
 _LARGE = 1024
@@ -44,20 +55,41 @@ class ModelValues:
         ]
         # Name -> the value of the session that the model took.
         self._taken: dict[str, NDArray[Any]] = {}
+        self._freed: list[tf.Variable] = []
+        self._file: IO[bytes] | None = None
 
     def forget(self) -> None:
         """Notes that the session has other values."""
         self._taken = {}
 
-    def free(self) -> None:
-        """Frees the values of the model, which the session has, until it takes the session's.
+    def free(self, file: IO[bytes]) -> None:
+        """Moves large values of the model, which a session has by now, into a file.
 
-        A session initialises itself with them: it must exist by now.
+        The model has them again when `give_back` is called, or with the session's values.
         """
         self.forget()
-        for _, variable in self._pairs.values():
-            if is_large(variable):
+        with eager_mode():
+            self._freed = [
+                variable
+                for name, (_, variable) in self._pairs.items()
+                if is_large(variable) and not name.startswith(OUTSIDE) and not is_freed(variable)
+            ]
+            self._file = file
+            for variable in self._freed:
+                array_of_tensor(variable.read_value()).tofile(file)
                 free(variable)
+
+    def give_back(self) -> None:
+        """Gives the model the values from before `free` where it has none."""
+        if self._file is None:
+            return
+        self._file.seek(0)
+        with eager_mode():
+            for variable in self._freed:
+                dtype, shape = variable.dtype.as_numpy_dtype, variable.shape
+                value = np.fromfile(self._file, dtype, shape.num_elements())
+                if is_freed(variable):
+                    give(variable, value.reshape(shape))
 
     def hand_over(self, session: tf.compat.v1.Session) -> None:
         """Gives the model all values of the session, which is of no more use afterwards."""
@@ -100,7 +132,9 @@ class ModelValues:
             # By their bytes, as NaN differs from itself.
             if not np.array_equal(np.ravel(value).view(np.uint8), np.ravel(taken).view(np.uint8)):
                 changed[name] = value
-        load(session, ((self._pairs[name][0], value) for name, value in changed.items()))
+        assign_in_session(
+            session, ((self._pairs[name][0], value) for name, value in changed.items())
+        )
         self._taken |= changed
         return bool(changed)
 
@@ -108,21 +142,3 @@ class ModelValues:
 def is_large(variable: tf.Variable) -> bool:
     """Returns whether it saves memory to free the value of an eager variable."""
     return bool(variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating)
-
-
-def load(session: tf.compat.v1.Session, values: Iterable[tuple[tf.Variable, Any]]) -> None:
-    """Assigns values to variables of a session, without operations of their own.
-
-    The initial value of a variable is fed, a tensor that variables may share.
-    """
-    feeds: dict[str, Any] = {}
-    operations: list[tf.Operation] = []
-    for variable, value in values:
-        tensor = variable.initializer.inputs[1].name
-        if tensor in feeds:
-            session.run(operations, feeds)
-            feeds, operations = {}, []
-        feeds[tensor] = value
-        operations.append(variable.initializer)
-    if operations:
-        session.run(operations, feeds)

@@ -21,7 +21,7 @@ from runner.config import conflicts
 from runner.config.cluster_spec import is_cluster
 from runner.config.instantiation import build_target
 from runner.config.objective import require_objective
-from runner.errors import ConfigError, Problem, RunnerError, UserCodeError
+from runner.errors import ConfigError, Problem, RunnerError
 from runner.graph.built_graph import (
     BuiltGraph,
     Features,
@@ -30,7 +30,6 @@ from runner.graph.built_graph import (
     ServingGraph,
     Training,
 )
-from runner.graph.calls import Calls
 from runner.graph.evaluation import SeparateEvaluation, separate_evaluation
 from runner.graph.graph_spec import GraphSpec
 from runner.graph.new_graph import new_graph
@@ -76,6 +75,20 @@ class UserGraph(GraphMaker):
         """Returns the key of the configuration that the input for a mode comes from."""
         return self.key
 
+    @contextmanager
+    def explaining(self, mode: str) -> Iterator[None]:
+        """Names the key that the operations of the graph for a mode come from in their errors.
+
+        Raises:
+          UserCodeError: in place of TensorFlow's error.
+        """
+        try:
+            yield
+        except tf.errors.OpError as error:
+            key = self.input_key(mode) if "IteratorGetNext" in str(error.message) else self.key
+            frames = error.op.traceback if error.op is not None else ()
+            raise raised_by_operation(key, error, frames) from error
+
     @property
     def _node(self) -> Mapping[str, Any]:
         node: Mapping[str, Any] = getattr(self.config, self.key)
@@ -100,7 +113,7 @@ class UserGraph(GraphMaker):
             training=None,
             evaluation=evaluation,
             saver=evaluation.transfer,
-            calls=Calls(config),
+            explaining=partial(self.explaining, split),
         )
 
     def _build_training(self, evaluation: SeparateEvaluation, replica: Replica) -> BuiltGraph:
@@ -128,7 +141,7 @@ class UserGraph(GraphMaker):
                 training=training,
                 evaluation=replace(evaluation, transfer=transfer),
                 saver=saver,
-                calls=UserCalls(self, "train"),
+                explaining=partial(self.explaining, "train"),
                 scaffold=spec.scaffold,
                 graph_hooks=spec.hooks,
                 chief_hooks=spec.chief_hooks,
@@ -156,7 +169,7 @@ class UserGraph(GraphMaker):
                 "its mode export takes them as inputs",
                 "name them: predict.file=FILE.npz, or a `_target_` as predict.data",
             )
-        explaining = UserCalls(self, "export").explaining
+        explaining = partial(self.explaining, "export")
         return fed_predictions(self.serving(checkpoint), features, explaining)
 
     def save(self, checkpoint: str, folder: Path) -> None:
@@ -291,7 +304,7 @@ class UserGraph(GraphMaker):
             values=numbers,
             once=not ends,
             cardinality=None if spec.input is None else spec.input.cardinality(),
-            explaining=UserCalls(self, split).explaining,
+            explaining=partial(self.explaining, split),
         )
         return evaluation, variables
 
@@ -305,19 +318,6 @@ class UserGraph(GraphMaker):
         # Keras resets the names of layers in a thread without a graph, and here one is in use.
         with unchanged_random_states(), ThreadPoolExecutor(1) as thread:
             return thread.submit(build).result()
-
-
-class UserCalls(Calls):
-    """The calls of the target of a graph, which makes all of its operations."""
-
-    def __init__(self, maker: UserGraph, mode: str) -> None:
-        super().__init__(maker.config)
-        self._maker, self._mode = maker, mode
-
-    def _explained(self, error: tf.errors.OpError) -> UserCodeError:
-        reads = "IteratorGetNext" in str(error.message)
-        key = self._maker.input_key(self._mode) if reads else self._maker.key
-        return raised_by_operation(key, error, error.op.traceback if error.op is not None else ())
 
 
 @dataclass(frozen=True, kw_only=True)

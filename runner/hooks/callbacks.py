@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from runner.config.epochs import Epochs
-from runner.graph.model_values import ModelValues, load
+from runner.graph.model_values import ModelValues
 from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
 from runner.hooks.evaluation_hook import EvaluationWatch
 from runner.hooks.scheduled import (
@@ -22,7 +22,7 @@ from runner.hooks.scheduled import (
     SessionRunValues,
     present_step,
 )
-from runner.internals.tensorflow import eager_mode
+from runner.internals.tensorflow import assign_in_session, eager_mode
 from runner.system.user_code import ERRORS, raised, staying
 
 _Callback: TypeAlias = keras.callbacks.Callback
@@ -240,7 +240,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
 
     def store(self, session: Session) -> None:
         """Makes the session hold the state of the callbacks, for a checkpoint."""
-        load(session, [(self._saved, self._state())])
+        assign_in_session(session, [(self._saved, self._state())])
 
     @property
     def _epoch(self) -> int:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from runner.config.choices import NonFinite
 from runner.errors import NonFiniteLossError
 from runner.hooks.scheduled import Session, SessionRunArgs, SessionRunContext, SessionRunValues
+from runner.internals.tensorflow import assign_in_session
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,8 @@ class NanLossHook(tf.compat.v1.train.SessionRunHook):
         """Sets the scale and the count after a rollback; otherwise reads the count."""
         if not self._settings and self._policy.count is not None:
             self._done = int(session.run(self._policy.count))
-        for variable, value in self._settings:
-            # The graph is finalized: what the initializer assigns is fed.
-            session.run(variable.initializer, {variable.initializer.inputs[1]: value})
         if self._settings:
+            assign_in_session(session, self._settings)
             self._changed(session)
         self._settings = []
 

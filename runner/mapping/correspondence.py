@@ -13,7 +13,7 @@ from runner.mapping.module_fitting import Fitting, ModuleFitter, Taken, is_only
 from runner.mapping.modules import WEIGHT, Module, group, thirds
 from runner.mapping.names import hinted, tokens
 from runner.mapping.pairing import Pairing, assign
-from runner.mapping.weights import is_slot
+from runner.mapping.weights import Unread, is_slot
 
 BESIDE, LEFT = "the bias nearest to its kernel", "nothing else is left"
 
@@ -85,7 +85,7 @@ class Correspondence:
     layout: str
     unread: tuple[str, ...] = ()
     others: Mapping[str, str] = field(default_factory=dict)
-    codes: Mapping[str, str] = field(default_factory=dict)
+    codes: Mapping[str, Unread] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from runner.mapping.layouts import Shape
 from runner.mapping.names import Token, tokens
+from runner.proof.source_modules import of_module
 
 WEIGHT, BIAS, MEAN, VARIANCE, RECURRENT, BIAS_2 = "weight", "bias", "mean", "var", "hh", "bias_hh"
 ROLES = {
@@ -95,7 +96,7 @@ def group(
       spelled: name -> the name with the words of hints.
     """
     layers, spelled = layers or {}, spelled or {}
-    cut = {name: _cut(spelled.get(name, name)) for name in leaves}
+    cut = {name: _cut(of_module(spelled.get(name, name))) for name in leaves}
     common = Counter(word for _, word in cut.values())
     members: dict[str, list[Leaf]] = defaultdict(list)
     for name, shape in leaves.items():

@@ -13,8 +13,8 @@ import keras
 
 from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
-from runner.checkpoints.quantization import REMEDY
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
+from runner.config.choices import WARM_STARTED
 from runner.console import plural, some_of
 from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond, decided
@@ -23,21 +23,23 @@ from runner.mapping.layouts import Shape
 from runner.mapping.names import tokens
 from runner.mapping.numbered import words_for_numbers
 from runner.mapping.text import document
-from runner.mapping.values import decide, unchanged
+from runner.mapping.values import decide
 from runner.mapping.weights import sort_out
 from runner.mapping.written_rules import Written, write
+from runner.planning.comparison import Proof
 from runner.planning.model_variables import (
     eager_variables,
     keras_variables,
     layer_facts,
     tensorflow_variable,
 )
-from runner.planning.proof import Proof
-from runner.planning.variables import WARM_STARTED, classify
-from runner.planning.weights_layout import WeightsLayout, dtype_name, places, weights_layout
+from runner.planning.places import WeightsLayout
+from runner.planning.variables import classify
+from runner.planning.weights_layout import dtype_name, places, weights_layout
 from runner.proof.proving import prove
 from runner.proof.reference import Reference, read_reference
 from runner.restoration import eager
+from runner.restoration.eager import unchanged
 from runner.restoration.eager_plan import WarmStartPlan
 
 # The formats that keep the order in which a model defines its layers.
@@ -95,12 +97,11 @@ class Proposal:
             yield Problem(
                 f"no tensor fits {some_of(left, 3)}", "", "they keep their initial values"
             )
-        codes = {name: kind for one in some for name, kind in one.codes.items()}
-        if codes:
-            state = f"{some_of([*codes], 3)} may hold weights"
-            cause = "; ".join(sorted({*codes.values()}))
-            remedy = REMEDY if "quantized" in cause else "save plain floats in their place"
-            yield Problem(state, cause, remedy)
+        codes = {name: code for one in some for name, code in one.codes.items()}
+        for remedy in dict.fromkeys(code.remedy for code in codes.values()):
+            unread = {name: code.kind for name, code in codes.items() if code.remedy == remedy}
+            cause = "; ".join(sorted({*unread.values()}))
+            yield Problem(f"{some_of([*unread], 3)} may hold weights", cause, remedy)
         unused = [name for one in some for name in one.unused]
         if unused and self.proof is None:
             yield Problem(f"no variable takes {some_of(unused, 3)}", "", record)

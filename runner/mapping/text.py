@@ -113,7 +113,8 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
     ):
         if names:
             yield f"{title}: {_listed(names)}"
-    for title, some in (("Not a weight", correspondence.others), ("Unread", correspondence.codes)):
+    unread = {name: code.kind for name, code in correspondence.codes.items()}
+    for title, some in (("Not a weight", correspondence.others), ("Unread", unread)):
         for kind in dict.fromkeys(some.values()):
             names = tuple(name for name in some if some[name] == kind)
             yield f"{title} ({kind}): {_listed(names)}"

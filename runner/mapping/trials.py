@@ -20,7 +20,7 @@ from runner.mapping.dataflow import LayerCall
 from runner.mapping.decisions import AGREES
 from runner.mapping.layouts import Shape
 from runner.mapping.source import RecordedCheckpoint, Variable
-from runner.planning.proof import arrangements, difference
+from runner.planning.comparison import arrangements, difference
 from runner.proof.feeding import array_of
 
 # How many candidates of one call are tried.

@@ -30,7 +30,7 @@ from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
 from runner.mapping.ways import Ways
-from runner.planning.proof import difference
+from runner.planning.comparison import difference
 from runner.proof.feeding import array_of
 
 # How many other ways are tried for the layers before a call, with how many of its own candidates,
@@ -111,7 +111,8 @@ class Walk:
                 for decision in self._decisions.open(self._decisions.calls[at].depends)
             ):
                 raise PauseError(lambda: self._search(at))
-            if tried and self._branches.before(at):
+            is_silent = options[0].is_named and not self._source.has_record(options[0].modules)
+            if tried and not is_silent and self._branches.before(at):
                 raise PauseError(lambda: self._reconsider(at, tried))
             self._fall_back(at, tried)
         else:
@@ -162,11 +163,7 @@ class Walk:
             self._decisions.place = max(self._source.place[module] for module in candidate.modules)
             self._compare_next(at, decision)
         self._trials.load(candidate)
-        siblings = [
-            other
-            for other in self._decisions.siblings(at)
-            if self._decisions.calls[at].inputs == self._decisions.calls[other].inputs
-        ]
+        siblings = self._decisions.beside(at)
         rivals = self._ways.rivals(at, candidate)
         if is_near and not siblings and not rivals and is_clear(decision.next, decision.relative):
             decision.by = self._decisions.path(at)
@@ -296,8 +293,9 @@ class Walk:
         pairs = (
             {**one, **two}
             for first, second in itertools.combinations(groups, 2)
-            for one in itertools.islice(self._ways.ways(first), 12)
-            for two in itertools.islice(self._ways.ways(second), 12)
+            for one in itertools.islice(self._ways.ways(first, second), 12)
+            for two in itertools.islice(self._ways.ways(second, first), 12)
+            if not any(a.shares(b) for a in one.values() for b in two.values())
         )
         best = self._nearest(reader, itertools.chain(nearest, pairs))
         if best is not None and best[0] <= AGREES:

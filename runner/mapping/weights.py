@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from runner.checkpoints.quantization import any_quantization, is_code, is_plain_float, quantization
+from runner.checkpoints.quantization import (
+    REMEDY,
+    any_quantization,
+    is_code,
+    is_plain_float,
+    quantization,
+)
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_count, is_read
+from runner.config.choices import WARM_STARTED
 from runner.mapping.layouts import Shape
-from runner.planning.variables import WARM_STARTED, classify
+from runner.planning.variables import classify
 
 _OPTIMIZER, _SLOT, _NUMBERS = "of an optimizer", "slots and averages of others", "not floats"
 # Where Keras and Flax keep an optimizer's state.
@@ -19,7 +27,15 @@ _POWERS = re.compile(r"(.*/)?beta[12]_power(_\d+)?")
 _TRAINED = "/_trainable_variables/"
 _STEPS = ("_iterations", "iterations", "iteration", "iter")
 _NORMED = re.compile(r"parametrizations\.(\w+)\.original[01]$|(?<=weight)_[gv]$")
+_PLAIN = "save plain floats in their place"
 _DIRECTION = re.compile(r"parametrizations\.(\w+)\.original1$|(?<=weight)_v$")
+
+
+class Unread(NamedTuple):
+    """What a tensor is instead of a weight that can be read, and what to do about it."""
+
+    kind: str
+    remedy: str
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,7 @@ class Tensors:
 
     weights: Mapping[str, Shape]
     others: Mapping[str, str] = field(default_factory=dict)
-    codes: Mapping[str, str] = field(default_factory=dict)
+    codes: Mapping[str, Unread] = field(default_factory=dict)
 
 
 def sort_out(spec: CheckpointSpec, *, is_complex: bool = False) -> Tensors:
@@ -44,7 +60,7 @@ def sort_out(spec: CheckpointSpec, *, is_complex: bool = False) -> Tensors:
     layout = any_quantization(spec.tensors)
     weights: dict[str, Shape] = {}
     others: dict[str, str] = {}
-    codes: dict[str, str] = {}
+    codes: dict[str, Unread] = {}
     for name, tensor in spec.tensors.items():
         alias = aliases.get(name, name)
         state = classify(alias, model=True)
@@ -52,17 +68,18 @@ def sort_out(spec: CheckpointSpec, *, is_complex: bool = False) -> Tensors:
         if is_slot_of or _POWERS.fullmatch(name):
             others[name] = _OPTIMIZER
         elif state not in WARM_STARTED:
-            others[name] = state.value
+            others[name] = state.noun
         elif is_slot(name, spec.tensors):
             others[name] = _SLOT
         elif is_plain_float(tensor.dtype) and ("complex" not in tensor.dtype or is_complex):
             weights[alias] = tensor.shape
         elif not is_read(tensor.dtype):
-            codes[name] = f"{tensor.dtype}, which is not read"
+            codes[name] = Unread(f"{tensor.dtype}, which is not read", _PLAIN)
         elif "complex" in tensor.dtype:
-            codes[name] = f"{tensor.dtype}, which has no place in real variables"
-        elif is_code(tensor.dtype) and (kind := _kind(name, tensor, spec.tensors) or layout):
-            codes[name] = f"{tensor.dtype} of quantized weights ({kind})"
+            kind = f"{tensor.dtype}, which has no place in real variables"
+            codes[name] = Unread(kind, _PLAIN)
+        elif is_code(tensor.dtype) and (of := _kind(name, tensor, spec.tensors) or layout):
+            codes[name] = Unread(f"{tensor.dtype} of quantized weights ({of})", REMEDY)
         else:
             others[name] = _NUMBERS
     return Tensors(_merged(weights), others, codes)

@@ -11,7 +11,7 @@ variables + checkpoints + rules -> plan -> report:
 - `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them;
   `places`: which layers of a file are the model's, by names and places; `optimizer_slots`: whose
   the numbered slots of a file are; `file_order`: in which orders its layers may have trained.
-- `proof`: what a proof says, and how arrays are compared. `runner.proof` makes proofs.
+- `comparison`: compares arrays with a reference; what a proof says. `runner.proof` makes proofs.
 
 Doors: `make_plan`, `open_sources` and the three reports. The room rests on `rules`, on
 `checkpoints`, for formats, and on `runs`, for provenance. `restoration` carries plans out.

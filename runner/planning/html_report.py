@@ -7,10 +7,11 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from runner.config.choices import WARM_STARTED
 from runner.console import plural, sized
 from runner.planning.plan import RestorationPlan
 from runner.planning.report import Row, at_step, kept_value, report_rows, summary
-from runner.planning.variables import WARM_STARTED, VariableSpec
+from runner.planning.variables import VariableSpec
 
 # Hues that people with colour blindness can distinguish; initializers are grey.
 _HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
@@ -61,7 +62,7 @@ def _groups(rows: Sequence[Row]) -> Iterable[str]:
     groups: dict[tuple[bool, str], list[Row]] = {}
     for row in rows:
         folded = row.state not in WARM_STARTED
-        name = row.state.value if folded else row.scaffold or "no scaffold"
+        name = row.state.noun if folded else row.scaffold or "no scaffold"
         groups.setdefault((folded, name), []).append(row)
     for (folded, name), group in sorted(groups.items(), key=lambda item: item[0][0]):
         title = plural(len(group), name) if folded else f"{name}: {plural(len(group), 'variable')}"
@@ -85,7 +86,7 @@ def _sources(plan: RestorationPlan) -> str:
     sizes = {**dict.fromkeys(plan.sources, 0), rest: 0}
     for assignment in plan.assignments:
         if assignment.variable.state in WARM_STARTED:
-            origin = assignment.pieces[0].source if assignment.pieces else rest
+            origin = assignment.source_tensor.source if assignment.source_tensor else rest
             sizes[origin] += assignment.variable.tensor.bytes
     texts = {rest: ""}
     for name, source in plan.sources.items():

@@ -14,7 +14,7 @@ from runner.runs import provenance
 from runner.runs.provenance import Origin
 
 # Raised when a key changes its meaning or is removed; new keys may be added without that.
-SCHEMA = 2
+SCHEMA = 3
 
 
 def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -> str:
@@ -22,7 +22,7 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
 
     The keys are:
 
-    - `schema`: 2, the version of this layout.
+    - `schema`: 3, the version of this layout.
     - `sound`: whether there are no problems.
     - `model`: {`variables`, `restored`, `brought`, `unknown`, `bytes`, `restored_bytes`,
       `checkpoints`}, the counts of `report.model_counts`.
@@ -40,12 +40,12 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
       `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`, `model`
       where the model brings the value along, or `unknown` in an unusable scaffold), `initializer`
       (its name, such as `GlorotUniform`; with a digest where the model brings the value along;
-      empty for an eager variable, which keeps its value), `pieces`, `notes`, `trainable`,
+      empty for an eager variable, which keeps its value), `source_tensor`, `notes`, `trainable`,
       `frozen`, `freeze_until_step`, `learning_rate_multiplier`, `partition` (null, or
       {`name`, `shape`, `offset`}), `shared_by`, `layer`, `flattened`, `address` and `axes` (see
       `VariableSpec`), and in a cluster `device`}.
-    - `pieces`: a list of {`source` (scaffold), `tensors` (a list of {`name`, `shape`, `dtype`}),
-      `conversions` (in words, in order)}, with one entry.
+    - `source_tensor`: null where nothing is restored, else {`source` (scaffold), `tensors` (a list
+      of {`name`, `shape`, `dtype`}), `conversions` (in words, in order)}.
     """
     document = {
         "schema": SCHEMA,
@@ -87,12 +87,12 @@ def provenance_document(
 
     The keys are:
 
-    - `schema`: 1, the version of this layout.
+    - `schema`: 2, the version of this layout.
     - `run`: the run that trained from here: {`experiment`, `run_dir`, `tracking_uri`, `run_id`}.
     - `sources`: scaffold -> a list, of several checkpoints where they were averaged, of
       {`checkpoint`, `path`, `step`, `digest`, `run`, `provenance`}, see `Origin`; `provenance` is
       the whole document that was beside the checkpoint, so that the chain outlives its files.
-    - `variables`: name -> {`initializer`} or {`pieces`}, a list with one entry, of {`source`
+    - `variables`: name -> {`initializer`} or {`source_tensor`}, which is {`source`
       (scaffold), `path`, `tensors` (names), `step`, `digest`, `run_id` (of the MLflow run that
       wrote it, or null), `conversions` (in words, in order)}; a run adds `first_value`, its
       `reading.checksum`, when the value has been read.
@@ -118,9 +118,9 @@ def provenance_document(
 def _provenance(
     assignment: Assignment, plan: RestorationPlan, origins: Mapping[str, Sequence[Origin]]
 ) -> dict[str, Any]:
-    if not assignment.pieces:
+    piece = assignment.source_tensor
+    if piece is None:
         return {"initializer": assignment.variable.initializer}
-    (piece,) = assignment.pieces
     source = plan.sources[piece.source]
     assert source is not None, "a piece has a checkpoint"
     writers = {origin.run["run_id"] if origin.run else None for origin in origins[piece.source]}
@@ -133,7 +133,7 @@ def _provenance(
         "run_id": writers.pop() if len(writers) == 1 else None,
         "conversions": list(piece.steps),
     }
-    return {"pieces": [document]}
+    return {"source_tensor": document}
 
 
 def _source(
@@ -157,24 +157,22 @@ def _source(
 
 
 def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
-    variable = assignment.variable
+    variable, piece = assignment.variable, assignment.source_tensor
     origin = "model" if variable.is_of_model else "initializer"
     origin = "unknown" if assignment.scaffold in plan.unusable else origin
     return {
         **vars(variable.tensor),
-        "state": variable.state.value,
+        "state": variable.state.noun,
         "bytes": variable.tensor.bytes,
         "scaffold": assignment.scaffold,
-        "origin": "checkpoint" if assignment.pieces else origin,
+        "origin": "checkpoint" if piece else origin,
         "initializer": variable.initializer,
-        "pieces": [
-            {
-                "source": piece.source,
-                "tensors": [vars(tensor) for tensor in piece.tensors],
-                "conversions": piece.steps,
-            }
-            for piece in assignment.pieces
-        ],
+        "source_tensor": piece
+        and {
+            "source": piece.source,
+            "tensors": [vars(tensor) for tensor in piece.tensors],
+            "conversions": piece.steps,
+        },
         "notes": assignment.notes,
         "trainable": variable.trainable,
         "frozen": variable.frozen,

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from runner.checkpoints.quantization import REMEDY
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Missing
+from runner.config.choices import Missing, StateClass
 from runner.config.schema import ScaffoldConfig
 from runner.errors import PlanError, Problem
 from runner.planning.codes import Codes
@@ -22,7 +22,7 @@ from runner.planning.problems import (
     unused_rule,
 )
 from runner.planning.tensor_fitting import TensorFitter
-from runner.planning.variables import EMA_SUFFIX, StateClass, VariableSpec, moving_average
+from runner.planning.variables import EMA_SUFFIX, VariableSpec, moving_average
 from runner.rules.expressions import names_in
 from runner.rules.patterns import compile_pattern
 from runner.rules.source_tensors import SourceTensor
@@ -33,7 +33,7 @@ from runner.rules.translator import Translator
 class TensorChoice(NamedTuple):
     """The tensors that a variable takes from a checkpoint, or notes on why it takes none."""
 
-    piece: SourceTensor | None = None
+    source_tensor: SourceTensor | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -83,7 +83,7 @@ _NUMBERED = (
     "averages are among the numbered variables of its optimizer, which an optimizer of the same "
     "class with use_ema names if `state` has moving_averages; a rename to optimizer/vars/N does too"
 )
-_OF_OPTIMIZERS = (StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE)
+_OF_OPTIMIZERS = (StateClass.optimizer_slots, StateClass.moving_averages)
 # Tensors that give a variable, or a part of one, its value if the checkpoint has them all; notes.
 _Candidate: TypeAlias = tuple[VariableSpec, tuple[str, ...], tuple[str, ...]]
 
@@ -198,7 +198,7 @@ class _Matcher:
         self, variable: VariableSpec, names: tuple[str, ...], *, renamed: bool
     ) -> Iterator[_Candidate]:
         """Yields what may give the variable its value, in order of precedence."""
-        if self._config.use_ema and variable.state is StateClass.WEIGHT:
+        if self._config.use_ema and variable.state is StateClass.weights:
             averages = [moving_average(name, self._names) for name in names]
             if None not in averages:
                 averaged = tuple(filter(None, averages))
@@ -274,4 +274,4 @@ class _Matcher:
 
     def _needs_average(self, variable: VariableSpec) -> bool:
         trains = variable.trainable or variable.frozen
-        return self._config.use_ema and variable.state is StateClass.WEIGHT and trains
+        return self._config.use_ema and variable.state is StateClass.weights and trains

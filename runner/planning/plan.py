@@ -17,19 +17,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Collision, Expect, StateChoice
+from runner.config.choices import WARM_STARTED, Collision, Expect, StateClass
 from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
 from runner.errors import PlanError, Problem, nearest
+from runner.planning.comparison import Proof
 from runner.planning.matching import TensorChoice, TensorChoices, choose_tensors
 from runner.planning.problems import bad_pattern, bad_rules
-from runner.planning.proof import Proof
-from runner.planning.variables import (
-    WARM_STARTED,
-    StateClass,
-    VariableSpec,
-    assign_owners,
-)
+from runner.planning.variables import VariableSpec, assign_owners
 from runner.rules.conversions import PadOrSlice, Reshape, Transpose
 from runner.rules.patterns import compile_pattern
 from runner.rules.source_tensors import SourceTensor
@@ -44,7 +39,7 @@ class Assignment:
     Attributes:
       variable: the variable.
       scaffold: the scaffold that owns it; None when none does.
-      pieces: the source of its value; empty when the initializer gives it.
+      source_tensor: the source of its value; None when the initializer gives it.
       notes: what a reader should know, e.g. a cast or why the initializer is used.
       freeze_until_step: the variable does not train before this global step.
       learning_rate_multiplier: multiplies its learning rate.
@@ -52,7 +47,7 @@ class Assignment:
 
     variable: VariableSpec
     scaffold: str | None = None
-    pieces: tuple[SourceTensor, ...] = ()
+    source_tensor: SourceTensor | None = None
     notes: tuple[str, ...] = ()
     freeze_until_step: int = 0
     learning_rate_multiplier: float = 1.0
@@ -60,7 +55,7 @@ class Assignment:
     @property
     def needs_initial(self) -> bool:
         """Whether the variable keeps a part of its initial value."""
-        return any(piece.needs_initial for piece in self.pieces)
+        return self.source_tensor is not None and self.source_tensor.needs_initial
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ class RestorationPlan:
         return tuple(
             assignment
             for assignment in self.assignments
-            if assignment.pieces and assignment.scaffold == scaffold
+            if assignment.source_tensor and assignment.scaffold == scaffold
         )
 
     def require_sound(self) -> None:
@@ -199,7 +194,7 @@ def _assignment(
     return Assignment(
         variable,
         scaffold,
-        pieces=(choice.piece,) if choice.piece else (),
+        source_tensor=choice.source_tensor,
         notes=tuple(dict.fromkeys(choice.notes)),
         freeze_until_step=config.freeze_until_step if trains else 0,
         learning_rate_multiplier=config.learning_rate_multiplier if trains else 1.0,
@@ -223,12 +218,12 @@ def _notes(
     shared = [
         assignment.variable.name
         for assignment in assignments
-        if assignment.variable.state is StateClass.OPTIMIZER_SLOT
+        if assignment.variable.state is StateClass.optimizer_slots
         and assignment.variable.full_name not in owners
         and assignment.scaffold is None
     ]
     for name, config in scaffolds.items():
-        if shared and StateChoice.optimizer_slots in config.state and located.specs[name]:
+        if shared and StateClass.optimizer_slots in config.state and located.specs[name]:
             notes.append(
                 f"{some_of(shared, 3)}: the optimizer keeps this for more variables than one "
                 "scaffold selects, so it is initialised; "
@@ -240,7 +235,7 @@ def _notes(
 
 def _warnings(assignments: Sequence[Assignment]) -> Iterator[str]:
     """Yields a warning for each variable whose tensors fit, but are probably not the right ones."""
-    pairs = [(assignment.variable, p) for assignment in assignments for p in assignment.pieces]
+    pairs = [(a.variable, a.source_tensor) for a in assignments if a.source_tensor]
     takers: dict[tuple[str, ...], VariableSpec] = {}
     for variable, piece in pairs:
         if not (piece.conversions or _DIRECTION.search(variable.full_name)):
@@ -296,8 +291,8 @@ def _unmet(
             )
             continue
         known = [assignment for assignment in concerned if assignment.scaffold not in unusable]
-        restored = [assignment.variable.name for assignment in known if assignment.pieces]
-        initialised = [assignment.variable.name for assignment in known if not assignment.pieces]
+        restored = [a.variable.name for a in known if a.source_tensor]
+        initialised = [a.variable.name for a in known if not a.source_tensor]
         unmet = ""
         if expected is Expect.scratch:
             unmet = f"{some_of(restored, 3)} would be restored" if restored else ""

@@ -16,9 +16,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointSpec
+from runner.config.choices import WARM_STARTED, StateClass
 from runner.console import Listing, as_text, plural, shaped, short, sized, some_of
 from runner.planning.plan import Assignment, RestorationPlan
-from runner.planning.variables import OF_MODEL, WARM_STARTED, StateClass
+from runner.planning.variables import OF_MODEL
 
 # Of more model variables than these, numbered layers that agree share a row.
 _ONE_BY_ONE = 60
@@ -77,13 +78,13 @@ def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
             continue
         restored = _count(plan.restored(scaffold))
         line = f"{scaffold}: {restored} from {source.path}{at_step(source)}"
-        initialised = sum(not assignment.pieces for assignment in owned)
+        initialised = sum(not assignment.source_tensor for assignment in owned)
         if initialised:
             line += f", {initialised} initialised"
         line += f"; {plural(len(plan.unused[scaffold]), 'tensor')} unused"
         digest = source.digest if whole else short(source.digest)
         lines.append(line + (f"; {digest}" if digest else ""))
-    brought = [a for a in plan.assignments if a.variable.is_of_model and not a.pieces]
+    brought = [a for a in plan.assignments if a.variable.is_of_model and not a.source_tensor]
     if brought:
         digests = "".join(assignment.variable.model_digest for assignment in brought)
         digest = f"sha256:{hashlib.sha256(digests.encode()).hexdigest()}"
@@ -121,12 +122,12 @@ def model_counts(plan: RestorationPlan) -> dict[str, int]:
     model = [
         assignment for assignment in plan.assignments if assignment.variable.state in WARM_STARTED
     ]
-    restored = [assignment for assignment in model if assignment.pieces]
+    restored = [assignment for assignment in model if assignment.source_tensor]
     paths = {source.path for name, source in plan.sources.items() if source and plan.restored(name)}
     return {
         "variables": len(model),
         "restored": len(restored),
-        "brought": sum(a.variable.is_of_model and not a.pieces for a in model),
+        "brought": sum(a.variable.is_of_model and not a.source_tensor for a in model),
         "unknown": sum(assignment.scaffold in plan.unusable for assignment in model),
         "bytes": sum(assignment.variable.tensor.bytes for assignment in model),
         "restored_bytes": sum(assignment.variable.tensor.bytes for assignment in restored),
@@ -204,7 +205,7 @@ def report_rows(plan: RestorationPlan, *, full: bool = False) -> list[Row]:
             origin=_origin(assignment, plan, aliases),
             training=training(assignment),
             notes="; ".join(assignment.notes),
-            source=assignment.pieces[0].source if assignment.pieces else "",
+            source=assignment.source_tensor.source if assignment.source_tensor else "",
             state=assignment.variable.state,
             scaffold=assignment.scaffold,
             bytes=assignment.variable.tensor.bytes,
@@ -232,7 +233,7 @@ def _folded(rows: Sequence[Row], plan: RestorationPlan) -> Row:
     size = sum(row.bytes for row in rows)
     return replace(
         rows[0],
-        variable=plural(len(rows), rows[0].state.value),
+        variable=plural(len(rows), rows[0].state.noun),
         shape=sized(size),
         origin=", ".join(origins)
         if len(origins) == 1
@@ -252,11 +253,11 @@ def _origin(
     `aliases` are more readable names: scaffold and tensor -> alias.
     """
     variable = assignment.variable
-    if not assignment.pieces:
+    piece = assignment.source_tensor
+    if piece is None:
         if assignment.scaffold in plan.unusable:
             return f"{assignment.scaffold}: its checkpoint cannot be used"
         return OF_MODEL if variable.is_of_model else variable.initializer or "unchanged"
-    (piece,) = assignment.pieces
     names = [aliases.get((piece.source, name), name) for name in piece.names]
     same = names in ([variable.full_name], [variable.address])
     how = f" ({', '.join(piece.steps)})" if piece.steps else ""

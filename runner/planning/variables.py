@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from runner.checkpoints.reader import TensorSpec
-from runner.config.choices import Collision, StateChoice
+from runner.config.choices import INTERNAL, WARM_STARTED, Collision, StateClass
 from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
 from runner.errors import Problem, nearest
@@ -20,35 +19,11 @@ OF_MODEL = "value of the model"
 """The initializer of a variable whose value the model brings along, before the value's digest."""
 
 
-class StateClass(Enum):
-    """The kind of state that a variable holds; a warm start selects by it."""
-
-    WEIGHT = "weight"
-    BATCH_NORM = "batch norm"
-    OPTIMIZER_SLOT = "optimizer slot"
-    MOVING_AVERAGE = "moving average"
-    GLOBAL_STEP = "global step"
-    RANDOM_STATE = "random state"
-
-
-WARM_STARTED = (StateClass.WEIGHT, StateClass.BATCH_NORM)
-
-# The configuration's choice for each class. Random state is never part of a warm start.
-CHOICES: Mapping[StateClass, StateChoice] = {
-    StateClass.WEIGHT: StateChoice.weights,
-    StateClass.BATCH_NORM: StateChoice.batch_norm,
-    StateClass.MOVING_AVERAGE: StateChoice.moving_averages,
-    StateClass.OPTIMIZER_SLOT: StateChoice.optimizer_slots,
-    StateClass.GLOBAL_STEP: StateChoice.global_step,
-}
-
-_BY_DEFAULT = (StateChoice.weights, StateChoice.batch_norm)
-
 _BY_NAME = (
-    (re.compile(r"(.*/)?global_step"), StateClass.GLOBAL_STEP),
-    (re.compile(r"(.*/)?moving_(mean|variance)"), StateClass.BATCH_NORM),
-    (re.compile(r"(.*/)?seed_generator_state"), StateClass.RANDOM_STATE),
-    (re.compile(r".*/ExponentialMovingAverage(_\d+)?"), StateClass.MOVING_AVERAGE),
+    (re.compile(r"(.*/)?global_step"), StateClass.global_step),
+    (re.compile(r"(.*/)?moving_(mean|variance)"), StateClass.batch_norm),
+    (re.compile(r"(.*/)?seed_generator_state"), StateClass.random_state),
+    (re.compile(r".*/ExponentialMovingAverage(_\d+)?"), StateClass.moving_averages),
 )
 
 
@@ -132,7 +107,7 @@ def classify(name: str, *, model: bool) -> StateClass:
     for pattern, state in _BY_NAME:
         if pattern.fullmatch(name):
             return state
-    return StateClass.WEIGHT if model else StateClass.OPTIMIZER_SLOT
+    return StateClass.weights if model else StateClass.optimizer_slots
 
 
 def owner_of(name: str, variables: Container[str]) -> str | None:
@@ -153,7 +128,7 @@ def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
     return {
         name: owner
         for name, state in states.items()
-        if state in (StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE)
+        if state in (StateClass.optimizer_slots, StateClass.moving_averages)
         and (owner := owner_of(name, model)) is not None
     }
 
@@ -256,7 +231,6 @@ def _claimed(
     optimizer keeps once for several variables is claimed with all of them together. The global step
     is claimed by its class alone unless a pattern excludes it.
     """
-    classes = [state for state in StateClass if CHOICES.get(state) in config.state]
     wanted, unwanted = {*matched.selected}, {*matched.excluded}
     wanted.update(name for name, owner in owners.items() if owner in matched.selected)
     wanted.update(name for name, of in shared_by.items() if of and matched.selected.issuperset(of))
@@ -264,16 +238,16 @@ def _claimed(
     return [
         name
         for name, state in states.items()
-        if (name in wanted or state is StateClass.GLOBAL_STEP)
+        if (name in wanted or state is StateClass.global_step)
         and name not in unwanted
-        and state in classes
+        and state in config.state
     ]
 
 
 def _unmatched(
     scaffold: str, pattern: str, states: Mapping[str, StateClass], addresses: Mapping[str, str]
 ) -> Problem:
-    names = [name for name, state in states.items() if CHOICES.get(state) in _BY_DEFAULT]
+    names = [name for name, state in states.items() if state in WARM_STARTED]
     names = [addresses.get(name, name) for name in names or states]
     parts = {f"{name[: slash.start()]}/*" for name in names for slash in re.finditer("/", name)}
     return Problem(
@@ -287,18 +261,17 @@ def _unmatched(
 def _empty_classes(
     scaffold: str, config: ScaffoldConfig, claimed: Sequence[StateClass]
 ) -> list[Problem]:
-    present = [choice for state, choice in CHOICES.items() if state in claimed]
-    optional = _BY_DEFAULT if present else ()
-    empty = [choice for choice in config.state if choice not in (*present, *optional)]
-    if present and not empty:
+    optional = WARM_STARTED if claimed else ()
+    empty = [state for state in config.state if state not in (*claimed, *optional)]
+    if claimed and not empty:
         return []
-    key, classes = f"scaffolds.{scaffold}", ", ".join(choice.value for choice in empty)
+    key, classes = f"scaffolds.{scaffold}", ", ".join(state.name for state in empty)
     return [
         Problem(
             f"{key} owns no variable of the class {classes}",
             "its patterns include none, or exclude all again, or the graph keeps no such state",
             f"fix {key}.variables, change its `state`, or delete the scaffold: ~{key}",
-            tuple(choice.value for choice in StateChoice if choice not in empty),
+            tuple(state.name for state in StateClass if state not in (*empty, *INTERNAL)),
         )
     ]
 

@@ -22,8 +22,6 @@ from runner.planning.optimizer_slots import OPTIMIZER, Slots
 from runner.planning.places import Ordinals, Places, WeightsLayout
 from runner.planning.plan import LocatedSources
 
-__all__ = ["Slots", "WeightsLayout", "layers_around", "named_sources", "weights_layout"]
-
 _LOGGER = logging.getLogger(__name__)
 
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.planning.proof import Comparison
+from runner.planning.comparison import Comparison
 from runner.proof.local_comparison import MARGIN, LocalComparison
 
 # How many exchanges are tried.

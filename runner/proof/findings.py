@@ -119,9 +119,10 @@ def origins_of_variables(
     modules: dict[str, set[str]] = {}
     for assignment in assignments:
         leaf = assignment.variable.name.rpartition("/")[2]
-        if not assignment.pieces:
+        piece = assignment.source_tensor
+        if piece is None:
             yield f"{leaf}: no tensor, {assignment.variable.initializer or 'unchanged'}"
-        for piece in assignment.pieces:
+        else:
             steps = f" ({', '.join(piece.steps)})" if piece.steps else ""
             yield f"{leaf}: from {' + '.join(piece.names) or 'no tensor'}{steps}"
             parents = {name[: -len(_leaf(name))] for name in piece.names}

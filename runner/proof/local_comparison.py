@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from runner.errors import RunnerError
 from runner.internals.keras import layers_of, replaced_calls
-from runner.planning.proof import Comparison, arrangements, compare, difference
+from runner.planning.comparison import Comparison, arrangements, compare, difference
 from runner.proof.feeding import array_of
 
 # An exchange that brings a reader ten times closer is right; below that, differences are roundings.

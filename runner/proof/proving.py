@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from runner.errors import ConfigError
 from runner.internals.keras import layers_of, recorded_calls, replaced_calls
+from runner.planning.comparison import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import RestorationPlan
-from runner.planning.proof import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.proof.exchanges import with_exchanges
 from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.proof.findings import (
@@ -28,7 +28,7 @@ from runner.proof.findings import (
 )
 from runner.proof.local_comparison import NEAR, Layer, LocalComparison
 from runner.proof.reference import Reference, read_reference
-from runner.proof.source_modules import counterparts, mixed_modules
+from runner.proof.source_modules import counterparts, mixed_modules, of_module
 
 
 def prove(
@@ -281,10 +281,12 @@ def _tensors(plan: RestorationPlan, scaffold: str) -> dict[str, list[list[str]]]
             aliases.setdefault((source, tensor), []).append(alias)
     tensors: dict[str, list[list[str]]] = {}
     for assignment in plan.assignments:
-        for piece in assignment.pieces:
-            if piece.names and (piece.source == scaffold or not scaffold):
-                names = [[name, *aliases.get((piece.source, name), ())] for name in piece.names]
-                tensors.setdefault(assignment.variable.name, []).extend(names)
+        piece = assignment.source_tensor
+        if piece and piece.names and (piece.source == scaffold or not scaffold):
+            tensors[assignment.variable.name] = [
+                [name, of_module(name), *aliases.get((piece.source, name), ())]
+                for name in piece.names
+            ]
     return tensors
 
 

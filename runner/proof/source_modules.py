@@ -9,6 +9,14 @@ from dataclasses import dataclass
 _SEPARATOR = re.compile(r"[./]")
 
 
+def of_module(name: str) -> str:
+    """Returns a tensor's name beside the others of its module.
+
+    Flax keeps the statistics of `params/BatchNorm_0` in `batch_stats/BatchNorm_0`.
+    """
+    return re.sub(r"^batch_stats(?=/)", "params", name)
+
+
 @dataclass(frozen=True)
 class Counterpart:
     """The layers that a module's tensors went to.

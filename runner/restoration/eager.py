@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoints.locate import Artifacts, is_mlflow_uri
 from runner.checkpoints.reader import CheckpointReader, TensorSpec
-from runner.config.choices import StateChoice
+from runner.config.choices import StateClass
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
 from runner.errors import ConfigError
 from runner.internals.keras import finalize
@@ -36,18 +38,18 @@ from runner.planning.model_variables import (
     tensorflow_variable,
     which_train,
 )
+from runner.planning.optimizer_slots import Slots
 from runner.planning.plan import Assignment, RestorationPlan, make_plan
 from runner.planning.sources import Source, open_sources, read_warm_start
 from runner.planning.variables import (
-    StateClass,
     VariableSpec,
     classify,
     owners_of_weights,
 )
-from runner.planning.weights_layout import Slots, named_sources, weights_layout
+from runner.planning.weights_layout import named_sources, weights_layout
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Assigner, restore_values
-from runner.restoration.reading import NonFinite
+from runner.restoration.reading import NonFiniteTensors
 from runner.tracking import open_store
 
 _LOGGER = logging.getLogger(__name__)
@@ -162,7 +164,9 @@ class _WarmStart:
         """Assigns every value of the plan, once all have been read."""
         readers = {name: source.reader for name, source in self.sources.items()}
         assigner = _EagerAssigner(self.variables)
-        restore_values(self.plan, readers, assigner, non_finite=NonFinite(), verify=self.verify)
+        restore_values(
+            self.plan, readers, assigner, non_finite=NonFiniteTensors(), verify=self.verify
+        )
         finalize(self.model)
         for assignment in self.plan.assignments:
             if assignment.variable.frozen:
@@ -182,6 +186,21 @@ def restore_model(
     part = replace(plan, assignments=tuple(assignments))
     restore_values(part, readers, _EagerAssigner(variables))
     finalize(model)
+
+
+@contextmanager
+def unchanged(variables: Iterable[Any]) -> Iterator[None]:
+    """Gives variables their values back after the block; a file holds them, not memory."""
+    variables = [*variables]
+    with tempfile.TemporaryFile() as file:
+        for variable in variables:
+            np.save(file, variable.numpy())
+        try:
+            yield
+        finally:
+            file.seek(0)
+            for variable in variables:
+                variable.assign(np.load(file))
 
 
 class _EagerAssigner(Assigner):
@@ -268,7 +287,7 @@ def _prepare(
     )
 
 
-_OF_OPTIMIZERS = {StateChoice.optimizer_slots, StateChoice.moving_averages}
+_OF_OPTIMIZERS = {StateClass.optimizer_slots, StateClass.moving_averages}
 
 
 def _frozen(
@@ -300,7 +319,7 @@ def _frozen(
 
 def _slot(name: str, variable: Any, trained: tuple[str, ...]) -> VariableSpec:
     is_average = name.endswith("/average")
-    state = StateClass.MOVING_AVERAGE if is_average else StateClass.OPTIMIZER_SLOT
+    state = StateClass.moving_averages if is_average else StateClass.optimizer_slots
     # Adam needs the count of steps together with the slots of all variables.
     shared_by = trained if name.startswith("optimizer/") else ()
     return VariableSpec(_tensor(name, variable), state, False, "", shared_by=shared_by)

@@ -16,7 +16,7 @@ from runner.checkpoints.reader import CheckpointReader
 from runner.errors import CheckpointError
 from runner.planning.plan import Assignment, RestorationPlan
 from runner.restoration.reading import (
-    NonFinite,
+    NonFiniteTensors,
     OnTensor,
     checksum,
     converted_values,
@@ -59,7 +59,7 @@ def restore_values(
     readers: Mapping[str, CheckpointReader],
     assigner: Assigner,
     *,
-    non_finite: NonFinite | None = None,
+    non_finite: NonFiniteTensors | None = None,
     verify: bool = False,
     checksums: dict[str, str] | None = None,
 ) -> None:
@@ -82,7 +82,7 @@ def restore_values(
         it must be, and when `verify` finds a difference.
     """
     plan.require_sound()
-    restored = [assignment for assignment in plan.assignments if assignment.pieces]
+    restored = [assignment for assignment in plan.assignments if assignment.source_tensor]
     on_tensor = None if non_finite is None else non_finite.on_tensor
     first: _Values = {}
     if assigner.all_or_none:

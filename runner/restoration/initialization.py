@@ -34,9 +34,9 @@ def necessary(
       effects: whether an initial value is also necessary where computing it has an effect besides
         the value, such as printing or calling Python.
     """
-    single = list(_members(initializers))
+    single = list(members(initializers))
     inputs: list[tf.Operation] = []
-    for op in (*single, *_members(others)):
+    for op in (*single, *members(others)):
         # An initializer does not read what it assigns, its first input.
         read = op.inputs[1:] if op.type in ("Assign", "AssignVariableOp") else op.inputs
         inputs += [*(tensor.op for tensor in read), *op.control_inputs]
@@ -55,11 +55,11 @@ def necessary(
 
 def reads_variables(operation: tf.Operation) -> bool:
     """Whether an operation, or one that runs before it, has a variable as input."""
-    ancestors = _ancestors(_members([operation]))
+    ancestors = _ancestors(members([operation]))
     return any(op.type == "VarHandleOp" or op.type.startswith("Variable") for op in ancestors)
 
 
-def _members(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
+def members(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
     """Yields the operations of groups, each once."""
     pending, seen = [*operations][::-1], set()
     while pending:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader, is_number
+from runner.config.choices import WARM_STARTED
 from runner.errors import ConfigError, nearest
-from runner.planning.plan import Assignment, RestorationPlan
-from runner.planning.variables import WARM_STARTED
+from runner.planning.plan import RestorationPlan
+from runner.rules.source_tensors import SourceTensor
 
 # Two variables that share a tensor may differ by as much, as rounding to its dtype changes them.
 _ROUNDING = 1e-2
@@ -65,21 +66,21 @@ def invert(
     tensors: dict[str, NDArray[Any]] = dict(
         reader.read([name for name, tensor in spec.tensors.items() if is_number(tensor.dtype)])
     )
-    assignments = {
-        assignment.variable.name: assignment
-        for assignment in plan.restored(scaffold)
-        if assignment.variable.state in WARM_STARTED and assignment.variable.name in values
+    pieces = {
+        a.variable.name: a.source_tensor
+        for a in plan.restored(scaffold)
+        if a.variable.state in WARM_STARTED and a.variable.name in values and a.source_tensor
     }
     lost: dict[str, str] = {}
-    for name, assignment in assignments.items():
+    for name, piece in pieces.items():
         try:
-            assignment.pieces[0].invert(values[name], tensors)
+            piece.invert(values[name], tensors)
         except ValueError as error:
             lost[name] = str(error)
-    for name, assignment in assignments.items():
-        if name not in lost and not _is_in(assignment, values[name], tensors):
-            lost[name] = f"another variable gives {assignment.pieces[0].names[0]} another value"
-    gone = {tensor for name in lost for piece in assignments[name].pieces for tensor in piece.names}
+    for name, piece in pieces.items():
+        if name not in lost and not _is_in(piece, values[name], tensors):
+            lost[name] = f"another variable gives {piece.names[0]} another value"
+    gone = {tensor for name in lost for tensor in pieces[name].names}
     tensors |= {alias: tensors[name] for alias, name in spec.tied.items() if name in tensors}
     named = {  # In order: safetensors writes the bytes of a transposed array as they lie.
         name: np.asarray(value, order="C")
@@ -89,11 +90,8 @@ def invert(
     return Inverse(named, lost)
 
 
-def _is_in(
-    assignment: Assignment, value: NDArray[Any], tensors: Mapping[str, NDArray[Any]]
-) -> bool:
+def _is_in(piece: SourceTensor, value: NDArray[Any], tensors: Mapping[str, NDArray[Any]]) -> bool:
     """Returns whether the tensors give the variable its value, but for rounding."""
-    piece = assignment.pieces[0]
     again = piece.convert([tensors[name] for name in piece.names], value)
     if again.dtype.kind in "biu":
         return np.array_equal(again, value)

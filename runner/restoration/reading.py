@@ -45,15 +45,15 @@ def converted_values(
       CheckpointError: when a tensor is damaged, or its value cannot be converted.
     """
     needed: dict[str, list[str]] = {}
-    for piece in (piece for assignment in assignments for piece in assignment.pieces):
+    pieces = [(a, a.source_tensor) for a in assignments if a.source_tensor]
+    for _, piece in pieces:
         needed.setdefault(piece.source, []).extend(piece.names)
     # One pass over each source, in the order in which its tensors are needed.
     streams = {
         source: _stream(source, readers[source], names, on_tensor)
         for source, names in needed.items()
     }
-    for assignment in assignments:
-        (piece,) = assignment.pieces
+    for assignment, piece in pieces:
         initial_value = initial.get(assignment.variable.name)
         yield assignment, _convert(assignment, piece, streams[piece.source], initial_value)
 
@@ -101,7 +101,7 @@ def _convert(
     return np.require(value, requirements=["C", "O", "W"])
 
 
-class NonFinite:
+class NonFiniteTensors:
     """Collects the tensors of one restoration that hold NaN or infinite values."""
 
     def __init__(self) -> None:
@@ -191,8 +191,8 @@ def hash_problems(
         name = assignment.variable.name
         actual = next((h for h in map(value_hash, replicas[name]) if h != hashes[name]), None)
         if actual is not None:
-            (piece,) = assignment.pieces
-            source = f"{'+'.join(piece.names)} of {piece.source}"
+            piece = assignment.source_tensor
+            source = f"{'+'.join(piece.names)} of {piece.source}" if piece else "no source"
             problems.append(
                 Problem(
                     f"{name} does not hold what was restored from {source}",

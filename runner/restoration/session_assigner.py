@@ -31,6 +31,12 @@ class AssignOp:
     operation: tf.Operation
 
 
+def assign_op(variable: tf.Variable) -> AssignOp:
+    """Adds the operation that assigns a variable what is fed to the default graph."""
+    value = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
+    return AssignOp(value, variable.assign(value, read_value=False))
+
+
 class SessionAssigner(Assigner):
     """Assigns in a session, without adding an operation to its graph.
 
@@ -52,20 +58,17 @@ class SessionAssigner(Assigner):
     def batches(self, assignments: Sequence[Assignment]) -> Iterator[list[Assignment]]:
         """Yields the assignments in batches of at most `BATCH_BYTES`, a larger variable alone.
 
-        Variables with one target tensor, because they share an initial value, are never in one
-        batch; variables that one operation assigns always are.
+        Variables that one operation assigns are always in one batch.
         """
         batch: list[Assignment] = []
-        size, fed, operation = 0, set[str](), None
+        size, operation = 0, None
         for assignment in assignments:
             target = self._targets[assignment.variable.name]
-            needed, tensor = assignment.variable.tensor.bytes, target.tensor.name
-            too_large = size + needed > BATCH_BYTES and target.operation is not operation
-            if batch and (too_large or tensor in fed):
+            needed = assignment.variable.tensor.bytes
+            if batch and size + needed > BATCH_BYTES and target.operation is not operation:
                 yield batch
-                batch, size, fed = [], 0, set()
+                batch, size = [], 0
             batch.append(assignment)
-            fed.add(tensor)
             size, operation = size + needed, target.operation
         if batch:
             yield batch

@@ -168,7 +168,8 @@ def _tensors(
     conversion = NAMED_CONVERSIONS[step.name]
     names = conversion.names(target.name, name, *step.arguments)
     if len(names) == 1 and not has(names[0]):
-        others = conversion.others(target.name, name)
+        # The file may have neither PyTorch's name nor another one of it, but the rule's.
+        others = *conversion.others(target.name, name), name
         names = (next((other for other in others if has(other)), names[0]),)
     tensors = tuple(_merged(tensor, has) for tensor in names)
     if conversion.combination is None or len(tensors) == 1:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import RunDirectoryError
 from runner.runs.provenance import DIGEST, SOURCE_RUN_TAG, SOURCE_TAG, run_directory
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.address import DEFAULT_URI
@@ -37,19 +36,15 @@ def lineage(run: str, uri: str = DEFAULT_URI) -> Ancestor:
       TrackingError: the store cannot be used.
     """
     path = Path(run)
-    if RunDirectory(path).read() is not None:
-        return _run(path)
     if path.is_dir():
-        raise RunDirectoryError.of(
-            f"{path} is no run", "it has no run.json", "name a run, such as runs/NAME/001"
-        )
+        return _run(path)
     from runner.tracking.mlflow_store import MlflowStore
 
     return _tracked_run(run, MlflowStore(uri))
 
 
 def _run(path: Path) -> Ancestor:
-    record = RunDirectory(path).load_record()
+    record = RunDirectory(path).named_record()
     objective = "" if record.objective is None else f", objective {record.objective:.6g}"
     return Ancestor(
         f"{record.name}  {path}  {record.status}{objective}",

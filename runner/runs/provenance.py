@@ -32,7 +32,7 @@ from runner.tracking.stored_runs import COMMAND_TAG
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 1
+SCHEMA = 2
 
 SOURCE_TAG = "runner.source"
 """Prefix of the tags that name the checkpoint of each scaffold."""
@@ -84,7 +84,7 @@ def chain(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     run = document["run"]
     yield f"{indent}{run['experiment']} in {run['run_dir']}{_tracked(run)}"
     for name, variable in document["variables"].items():
-        for piece in variable.get("pieces", ()):
+        if (piece := variable.get("source_tensor")) is not None:
             step = "" if piece["step"] is None else f" @ step {piece['step']}"
             how = f" ({', '.join(piece['conversions'])})" if piece["conversions"] else ""
             tensors = " + ".join(piece["tensors"])

@@ -11,7 +11,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from runner.checkpoints import contents
 from runner.config.choices import SCAFFOLDS
 from runner.config.fingerprint import NOT_IN_FINGERPRINT
 from runner.config.keys import flatten, leaves
@@ -80,14 +79,10 @@ def _keys(overrides: Sequence[str]) -> Iterator[str]:
 
 
 def _recorded(directory: RunDirectory) -> DictConfig:
-    if directory.read() is None:
-        near = directory.path if directory.path.is_dir() else directory.path.parent
-        raise RunDirectoryError.of(
-            f"run_dir is {directory.path}, which is not a run, and no experiment is named",
-            "it has no run.json",
-            "name a run, as in run_dir=runs/NAME/001, or its experiment: +experiment=NAME",
-            contents.runs_in(str(near)) if near.is_dir() else (),
-        )
+    directory.named_record(
+        f"run_dir is {directory.path}, which is not a run, and no experiment is named",
+        "name a run, as in run_dir=runs/NAME/001, or its experiment: +experiment=NAME",
+    )
     try:
         recorded = OmegaConf.load(directory.config)
     except (OSError, YAMLError) as error:

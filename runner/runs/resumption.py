@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from runner.config.choices import Resume
 from runner.errors import InterruptedRunError, RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord, mark_killed_runs, runs
 from runner.runs.saved_checkpoints import recover
@@ -77,7 +78,7 @@ class ResumeCriteria:
 
     container: Path
     record: RunRecord
-    resume: str
+    resume: Resume
 
     @property
     def steps(self) -> int:
@@ -101,16 +102,16 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
         itself a run that cannot be resumed.
     """
     container, resume = criteria.container, criteria.resume
-    if resume == "extend":
+    if resume is Resume.extend:
         for directory, *_ in _extendable(criteria):
             return directory
         state = f"{container} holds no run that resume=extend can continue"
         remedy = f"repeat a run's configuration with a larger {_STEPS}, or use resume=auto"
         raise no_such_run(container, state, criteria.record, remedy)
-    for directory, record in runs(container) if resume != "never" else ():
+    for directory, record in runs(container) if resume is not Resume.never else ():
         if criteria.is_interrupted(record) and criteria.concerns(record):
             return directory
-    if resume == "must" and not criteria.record.trial:
+    if resume is Resume.must and not criteria.record.trial:
         state = f"{container} holds no interrupted run of this configuration"
         remedy = "repeat a run's configuration, or use resume=auto to start a run"
         raise no_such_run(container, state, criteria.record, remedy)
@@ -121,7 +122,7 @@ def interrupted_run(criteria: ResumeCriteria) -> RunDirectory | None:
     return None
 
 
-def open_run(criteria: ResumeCriteria) -> ClaimedDirectory:
+def claim_run(criteria: ResumeCriteria) -> ClaimedDirectory:
     """Claims the directory of the run to resume, or a new, numbered one in the container.
 
     An extended run takes the fingerprint and settings of the new record, in one atomic write with
@@ -173,10 +174,10 @@ def claimed_run(
       say: takes a line about each damaged checkpoint.
 
     Raises:
-      RunDirectoryError: as `open_run`.
+      RunDirectoryError: as `claim_run`.
       CheckpointError: there are checkpoints, and none is whole.
     """
-    claimed = open_run(criteria)
+    claimed = claim_run(criteria)
     directory = claimed.directory
     try:
         killed = mark_killed_runs(criteria.container)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD
+from runner.checkpoints.contents import BEST, BEST_RECORD, CHECKPOINTS, RUN_RECORD, runs_in
 from runner.config.choices import Mode
 from runner.config.masking import Mask
 from runner.config.schema import RunConfig
@@ -67,7 +67,6 @@ class RunDirectory:
       checkpoints: the newest checkpoints.
       best: the checkpoint with the best objective.
       best_record: the step and the evaluation of the best checkpoint.
-      evaluations: a line for each evaluation of a sweep's trial: its step and metrics.
       evaluation_due: the step whose evaluation a signal cut short; usually absent.
       config: the composed configuration.
       overrides: the overrides of the command line.
@@ -86,7 +85,6 @@ class RunDirectory:
         self.checkpoints = path / CHECKPOINTS
         self.best = path / BEST
         self.best_record = self.best / BEST_RECORD
-        self.evaluations = path / "evaluations.jsonl"
         self.evaluation_due = path / "evaluation_due.json"
         self.config = path / "config.yaml"
         self.overrides = path / "overrides.yaml"
@@ -98,6 +96,13 @@ class RunDirectory:
         self.provenances = tuple(folder / PROVENANCE for folder in folders)
         self._lock = FileLock(path / "lock")
         self._owner = OwnerFile(path / "owner.json")
+
+    def best_evaluation(self) -> tuple[int, dict[str, float]] | None:
+        """Returns the step and the metrics of the best checkpoint; None before an evaluation."""
+        if not self.best_record.is_file():
+            return None
+        content = json.loads(self.best_record.read_text())
+        return content["step"], dict(content["metrics"])
 
     def claim(self) -> None:
         """Takes the lock for the life of this process, or until `release`."""
@@ -175,6 +180,25 @@ class RunDirectory:
         record = self.read()
         if record is None:
             raise FileNotFoundError(self.path / RUN_RECORD)
+        return record
+
+    def named_record(
+        self, state: str = "", remedy: str = "name a run, as in runs/NAME/001"
+    ) -> RunRecord:
+        """Returns the record of a run that a command names; `state` says where it does.
+
+        Raises:
+          RunDirectoryError: when the folder is no run; it lists the runs near it.
+        """
+        record = self.read()
+        if record is None:
+            near = self.path if self.path.is_dir() else self.path.parent
+            raise RunDirectoryError.of(
+                state or f"{self.path} is not a run",
+                "it has no run.json",
+                remedy,
+                runs_in(str(near)) if near.is_dir() else (),
+            )
         return record
 
     def write(self, record: RunRecord) -> None:

@@ -13,11 +13,12 @@ from runner.checkpoints.contents import LostCheckpointError, NoCheckpointError
 from runner.checkpoints.locate import checkpoint_paths
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.config.choices import StateClass
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.internals.tensorflow import run_once
 from runner.planning.plan import Assignment, RestorationPlan
 from runner.planning.problems import Miss, combined, missing_problems
-from runner.planning.variables import StateClass, VariableSpec
+from runner.planning.variables import VariableSpec
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
 from runner.restoration.restorer import InitFunction
@@ -254,8 +255,8 @@ class _RestoredTensor:
         conversions = () if self.conversion is None else (self.conversion,)
         shape = tensor.shape if self.conversion is None else self.conversion.shape(tensor.shape)
         spec = TensorSpec(self.name, shape, dtype)
-        variable = VariableSpec(spec, StateClass.WEIGHT, trainable=True, initializer="")
-        return Assignment(variable, scaffold, (SourceTensor(scaffold, tensor, conversions),))
+        variable = VariableSpec(spec, StateClass.weights, trainable=True, initializer="")
+        return Assignment(variable, scaffold, SourceTensor(scaffold, tensor, conversions))
 
 
 def _assign(
@@ -285,7 +286,7 @@ def _assign(
                     "saver's var_list",
                 )
             )
-    taken = {name for a in assignments for piece in a.pieces for name in piece.names}
+    taken = {name for a in assignments if a.source_tensor for name in a.source_tensor.names}
     missing = missing_problems(key, spec, misses, taken=taken)
     return assignments, [
         *(replace(problem, remedy=_NAME_THEM) for problem in missing),

@@ -7,13 +7,13 @@ says so in its own log alone, which many programs silence.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import tensorflow as tf
 
+from runner.config.cluster_spec import answers
 from runner.internals.tensorflow import servers_in_process
 
 _LOGGER = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def _report(
     done: threading.Event,
 ) -> None:
     while not done.wait(PATIENCE_S):
-        silent = [task for task, address in _tasks(master, config) if not _answers(address)]
+        silent = [task for task, address in _tasks(master, config) if not answers(address)]
         if done.is_set():
             return
         if not silent and for_chief:
@@ -92,12 +92,3 @@ def _tasks(master: str, config: tf.compat.v1.ConfigProto | None) -> Iterator[tup
                 )
                 if needed and (job.name, index) != here:  # A local server's own port is 0 there.
                     yield f"/job:{job.name}/task:{index} ({address})", address
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
-    except (OSError, ValueError):  # The latter for what is no address.
-        return False
-    return True

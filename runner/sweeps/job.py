@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 import os
 import signal
@@ -20,7 +18,6 @@ from hydra.types import RunMode
 
 from runner.config.masked_output import masked
 from runner.config.spelling import plain_node
-from runner.config.training_schema import metric_of
 from runner.errors import (
     InterruptedRunError,
     Problem,
@@ -37,9 +34,9 @@ from runner.system.lifeline import at_work
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
 from runner.system.status import Status
+from runner.tracking.journal import history
+from runner.tracking.tracking_directory import TrackingDirectory
 from runner.training.context import SWEEP_TAG, TrialWatch
-
-logger = logging.getLogger(__name__)
 
 PLUGINS = "hydra_plugins.runner_sweepers."
 """Package of the sweepers that write attempts for their jobs."""
@@ -65,7 +62,6 @@ class Trial(TrialWatch):
     Attributes:
       tags: the values as tags.
       run_dir: the run directory, once there is one.
-      curve: step -> metrics of each evaluation of the run, those before an interruption included.
       pruned: whether the loop is to end because other trials are better.
     """
 
@@ -84,7 +80,6 @@ class Trial(TrialWatch):
         self.tags = {f"{SWEEP_TAG}.{key}": value for key, value in values.items()}
         self.report = report
         self.run_dir: Path | None = None
-        self.curve: dict[int, Mapping[str, float]] = {}
         self.pruned = False
         self._on_start = on_start
         self._step = 0
@@ -94,16 +89,12 @@ class Trial(TrialWatch):
         return f"{os.path.relpath(self.parent, container)}:{self.number}"
 
     def started(self, run_dir: Path) -> None:
-        """Takes the run directory, and reads the evaluations of a run that is resumed."""
+        """Takes the run directory."""
         self.run_dir = run_dir
-        self.curve = _read_curve(RunDirectory(run_dir).evaluations)
         self._on_start(run_dir)
 
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Reports an evaluation, after which the trial may be pruned."""
-        self.curve[step] = metrics
-        if self.run_dir is not None:
-            _append(RunDirectory(self.run_dir).evaluations, step, metrics)
         if self.report is not None and not self.pruned and self.report(metrics, step):
             self.pruned, self._step = True, step
 
@@ -113,28 +104,6 @@ class Trial(TrialWatch):
             raise PrunedRunError(Problem(f"pruned at step {self._step}"))
         if math.isnan(objective):
             raise SweepError.of("the objective is nan")
-
-
-def _append(file: Path, step: int, metrics: Mapping[str, float]) -> None:
-    line = json.dumps([step, {name: float(value) for name, value in metrics.items()}])
-    try:
-        with file.open("a") as stream:
-            # On a new line: a process that died may have left half of one.
-            stream.write(f"\n{line}")
-    except OSError as error:  # Training continues.
-        logger.warning("The learning curve in %s lacks step %d: %s", file, step, error)
-
-
-def _read_curve(file: Path) -> dict[int, Mapping[str, float]]:
-    """Returns step -> metrics; the last of several evaluations of a step counts."""
-    curve: dict[int, Mapping[str, float]] = {}
-    for line in file.read_text().splitlines() if file.is_file() else ():
-        try:
-            step, metrics = json.loads(line)
-        except ValueError:
-            continue  # Empty, or cut off by the death of its process or a full disk.
-        curve[step] = metrics
-    return curve
 
 
 Train = Callable[[Trial], float | None]
@@ -253,32 +222,25 @@ def _run(
         except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded; the sweep continues
             status, message, exit_code = Status.FAILED, f"{type(error).__name__}: {error}", 1
             traceback.print_exc()
-    record = RunDirectory(trial.run_dir).read() if trial.run_dir is not None else None
+    run = None if trial.run_dir is None else RunDirectory(trial.run_dir)
+    record, best = (run.read(), run.best_evaluation()) if run else (None, None)
     if status is not Status.FINISHED:
         objective = None if record is None else record.objective
     attempt = job.file.update(
         status=status,
         objective=objective,
-        metrics=_best_metrics(trial.run_dir),
-        curve=_curve(attempt, trial),
+        metrics=best[1] if best else {},
+        curve=_curve(attempt.metric, trial.run_dir),
         message=masked(message),
         exit_code=exit_code,
     )
     return attempt, signalled
 
 
-def _curve(attempt: Attempt, trial: Trial) -> list[tuple[int, float]]:
-    """Returns the evaluations of the objective, including those before the run was resumed."""
-    name = metric_of(attempt.metric)
-    return sorted((step, metrics[name]) for step, metrics in trial.curve.items() if name in metrics)
-
-
-def _best_metrics(run_dir: Path | None) -> Mapping[str, float]:
-    record = RunDirectory(run_dir).best_record if run_dir is not None else None
-    if record is None or not record.is_file():
-        return {}
-    content: dict[str, Any] = json.loads(record.read_text())
-    return dict(content["metrics"])
+def _curve(metric: str, run_dir: Path | None) -> list[tuple[int, float]]:
+    """Returns the evaluations of a run by its journal, those before it was resumed included."""
+    steps = {} if run_dir is None else history(TrackingDirectory(run_dir).journal)
+    return [(step, values[metric]) for step, values in steps.items() if metric in values]
 
 
 def _report(job: Job, attempt: Attempt) -> Report | None:

@@ -32,8 +32,9 @@ class ParentRun:
     tracker: Tracker
 
     def __init__(self, directory: SweepDirectory, config: RunConfig, mask: Mask | None = None):
-        self._directory, self._config = directory, config
+        self._directory = directory
         self._mask = mask or Mask(config.tracking.mask, asdict(config))
+        self._store = open_store(config.tracking, asdict(config), self._mask)
 
     def open(self, names: Collection[str], overrides: Sequence[str]) -> None:
         """Opens the run, or continues a run that was recorded from the sweep's directory before.
@@ -45,17 +46,15 @@ class ParentRun:
         Raises:
           TrackingError: another process records from the directory.
         """
-        tracking = self._config.tracking
         shown = " ".join(self._mask.overrides(overrides))
         tags = {"runner.overrides": shown, **environment_tags(Path.cwd())}
-        store = open_store(tracking, asdict(self._config), self._mask)
         name, run_name = "sweep", "sweep"
         if len(names) == 1:
             (name,) = names
             run_name = f"{name} sweep"
-        self.tracker = store.open(self._directory.path, name, run_name, tags=tags)
+        self.tracker = self._store.open(self._directory.path, name, run_name, tags=tags)
         for run_directory in self._run_directories():
-            store.deliver_rest(run_directory)
+            self._store.deliver_rest(run_directory)
 
     def close(
         self,
@@ -71,9 +70,8 @@ class ParentRun:
         """
         self.tracker.set_tags(tags)
         self.tracker.close(status, remaining)
-        store = open_store(self._config.tracking, asdict(self._config))
         for run_directory in self._run_directories():
-            name_tracked_run(RunDirectory(run_directory), store)
+            name_tracked_run(RunDirectory(run_directory), self._store)
 
     def mark_killed_trials(self, configs: Sequence[RunConfig]) -> None:
         """Marks the runs whose processes were killed, and delivers the rest of their records."""
@@ -90,9 +88,8 @@ class ParentRun:
             for attempt in map(AttemptFile.read, self._directory.attempts())
             if attempt.status is Status.KILLED and attempt.run_dir is not None
         }
-        store = open_store(self._config.tracking, asdict(self._config))
         for path in sorted({path.absolute() for path in killed}):
-            store.deliver_rest(path)
+            self._store.deliver_rest(path)
 
     def _run_directories(self) -> list[Path]:
         """Returns the run directories of the trials that have ended."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from runner.config.choices import Resume
 from runner.errors import Problem, RunDirectoryError, RunInUseError
 from runner.system.atomic_files import (
     make_container,
@@ -273,7 +274,7 @@ def temporary_sweep(*, shared: bool) -> Iterator[SweepDirectory]:
 def open_sweep(
     container: Path,
     fingerprint: str,
-    resume: str,
+    resume: Resume,
     *,
     overrides: Sequence[str] = (),
     join: bool = False,
@@ -297,13 +298,13 @@ def open_sweep(
     """
     make_container(container, "hydra.sweep.dir")
     with locked(container / ".lock", "the folder of sweeps"):
-        for path in numbered_folders(container) if resume != "never" else ():
+        for path in numbered_folders(container) if resume is not Resume.never else ():
             directory = SweepDirectory(path)
             record = directory.read()
             if record is not None and record["fingerprint"] == fingerprint:
                 _claim(directory, join)
                 return directory
-        if resume == "must":
+        if resume is Resume.must:
             state = f"{container} holds no sweep of this command"
             remedy = "use resume=auto to start one"
             raise RunDirectoryError.of(state, "resume=must only resumes", remedy)

@@ -220,7 +220,7 @@ class RunnerSweeper(Sweeper):
         return open_sweep(
             Path(self.config.hydra.sweep.dir).absolute(),
             sweep_fingerprint(lines, self.identity()),
-            composed[0].config.resume.value,
+            composed[0].config.resume,
             overrides=_mask(composed).overrides(lines),
             join=self.several_processes,
         )

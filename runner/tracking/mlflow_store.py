@@ -49,7 +49,9 @@ class MlflowStore:
         self.address = address_of(uri or DEFAULT_URI, Path.cwd())
         self._client: MlflowClient | None = None
 
-    def open_run(self, identity: RunIdentity, run_id: str | None, parent: str | None) -> MlflowRun:
+    def find_or_create(
+        self, identity: RunIdentity, run_id: str | None, parent: str | None
+    ) -> MlflowRun:
         """Opens a run for delivery, creating it if necessary.
 
         A run is created once: its tag `runner.uid` identifies it also when the process that

@@ -65,7 +65,7 @@ def _connect_mlflow(directory: TrackingDirectory, uri: str, identity: RunIdentit
                 f"it is a part of the one in {identity.parent}, which the store does not have",
                 f"see {parent.log}, or deliver that: runner sync {identity.parent}",
             )
-    run = store.open_run(identity, directory.position(uri).run_id, parent_id)
+    run = store.find_or_create(identity, directory.position(uri).run_id, parent_id)
     if identity.system_metrics and directory.is_written():
         run.monitor()
     return run

@@ -14,9 +14,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.checkpoints import contents
 from runner.checkpoints.open import open_pinned
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.config.choices import StateClass
 from runner.config.scaffold_reading import read_restoration, read_scaffolds
 from runner.config.schema import RunConfig
 from runner.console import plural
@@ -24,9 +24,10 @@ from runner.errors import CheckpointError, ConfigError, Problem, RunDirectoryErr
 from runner.graph.trained_model import initial_model
 from runner.planning.model_variables import keras_variables
 from runner.planning.optimizer_slots import keras_slots
+from runner.planning.places import WeightsLayout
 from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
-from runner.planning.variables import Partition, StateClass, VariableSpec
-from runner.planning.weights_layout import WeightsLayout, named_sources, weights_layout
+from runner.planning.variables import Partition, VariableSpec
+from runner.planning.weights_layout import named_sources, weights_layout
 from runner.restoration.reading import checksum, converted_values
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 
@@ -56,9 +57,7 @@ def start_of(run: str) -> Start:
       CheckpointError: with every source that is missing or has another digest.
     """
     directory = RunDirectory(Path(run))
-    if directory.read() is None:
-        choices = contents.runs_in(run) if directory.path.is_dir() else ()
-        raise RunDirectoryError.of(f"{run} is not a run", "it has no run.json", "", choices)
+    directory.named_record()
     try:
         document = json.loads(directory.provenances[0].read_text())
         variables = json.loads(directory.plan_json.read_text())["variables"]
@@ -82,7 +81,7 @@ def start_of(run: str) -> Start:
     sources |= {name: reader.spec() for name, reader in readers.items()}
     specs = [*map(_spec, variables)]
     shapes = {
-        spec.name: spec.full_shape for spec in specs if spec.state is StateClass.OPTIMIZER_SLOT
+        spec.name: spec.full_shape for spec in specs if spec.state is StateClass.optimizer_slots
     }
     located = named_sources(LocatedSources(sources), layout, keras_slots(shapes))
     plan = make_plan(specs, scaffolds, located, collision=rules.collision)
@@ -105,7 +104,7 @@ def _spec(variable: Mapping[str, Any]) -> VariableSpec:
     part = variable["partition"]
     return VariableSpec(
         TensorSpec(variable["name"], tuple(variable["shape"]), variable["dtype"]),
-        StateClass(variable["state"]),
+        next(state for state in StateClass if state.noun == variable["state"]),
         variable["trainable"],
         variable["initializer"],
         frozen=variable["frozen"],
@@ -128,7 +127,7 @@ def verify(run: str) -> list[str]:
       RunnerError: with every variable that differs, or whose first value is not recorded.
     """
     start = start_of(run)
-    restored = [a for a in start.plan.assignments if a.pieces]
+    restored = [a for a in start.plan.assignments if a.source_tensor]
     problems = [*start.plan.problems, *_changed_tensors(start)]
     whole = [a for a in restored if not a.needs_initial]
     lacking = []
@@ -165,8 +164,9 @@ def _changed_tensors(start: Start) -> Iterator[Problem]:
     """Yields a problem for each variable that the plan takes from other tensors than the run."""
     for assignment in start.plan.assignments:
         name = assignment.variable.name
-        pieces = start.recorded.get(name, {}).get("pieces", ())
-        recorded = [(piece["source"], *piece["tensors"]) for piece in pieces]
-        if recorded != [(piece.source, *piece.names) for piece in assignment.pieces]:
-            cause = f"the run took {recorded or 'no tensor'}"
+        piece, recorded = assignment.source_tensor, start.recorded.get(name, {})
+        taken = recorded.get("source_tensor")
+        tensors = taken and (taken["source"], *taken["tensors"])
+        if tensors != (piece and (piece.source, *piece.names)):
+            cause = f"the run took {tensors or 'no tensor'}"
             yield Problem(f"{name} is planned from other tensors", cause)

@@ -16,7 +16,7 @@ from runner.config.instantiation import GIVEN, References
 from runner.config.schedule import NEVER
 from runner.config.training_schema import metric_of
 from runner.errors import NonFiniteLossError, RunnerError
-from runner.graph.configured_hooks import (
+from runner.graph.hook_entries import (
     CALLBACKS,
     HOOKS,
     graph_names,

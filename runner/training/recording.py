@@ -286,8 +286,7 @@ def _record_figures(run: OpenedRun) -> None:
     steps = history(TrackingDirectory(directory.path).journal)
     plan = directory.plan_json
     content = json.loads(plan.read_text()) if plan.is_file() else None
-    best = directory.best_record
-    step = json.loads(best.read_text())["step"] if best.is_file() else None
+    step, _ = directory.best_evaluation() or (None, {})
     for file in draw(run_plots(steps, content, best=step), directory.path / "figures"):
         run.tracker.log_artifact(file, "figures")
 
@@ -326,12 +325,12 @@ def interrupted_lines(run: OpenedRun) -> Iterator[str]:
 
 def _best_value(run: OpenedRun) -> str:
     """Returns the objective, its best value so far and its step; empty before an evaluation."""
-    if not run.directory.best_record.is_file():
+    best = run.directory.best_evaluation()
+    if best is None:
         return ""
-    content = json.loads(run.directory.best_record.read_text())
+    step, metrics = best
     objective = run.config.train.objective
-    value = content["metrics"][metric_of(objective)]
-    return f"{objective} {value:.4g} at step {content['step']}"
+    return f"{objective} {metrics[metric_of(objective)]:.4g} at step {step}"
 
 
 def _duration(seconds: float) -> str:

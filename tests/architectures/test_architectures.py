@@ -102,7 +102,9 @@ def check(
     (scaffold,) = scaffolds.values()
     assert len(scaffold["rules"]) <= 30
     plan = runner.warm_start(model, scaffolds)
-    initialised = [entry.variable.full_name for entry in plan.assignments if not entry.pieces]
+    initialised = [
+        entry.variable.full_name for entry in plan.assignments if not entry.source_tensor
+    ]
     excluded = [*scaffold["variables"].get("exclude", []), "*seed_generator_state"]
     assert [name for name in initialised if not any(fnmatch(name, glob) for glob in excluded)] == []
     assert difference(model, reference) < 1e-5
@@ -125,7 +127,7 @@ def check_inverse(
     trained = {
         entry.variable.name: random.uniform(0.5, 1.5, entry.variable.full_shape).astype(np.float32)
         for entry in plan.assignments
-        if any(piece.names for piece in entry.pieces)
+        if entry.source_tensor and entry.source_tensor.names
     }
     safetensors.numpy.save_file(plan.invert(trained), exported)
     runner.warm_start(model, scaffolds_of(case, str(exported)))

@@ -33,6 +33,7 @@ QUICK = (
     *("nested_json-_", "mlflow_model-flavors_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_", "truncated_v1-0_5"),
     *("shape_in_bundle-_1_-FLOAT", "shape_in_v1-_1_-FLOAT", "unknown_rank"),
     *("shape_in_bundle-_1099511627776_1099511627776_-FLOAT", "shape_in_npz-_3221225472_-_f4"),
+    "shape_in_npy-_9223372036854775808_",
     *("snappy_that_declares_gigabytes", "entry_of_bundle-_shape_4_dtype_101_"),
 )
 

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 import runner
 from runner.config.instantiation import References
 from runner.errors import RunnerError
-from runner.graph.configured_hooks import HOOKS
+from runner.graph.hook_entries import HOOKS
 from tests.support.parity import Counting, written_files
 
 TRAIN = "tensorflow.compat.v1.train"

@@ -54,8 +54,7 @@ def _restored(config: RunConfig, built: BuiltGraph) -> dict[str, Any]:
     plan.require_sound()
     with built.graph.as_default(), tf.compat.v1.Session() as session:
         restorer = Restorer(plan, built.variables, sources.open, verify=True)
-        session.run(restorer.initializers)
-        restorer.restore(session)
+        restorer.warm_start(session, None, None, init_fn=None)
         values: dict[str, Any] = session.run(
             {name: built.variables[f"body/norm/{name}"] for name in NORM}
         )

@@ -169,8 +169,7 @@ def test_a_saved_model_in_a_graph(name: str, suffix: str, tmp_path: Path) -> Non
     model = BUILT[0]
     with built.graph.as_default(), tf.compat.v1.Session() as session:
         restorer = Restorer(plan, built.variables, sources.open)
-        session.run(restorer.initializers)
-        restorer.restore(session)
+        restorer.warm_start(session, None, None, init_fn=None)
         assert built.model is not None
         evaluated = built.evaluation.evaluate(session)
         with eager_mode():

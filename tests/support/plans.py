@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.checkpoints.reader import CheckpointSpec, TensorSpec
-from runner.config.choices import Collision, Expect
+from runner.config.choices import Collision, Expect, StateClass
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.planning.plan import Assignment, LocatedSources, RestorationPlan, make_plan
-from runner.planning.variables import Partition, StateClass, VariableSpec, classify
+from runner.planning.variables import Partition, VariableSpec, classify
+from runner.rules.source_tensors import SourceTensor
 
 Shape = tuple[int, ...]
 
@@ -26,7 +27,7 @@ def variable(
 ) -> VariableSpec:
     """Returns a variable, by default of the class that its name says."""
     state = state or classify(name, model=True)
-    trainable = trainable and not frozen and state is StateClass.WEIGHT
+    trainable = trainable and not frozen and state is StateClass.weights
     return VariableSpec(
         TensorSpec(name, shape, dtype), state, trainable, "Const", frozen, partition
     )
@@ -34,7 +35,7 @@ def variable(
 
 def slot(name: str, shape: Shape = (2, 3)) -> VariableSpec:
     """Returns a variable that an optimizer creates."""
-    return variable(name, shape, state=StateClass.OPTIMIZER_SLOT)
+    return variable(name, shape, state=StateClass.optimizer_slots)
 
 
 def checkpoint(
@@ -89,11 +90,20 @@ def by_name(restoration_plan: RestorationPlan) -> dict[str, Assignment]:
     return {assignment.variable.name: assignment for assignment in restoration_plan.assignments}
 
 
+def source_of(restoration_plan: RestorationPlan, name: str) -> SourceTensor:
+    """Returns the source of a variable's value."""
+    source = by_name(restoration_plan)[name].source_tensor
+    assert source is not None
+    return source
+
+
 def origins(restoration_plan: RestorationPlan) -> dict[str, list[str]]:
     """Returns variable -> `scaffold: tensor` of each piece."""
     return {
         assignment.variable.name: [
-            f"{piece.source}: {'+'.join(piece.names)}" for piece in assignment.pieces
+            f"{piece.source}: {'+'.join(piece.names)}"
+            for piece in [assignment.source_tensor]
+            if piece
         ]
         for assignment in restoration_plan.assignments
     }

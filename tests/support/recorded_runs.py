@@ -27,7 +27,7 @@ def record(
     status: Status = Status.FINISHED,
 ) -> str:
     """Records a whole run and returns its id."""
-    run = store.open_run(identity(experiment, tags=tags), None, None)
+    run = store.find_or_create(identity(experiment, tags=tags), None, None)
     for delivery in run.deliveries(records):
         run.deliver(delivery)
     run.finish(status, "")

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSpec
+from runner.config.choices import StateClass
 from runner.errors import Problem
 from runner.planning.plan import Assignment, RestorationPlan
-from runner.planning.variables import Partition, StateClass, VariableSpec
+from runner.planning.variables import Partition, VariableSpec
 from runner.restoration.restorer import Restorer
 from runner.rules.source_tensors import SourceTensor
 
@@ -61,26 +62,23 @@ class Case:
     def take(
         self,
         variable: tf.Variable,
-        *pieces: tuple[str, str] | tuple[str, str, tuple[Any, ...]],
+        piece: tuple[str, str] | tuple[str, str, tuple[Any, ...]] | None = None,
         partition: Partition | None = None,
     ) -> Case:
         spec = TensorSpec(
             variable.op.name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name
         )
-        tensors = tuple(
-            SourceTensor(
-                piece[0],
-                self.spec(piece[0]).tensors.get(piece[1], TensorSpec(piece[1], (), "float32")),
-                piece[2] if len(piece) == 3 else (),
-            )
-            for piece in pieces
+        source = piece and SourceTensor(
+            piece[0],
+            self.spec(piece[0]).tensors.get(piece[1], TensorSpec(piece[1], (), "float32")),
+            piece[2] if len(piece) == 3 else (),
         )
         self.variables[spec.name] = variable
         self.assignments.append(
             Assignment(
-                VariableSpec(spec, StateClass.WEIGHT, True, "Const", False, partition),
-                pieces[0][0] if pieces else None,
-                tensors,
+                VariableSpec(spec, StateClass.weights, True, "Const", False, partition),
+                piece[0] if piece else None,
+                source,
             )
         )
         return self
@@ -100,9 +98,7 @@ class Case:
 
     def run(self, **kwargs: Any) -> dict[str, np.ndarray[Any, Any]]:
         restorer = self.restorer(**kwargs)
-        init = restorer.initializers
         with tf1.Session() as session:
-            session.run(init)
-            restorer.restore(session)
+            restorer.warm_start(session, None, None, init_fn=None)
             values: dict[str, np.ndarray[Any, Any]] = session.run(self.variables)
         return values

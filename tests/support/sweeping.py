@@ -9,14 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.config.choices import Goal
+from runner.config.choices import Goal, Resume
 from runner.errors import PrunedRunError, SweepError
-from runner.runs.resumption import ResumeCriteria, open_run
+from runner.runs.resumption import ResumeCriteria, claim_run
 from runner.runs.run_directory import RunRecord
 from runner.sweeps.job import Job, Trial, run_attempt
 from runner.sweeps.objectives import Objective
 from runner.sweeps.sweep_directory import Attempt, SweepDirectory
 from runner.system.status import Status
+from runner.tracking.journal import Journal, Metrics
+from runner.tracking.tracking_directory import TrackingDirectory
 
 LOSS = Objective("validation/loss", Goal.minimize)
 ACCURACY = Objective("validation/accuracy", Goal.maximize)
@@ -36,6 +38,14 @@ def finished(number: int, loss: float | None, **changes: Any) -> Attempt:
 
 # What a trial does, by its overrides: the metrics of each of its evaluations.
 Work = Callable[[Sequence[str]], Sequence[Mapping[str, float]]]
+
+
+def record_evaluation(run_dir: Path, metrics: Mapping[str, float], step: int) -> None:
+    """Records an evaluation in the journal of a run."""
+    journal = Journal(TrackingDirectory(run_dir).journal)
+    values = {f"validation/{name}": value for name, value in metrics.items()}
+    journal.append(Metrics(values, step, 0))
+    journal.close()
 
 
 class Died(BaseException):
@@ -85,7 +95,7 @@ class FakeLauncher:
         self.started.append(" ".join(overrides))
         container: Path = self.directory.path / "runs"
         record = RunRecord("tiny", str(overrides), Status.RUNNING, {}, trial=trial.name(container))
-        run = open_run(ResumeCriteria(container, record, "auto")).directory
+        run = claim_run(ResumeCriteria(container, record, Resume.auto)).directory
         status = Status.FAILED
         try:
             run.best.mkdir(exist_ok=True)
@@ -93,7 +103,8 @@ class FakeLauncher:
             best: dict[str, float] = {"loss": float("inf")}
             for step, metrics in enumerate(self.work(overrides)):
                 best = min(dict(metrics), best, key=lambda evaluation: evaluation["loss"])
-                run.best_record.write_text(json.dumps({"metrics": best}))
+                run.best_record.write_text(json.dumps({"step": step, "metrics": best}))
+                record_evaluation(run.path, metrics, step)
                 trial.evaluated(metrics, step)
                 trial.check(0.0)
             status = Status.FINISHED

@@ -19,6 +19,8 @@ ROOMS = """
     restoration proof session graph hooks training estimator lifecycle sweeps cluster mapping api
     commands __main__
 """.split()  # noqa: SIM905 - a line of names reads better than a list of literals
+# Of classes, by a call such as `Enum("NonFinite", ...)`.
+MAKERS_OF_CLASSES = ("Enum", "enum.Enum", "StrEnum", "enum.StrEnum", "NamedTuple", "namedtuple")
 FREE_OF_TENSORFLOW = ("errors", "console", "system", "config", "tracking", "sweeps", "commands")
 
 
@@ -131,6 +133,9 @@ def test_no_two_classes_share_a_name() -> None:
         for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, set()).add(module)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS_OF_CLASSES:
+                homes.setdefault(ast.literal_eval(node.args[0]), set()).add(module)
+    assert "NonFinite" in homes
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 

@@ -196,7 +196,7 @@ def test_a_warm_start_needs_only_the_core_of_the_dependencies() -> None:
     dependencies: list[str] = PROJECT["dependencies"]
     assert core == dependencies[: len(core)]
     modules = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
-    extras = ["optuna", "ray", "tensorstore", "fsspec"]
+    extras = ["optuna", "ray", "tensorstore", "fsspec", "huggingface_hub"]
     others = [Requirement(text).name for text in dependencies[len(core) :]]
     refused = [modules.get(name, name) for name in others] + extras
     assert {"mlflow", "hydra", "pandas", "scipy"} <= {*refused}

@@ -16,10 +16,10 @@ import yaml
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
+from runner.config.choices import StateClass
 from runner.config.schema import RunConfig
 from runner.config.validation import validate
 from runner.planning.plan import make_plan
-from runner.planning.variables import StateClass
 from runner.rules.named_conversions import NAMED_CONVERSIONS
 from runner.tracking import RunStore
 from runner.training.run_sources import Sources
@@ -51,7 +51,7 @@ VARIABLES = [
         for name, shape in SHAPES.items()
     ),
     slot("cnn/conv/kernel/Momentum", (3, 3, 2, 4)),
-    variable("global_step", (), "int64", StateClass.GLOBAL_STEP, trainable=False),
+    variable("global_step", (), "int64", StateClass.global_step, trainable=False),
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.choices import Expect, Mode, PlanFormat, StateChoice
+from runner.config.choices import Expect, Mode, PlanFormat, StateClass
 from runner.config.schema import (
     DevicesConfig,
     PlanConfig,
@@ -32,7 +32,7 @@ from runner.errors import (
     UserCodeError,
 )
 from runner.planning.report import text
-from runner.runs.resumption import ClaimedDirectory, open_run
+from runner.runs.resumption import ClaimedDirectory, claim_run
 from runner.training.context import RunContext
 from runner.training.experiment import Experiment
 from tests.support.configs import LINEAR, tiny
@@ -221,7 +221,8 @@ def test_a_changed_warm_start_is_refused_in_a_run(failed: Runs, undisturbed: Run
 
 
 def test_a_plan_says_how_devices_divide_a_step() -> None:
-    plan = Experiment(tiny(devices=DevicesConfig(2)), RunContext()).make_plan()
+    experiment = Experiment(tiny(devices=DevicesConfig(2)), RunContext())
+    plan = experiment.make_plan(experiment.build())
     (shown,) = [note for note in plan.notes if "divide" in note]
     assert f"note: {shown}" in text(plan)
 
@@ -284,8 +285,8 @@ def test_a_hook_that_refuses_its_arguments_leaves_no_run(cheap: Runs) -> None:
 def test_the_state_of_a_scheduled_optimizer_goes_with_its_variables(plain: Runs) -> None:
     slow = ScaffoldConfig(VariablesConfig(["body/*"]), learning_rate_multiplier=0.5)
     plain.run(scaffolds={"part": slow}, train=short(steps=1, evaluate_every=1))
-    checkpoint, state = str(plain.directory().checkpoints), list(StateChoice)[:2]
-    state += [StateChoice.optimizer_slots]
+    checkpoint, state = str(plain.directory().checkpoints), list(StateClass)[:2]
+    state += [StateClass.optimizer_slots]
     again = replace(slow, checkpoint=checkpoint, state=state)
     both = ScaffoldConfig(VariablesConfig(["body/*", "head/*"]), checkpoint, state=state)
     # It belongs to all variables that train, so a part of them does not bring it along.
@@ -305,9 +306,9 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_resumed(
 
     def finish_first(*arguments: Any, **options: Any) -> ClaimedDirectory:
         failed.directory().update(status="FINISHED")
-        return open_run(*arguments, **options)
+        return claim_run(*arguments, **options)
 
-    monkeypatch.setattr("runner.runs.resumption.open_run", finish_first)
+    monkeypatch.setattr("runner.runs.resumption.claim_run", finish_first)
     _, lines = failed.run()
     assert lines[0] == f"tiny: runs in {failed.directory(2).path}"
     assert "from initializers" in lines[1]

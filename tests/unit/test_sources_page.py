@@ -147,5 +147,5 @@ def test_an_example_restores_the_values(number: int, address: str) -> None:
     if name == "word vectors":
         model.weights[0].assign(np.zeros((4, 5)))
     plan = runner.warm_start(model, scaffolds)
-    assert all(assignment.pieces for assignment in plan.assignments)
+    assert all(assignment.source_tensor for assignment in plan.assignments)
     np.testing.assert_allclose(model.weights[0].numpy(), expected(), rtol=1e-6)

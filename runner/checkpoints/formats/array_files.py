@@ -40,7 +40,8 @@ class NpyReader(FileReader):
     def tensors(self) -> Iterator[Mapping[str, NDArray[np.generic]]]:
         """Opens the file and yields tensor name -> a view of the memory map."""
         try:
-            array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            with np.errstate(over="raise"):  # A shape that no file holds would be a warning.
+                array = np.load(self.path, mmap_mode="r", allow_pickle=False)
         except ValueError as error:
             if "object" in str(error).lower():
                 raise _pickled(self.path) from error

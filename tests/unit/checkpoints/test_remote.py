@@ -134,6 +134,7 @@ def test_shards_and_a_bundle_are_found_beside_their_index(folder: Path, address:
     [
         ("{}/nothing.pt", "there is no checkpoint at {}/nothing.pt\n  cause: 404"),
         ("{}/private/x.pt", "there is no checkpoint at {}/private/x.pt\n  cause: 403"),
+        ("memory://b/x.pt", "there is no checkpoint at memory://b/x.pt\n  cause: neither a"),
         ("http://127.0.0.1:1/x.pt", "cannot be read\n  cause: .*Cannot connect to host"),
         ("foo://x.pt", "foo://x.pt cannot be opened\n.*Protocol not known: foo"),
         ("https:/h/x.pt", "there is no checkpoint at .*\n.*two slashes\n.*\n.*https://h/x.pt"),

@@ -12,7 +12,6 @@ from runner.cluster.channel import (
     Channel,
     FirstServer,
     State,
-    answers,
     left_flag,
     ready_flags,
     released_flag,
@@ -21,7 +20,7 @@ from runner.cluster.channel import (
 )
 from runner.cluster.local import free_addresses
 from runner.cluster.sessions import ClusterTask, session_config
-from runner.config.cluster_spec import Addresses, Cluster, in_use
+from runner.config.cluster_spec import Addresses, Cluster, answers, in_use
 from runner.config.schema import (
     ClusterConfig,
     ClusterMode,

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from runner.cluster.channel import answers
 from runner.cluster.collective import CollectiveReplica, InputPosition, Signal
 from runner.cluster.local import free_addresses
 from runner.cluster.peers import run_collective_worker
 from runner.cluster.sessions import session_config
 from runner.config import cluster_spec
 from runner.config.choices import NonFinite
-from runner.config.cluster_spec import Addresses, Cluster
+from runner.config.cluster_spec import Addresses, Cluster, answers
 from runner.config.schema import (
     ClipConfig,
     ClusterMode,

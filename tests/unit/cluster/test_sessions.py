@@ -17,7 +17,7 @@ from runner.cluster.sessions import (
     ClusterChiefSessionCreator,
     ClusterTask,
     ClusterWorkerSessionCreator,
-    is_over,
+    must_end,
     naming_missing_tasks,
     session_config,
 )
@@ -189,10 +189,10 @@ def test_sessions_see_the_servers_and_their_own_task() -> None:
 
 
 def test_a_task_that_others_need_stays_after_a_signal_as_long_as_it_can() -> None:
-    assert not is_over(None, needed=False)
-    assert is_over(20.0, needed=False)
-    assert not is_over(20.0, needed=True)
-    assert is_over(1.5, needed=True)
+    assert not must_end(None, needed=False)
+    assert must_end(20.0, needed=False)
+    assert not must_end(20.0, needed=True)
+    assert must_end(1.5, needed=True)
 
 
 def test_a_first_server_that_is_away_answers_nothing() -> None:

@@ -67,7 +67,7 @@ def test_unknown_keys_are_found_where_the_schema_is_closed() -> None:
 
 @pytest.mark.parametrize("kind", [RunConfig, ScaffoldConfig])
 def test_every_default_passes_its_rule(kind: type) -> None:
-    values: Any = OmegaConf.to_container(OmegaConf.structured(kind))
+    values: Any = OmegaConf.to_container(OmegaConf.structured(kind), enum_to_str=True)
     values.update({"name": "x"} if kind is RunConfig else {})
     assert rule_problems(values, kind) == []
 

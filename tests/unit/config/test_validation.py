@@ -11,7 +11,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.config.choices import Goal, Missing, Mode, StateChoice
+from runner.config.choices import Goal, Missing, Mode, StateClass
 from runner.config.composition import register
 from runner.config.schema import (
     RunConfig,
@@ -134,7 +134,7 @@ EXPECTED = ScaffoldConfig(
     VariablesConfig(["a/*"]),
     "experiment:a",
     missing=Missing.init,
-    state=[StateChoice.weights, StateChoice.optimizer_slots],
+    state=[StateClass.weights, StateClass.optimizer_slots],
     vocabulary={"emb.x": VocabularyConfig("a", "b", -1)},
 )
 
@@ -250,6 +250,8 @@ def test_scaffolds_that_are_accepted(changes: dict[str, Any]) -> None:
         ({"variables": {"include": "a"}}, "variables.include is 'a'"),
         ({"variables": {"only": ["a"]}}, "variables.only is not a key of the configuration"),
         ({"which": "-1"}, "which is '-1'"),
+        ({"state": []}, "state is []"),
+        ({"state": ["random_state"]}, "state is ['random_state']"),
         ({"average": 5}, "average is 5"),
         ({"average": [100, 1.5]}, "average is [100, 1.5]"),
         ({"average": "last 0"}, "average is 'last 0'"),

@@ -11,6 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from hydra.utils import get_object
 
+from runner.config.choices import StateClass
 from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
 from runner.errors import ConfigError
 from runner.graph.build import MAKERS
@@ -18,7 +19,6 @@ from runner.graph.built_graph import BuiltGraph, GraphMaker
 from runner.graph.input_pipeline import not_resumed_exactly
 from runner.graph.session_variables import variable_specs
 from runner.planning.model_variables import initializers, model_variables
-from runner.planning.variables import StateClass
 from tests.samples.graphs import build, opened, training_of
 from tests.support.configs import LINEAR, tiny
 
@@ -75,12 +75,12 @@ def test_every_variable_has_a_spec_in_the_same_order(built: BuiltGraph) -> None:
     specs = {spec.name: spec for spec in built.specs}
     random, constant = "GlorotUniform", "Zeros"
     for name, state, trainable, shape, initializer in (
-        (KERNEL, StateClass.WEIGHT, True, (8, 4), random),
-        ("body/dense/bias", StateClass.WEIGHT, True, (4,), constant),
-        (STATISTICS[0], StateClass.BATCH_NORM, False, (4,), constant),
-        (f"{HEAD}/Adam", StateClass.OPTIMIZER_SLOT, False, (4, 2), constant),
-        ("beta1_power", StateClass.OPTIMIZER_SLOT, False, (), "Constant(0.9)"),
-        ("global_step", StateClass.GLOBAL_STEP, False, (), constant),
+        (KERNEL, StateClass.weights, True, (8, 4), random),
+        ("body/dense/bias", StateClass.weights, True, (4,), constant),
+        (STATISTICS[0], StateClass.batch_norm, False, (4,), constant),
+        (f"{HEAD}/Adam", StateClass.optimizer_slots, False, (4, 2), constant),
+        ("beta1_power", StateClass.optimizer_slots, False, (), "Constant(0.9)"),
+        ("global_step", StateClass.global_step, False, (), constant),
     ):
         spec = specs[name]
         assert (spec.state, spec.trainable, spec.frozen) == (state, trainable, False), name

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.choices import Mode, PlanFormat, StateChoice
+from runner.config.choices import Mode, PlanFormat, StateClass
 from runner.config.composition import default_optimizer
 from runner.config.schema import (
     EvaluateConfig,
@@ -24,7 +24,6 @@ from runner.config.schema import (
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
-from runner.planning.variables import StateClass
 from tests.samples.graphs import opened
 from tests.samples.steps import compiled_parts, gan, lookahead, unbuilt, vae
 from tests.support.configs import tiny
@@ -46,9 +45,9 @@ def config(program: Callable[[], keras.Model], **changes: Any) -> RunConfig:
 def test_names_in_checkpoints_are_those_of_the_models_attributes() -> None:
     built = build_graph(config(gan), "validation", train=True)
     states = {spec.tensor.name: spec.state for spec in built.specs}
-    assert states["generator/dense_2/kernel"] is StateClass.WEIGHT
-    assert states["generator/dense_2/kernel/g_optimizer/velocity"] is StateClass.OPTIMIZER_SLOT
-    assert states["discriminator/dense/kernel/d_optimizer/momentum"] is StateClass.OPTIMIZER_SLOT
+    assert states["generator/dense_2/kernel"] is StateClass.weights
+    assert states["generator/dense_2/kernel/g_optimizer/velocity"] is StateClass.optimizer_slots
+    assert states["discriminator/dense/kernel/d_optimizer/momentum"] is StateClass.optimizer_slots
     assert {"d_optimizer/iterations", "g_optimizer/iterations"} <= set(states)
     assert not any("loss" in name for name in states)
 
@@ -115,7 +114,7 @@ def test_slots_of_several_optimizers_start_from_a_run(tmp_path: Path) -> None:
     scaffold = ScaffoldConfig(
         VariablesConfig(["discriminator/*"]),
         str(source.folder / "001"),
-        state=[StateChoice.weights, StateChoice.optimizer_slots],
+        state=[StateClass.weights, StateClass.optimizer_slots],
     )
     settings: dict[str, Any] = {"run_dir": str(runs.folder), "scaffolds": {"critic": scaffold}}
     runs.start(config(gan, mode=Mode.plan, plan=PlanConfig(PlanFormat.json), **settings))

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from runner.config.instantiation import References
 from runner.errors import ConfigError
-from runner.graph.configured_hooks import HOOKS, graph_references
+from runner.graph.hook_entries import HOOKS, graph_references
 from runner.graph.session_variables import name_variables
 from runner.planning.model_variables import model_variables
 from tests.samples.experiment import Net

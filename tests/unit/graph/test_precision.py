@@ -88,7 +88,7 @@ def test_an_operation_that_xla_cannot_compile_fails_the_first_step_by_name() -> 
     with (
         pytest.raises(UserCodeError, match=r"^metrics\.named raised .*operations .* AsString"),
         opened(config) as run,
-        run.built.calls.explaining(),
+        run.built.explaining(),
     ):
         run.train()
 

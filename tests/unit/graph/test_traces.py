@@ -262,7 +262,7 @@ def test_an_error_of_a_step_names_the_users_line(way: str, line: str, step: str)
     with (
         pytest.raises(UserCodeError) as caught,
         opened(built) as run,
-        run.built.calls.explaining(),
+        run.built.explaining(),
     ):
         run.train() if step == "training" else run.evaluate()
     assert caught.value.problems[0].state.startswith("model raised ")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.choices import NonFinite
+from runner.config.choices import NonFinite, StateClass
 from runner.config.schema import (
     ClipConfig,
     NonFiniteConfig,
@@ -18,7 +18,6 @@ from runner.config.schema import (
     VariablesConfig,
 )
 from runner.errors import ConfigError
-from runner.planning.variables import StateClass
 from tests.samples.graphs import build, opened, training_of
 from tests.support.configs import tiny
 
@@ -104,7 +103,7 @@ def test_averages_follow_the_weights_and_are_evaluated(tmp_path: Path) -> None:
     # As in Keras, the first value is that of the weight, which is -1, -3 and -6.
     assert trace == pytest.approx([-1.0, -2.0, -4.0])
     specs = {spec.name: spec for spec in run.built.specs}
-    assert specs[AVERAGE].state is StateClass.MOVING_AVERAGE
+    assert specs[AVERAGE].state is StateClass.moving_averages
     for evaluate_ema in (True, False):
         config.train.evaluate_ema = evaluate_ema
         with opened(build(config, train=False), restore=prefix) as other:

@@ -22,7 +22,7 @@ from tests.support.recorded_runs import identity
 
 def test_only_nans_that_a_run_has_are_left_out(database: Path) -> None:
     store = MlflowStore(f"sqlite:///{database}")
-    run_id = store.open_run(identity("plain"), None, None).run_id
+    run_id = store.find_or_create(identity("plain"), None, None).run_id
     client = MlflowClient(tracking_uri=store.address.uri)
     stored = [Metric("loss", math.nan, 5, 1), Metric("accuracy", 0.5, 5, 1)]
     client.log_batch(run_id, stored)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Missing, StateChoice
+from runner.config.choices import Missing, StateClass
 from runner.planning.variables import VariableSpec
 from runner.rules.named_conversions import NAMED_CONVERSIONS
 from tests.support.plans import (
@@ -22,7 +22,7 @@ from tests.support.plans import (
     variable,
 )
 
-SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
+SLOTS = [StateClass.weights, StateClass.optimizer_slots]
 
 
 KERNEL = [variable("a/k")]
@@ -47,7 +47,7 @@ EMA = "ExponentialMovingAverage"
         # What belongs to no variable has its own name.
         (
             [*KERNEL, slot("beta1_power", ()), variable("global_step", ())],
-            {"state": [*SLOTS, StateChoice.global_step]},
+            {"state": [*SLOTS, StateClass.global_step]},
             checkpoint("a/k", shapes={"beta1_power": (), "global_step": ()}),
             {"a/k": "a/k", "beta1_power": "beta1_power", "global_step": "global_step"},
         ),
@@ -66,7 +66,7 @@ EMA = "ExponentialMovingAverage"
         # Averages of the graph are a class of their own.
         (
             [*KERNEL, variable(f"a/k/{EMA}")],
-            {"state": [StateChoice.moving_averages], "rename": {"a/": "b/"}},
+            {"state": [StateClass.moving_averages], "rename": {"a/": "b/"}},
             checkpoint("b/k", f"b/k/{EMA}"),
             {"a/k": "", f"a/k/{EMA}": f"b/k/{EMA}"},
         ),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runner.checkpoints.reader import TensorSpec
-from runner.config.choices import Collision, Expect, Missing, StateChoice
+from runner.config.choices import Collision, Expect, Missing, StateClass
 from runner.errors import Problem
 from runner.planning.variables import VariableSpec
 from runner.rules.combinations import Sum
@@ -109,7 +109,7 @@ def test_an_expectation_is_not_met_by_what_is_not_known() -> None:
 
 
 def test_optimizer_state_of_all_variables_is_noted() -> None:
-    config = scaffold("a", state=[StateChoice.weights, StateChoice.optimizer_slots])
+    config = scaffold("a", state=[StateClass.weights, StateClass.optimizer_slots])
     made = one(
         [variable("a"), slot("a/Adam"), slot("beta1_power", ())], config, checkpoint("a", "a/Adam")
     )
@@ -123,7 +123,7 @@ def _adam(*names: str, group: str = "") -> list[VariableSpec]:
     return [*map(variable, names), *(slot(f"{name}/Adam") for name in names), power]
 
 
-SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
+SLOTS = [StateClass.weights, StateClass.optimizer_slots]
 
 
 @pytest.mark.parametrize("source", ["beta1_power", "rate_x0.1/beta1_power", "beta1_power_1"])
@@ -196,11 +196,11 @@ def test_a_pattern_is_not_about_slots_that_nobody_asked_for() -> None:
     variables = [variable("a"), slot("a/Adam"), variable("global_step", (), "int64")]
     source = checkpoint("a", "a/Adam")
 
-    def states(state: list[StateChoice], expect: dict[str, Expect]) -> list[str]:
+    def states(state: list[StateClass], expect: dict[str, Expect]) -> list[str]:
         made = plan(variables, {"net": scaffold("a", state=state)}, {"net": source}, expect=expect)
         return [each.state for each in made.problems]
 
-    weights, both = [StateChoice.weights], [StateChoice.weights, StateChoice.optimizer_slots]
+    weights, both = [StateClass.weights], [StateClass.weights, StateClass.optimizer_slots]
     assert states(weights, {"*": Expect.all, "a*": Expect.all}) == []
     assert states(both, {"*": Expect.all, "a/Adam": Expect.all}) == []
     assert states(weights, {"a/Adam": Expect.all}) == [

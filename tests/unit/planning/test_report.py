@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from runner.checkpoints.reader import CheckpointSpec
-from runner.config.choices import Missing, Mode, PlanFormat, StateChoice
+from runner.config.choices import Missing, Mode, PlanFormat, StateClass
 from runner.config.schema import ClusterConfig, PlanConfig
 from runner.errors import Problem
 from runner.graph.replica import VariablePlacement
@@ -34,7 +34,7 @@ from runner.planning.report import (
     table,
     text,
 )
-from runner.planning.variables import Partition, StateClass
+from runner.planning.variables import Partition
 from runner.runs.provenance import Origin, chain
 from tests.support import runs
 from tests.support.configs import LINEAR
@@ -103,7 +103,7 @@ def test_the_documented_keys_of_the_json_are_the_keys() -> None:
     text = json_text(example())
     parsed = json.loads(text)
     assert text.isascii()
-    assert parsed["schema"] == 2
+    assert parsed["schema"] == 3
     documented = json_text.__doc__ or ""
     parts = [parsed["model"], parsed["sources"]["body"]]
     for keys in (parsed, *parts, parsed["variables"][0], parsed["problems"][0]):
@@ -193,7 +193,7 @@ def test_a_class_of_state_that_is_restored_in_part_is_one_row() -> None:
             variable("b"),
             *(slot(f"{name}/Adam{end}") for name in "ab" for end in "mv"),
         ],
-        {"net": scaffold("a", "a/*", state=[StateChoice.weights, StateChoice.optimizer_slots])},
+        {"net": scaffold("a", "a/*", state=[StateClass.weights, StateClass.optimizer_slots])},
         {"net": checkpoint("a", "a/Adamm", "a/Adamv")},
     )
     last = report_rows(made)[-1]
@@ -230,7 +230,7 @@ def test_what_is_not_obvious_of_an_origin_is_named(
 
 
 def row(variable: str, origin: str = "Zeros", shape: str = "2x3") -> Row:
-    return Row(variable, shape, origin, "trains", "", "", StateClass.WEIGHT, None, 24)
+    return Row(variable, shape, origin, "trains", "", "", StateClass.weights, None, 24)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_every_form_of_the_plan_shows_the_placement(tmp_path: Path) -> None:
 
 RUN = {"experiment": "warm", "run_dir": "runs/warm/001", "tracking_uri": "db", "run_id": "r2"}
 FIRST = {
-    "schema": 1,
+    "schema": 2,
     "run": {"experiment": "cnn", "run_dir": "runs/cnn/001", "tracking_uri": "db", "run_id": "r1"},
     "sources": {},
     "variables": {"body/kernel": {"initializer": "Const"}},
@@ -421,17 +421,15 @@ def test_every_variable_has_its_origin() -> None:
     assert found["run"] == RUN
     assert found["variables"] == {
         "body/kernel": {
-            "pieces": [
-                {
-                    "source": "body",
-                    "path": "ckpt/model",
-                    "tensors": ["body/kernel"],
-                    "step": 7,
-                    "digest": "sha256:ab",
-                    "run_id": "r1",
-                    "conversions": ["transposed (1, 0)"],
-                }
-            ]
+            "source_tensor": {
+                "source": "body",
+                "path": "ckpt/model",
+                "tensors": ["body/kernel"],
+                "step": 7,
+                "digest": "sha256:ab",
+                "run_id": "r1",
+                "conversions": ["transposed (1, 0)"],
+            }
         },
         "head/kernel": {"initializer": "Const"},
     }
@@ -440,7 +438,7 @@ def test_every_variable_has_its_origin() -> None:
 
 def test_an_average_of_several_runs_was_written_by_none_of_them() -> None:
     found = provenance_document(_warm(), {"body": (_origin(), _origin("r0"))}, **RUN)
-    assert found["variables"]["body/kernel"]["pieces"][0]["run_id"] is None
+    assert found["variables"]["body/kernel"]["source_tensor"]["run_id"] is None
     assert [each["run"]["run_id"] for each in found["sources"]["body"]] == ["r1", "r0"]
 
 

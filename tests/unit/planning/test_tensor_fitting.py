@@ -8,11 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.choices import ShapePolicy, StateChoice
+from runner.config.choices import ShapePolicy, StateClass
 from runner.config.schema import ScaffoldConfig, VocabularyConfig
 from runner.planning.plan import RestorationPlan
 from runner.planning.variables import Partition, VariableSpec
-from tests.support.plans import Shape, by_name, checkpoint, one, only, scaffold, slot, variable
+from tests.support.plans import (
+    Shape,
+    by_name,
+    checkpoint,
+    one,
+    only,
+    scaffold,
+    slot,
+    source_of,
+    variable,
+)
 
 
 def fit(
@@ -25,7 +35,7 @@ def fit(
 
 def steps(plan: RestorationPlan, name: str = "w") -> list[str]:
     assert not plan.problems, str(plan.problems[0])
-    (piece,) = by_name(plan)[name].pieces
+    piece = source_of(plan, name)
     return list(piece.steps)
 
 
@@ -107,7 +117,7 @@ def test_another_shape_is_a_problem_with_what_would_fix_it(
 def test_shape_init_keeps_the_initializer_and_notes_it() -> None:
     plan = fit(scaffold(**INIT), (2, 3), (4, 3))
     assert not plan.problems
-    assert by_name(plan)["w"].pieces == ()
+    assert by_name(plan)["w"].source_tensor is None
     assert by_name(plan)["w"].notes == ("w has shape [4, 3]: initialised",)
     assert plan.unused == {"net": ("w",)}
 
@@ -147,7 +157,7 @@ def test_rows_columns_and_slots_move_with_their_tokens(tmp_path: Path) -> None:
     rows = vocabularies(tmp_path)
     config = scaffold(
         vocabulary={"emb": rows, "out": VocabularyConfig(rows.old, rows.new, axis=-1)},
-        state=[StateChoice.weights, StateChoice.optimizer_slots],
+        state=[StateClass.weights, StateClass.optimizer_slots],
     )
     variables = [variable("emb", (4, 2)), variable("out", (2, 4)), slot("emb/Adam", (4, 2))]
     source = checkpoint(shapes={"emb": (3, 2), "out": (2, 3), "emb/Adam": (3, 2)})
@@ -215,12 +225,12 @@ def test_parts_make_the_whole(kind: str, tmp_path: Path) -> None:
     value = np.random.default_rng(0).normal(size=shape).astype(dtype)
     initial = np.full((4, 2), -1, np.float32)
     whole = one([variable("emb", (4, 2))], config, source)
-    expected = by_name(whole)["emb"].pieces[0].convert([value], initial)
+    expected = source_of(whole, "emb").convert([value], initial)
     for cut in (1, 2, 3):
         plan = one(parts("emb", (4, 2), cut), config, source)
         assert not plan.problems, str(plan.problems[0])
         values = [
-            assignment.pieces[0].convert([value], start)
+            source_of(plan, assignment.variable.name).convert([value], start)
             for assignment, start in zip(
                 plan.assignments, (initial[:cut], initial[cut:]), strict=True
             )

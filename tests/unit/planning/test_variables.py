@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config.choices import Collision, StateChoice
+from runner.config.choices import Collision, StateClass
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
 from runner.planning.variables import (
     EMA_SUFFIX,
     Ownership,
-    StateClass,
     assign_owners,
     classify,
     moving_average,
@@ -22,24 +21,24 @@ from tests.support.plans import scaffold
 @pytest.mark.parametrize(
     ("name", "model", "state"),
     [
-        ("cnn/kernel", True, StateClass.WEIGHT),
-        ("cnn/kernel/Adam", False, StateClass.OPTIMIZER_SLOT),
-        ("beta1_power", False, StateClass.OPTIMIZER_SLOT),
-        ("norm/moving_mean", True, StateClass.BATCH_NORM),
-        ("norm/moving_variance", True, StateClass.BATCH_NORM),
-        ("norm/moving_meaning", True, StateClass.WEIGHT),
-        ("global_step", False, StateClass.GLOBAL_STEP),
-        ("drop/seed_generator_state", True, StateClass.RANDOM_STATE),
-        ("cnn/kernel/ExponentialMovingAverage", False, StateClass.MOVING_AVERAGE),
-        ("cnn/kernel/ExponentialMovingAverage_1", False, StateClass.MOVING_AVERAGE),
-        ("ExponentialMovingAverage", True, StateClass.WEIGHT),
+        ("cnn/kernel", True, StateClass.weights),
+        ("cnn/kernel/Adam", False, StateClass.optimizer_slots),
+        ("beta1_power", False, StateClass.optimizer_slots),
+        ("norm/moving_mean", True, StateClass.batch_norm),
+        ("norm/moving_variance", True, StateClass.batch_norm),
+        ("norm/moving_meaning", True, StateClass.weights),
+        ("global_step", False, StateClass.global_step),
+        ("drop/seed_generator_state", True, StateClass.random_state),
+        ("cnn/kernel/ExponentialMovingAverage", False, StateClass.moving_averages),
+        ("cnn/kernel/ExponentialMovingAverage_1", False, StateClass.moving_averages),
+        ("ExponentialMovingAverage", True, StateClass.weights),
     ],
 )
 def test_classes_of_state(name: str, model: bool, state: StateClass) -> None:
     assert classify(name, model=model) is state
 
 
-SLOT, AVERAGE = StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE
+SLOT, AVERAGE = StateClass.optimizer_slots, StateClass.moving_averages
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ SLOT, AVERAGE = StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE
         ("cnn/Adam", SLOT, "cnn"),
         ("beta1_power", SLOT, None),
         ("other/kernel/Adam", SLOT, None),
-        ("cnn/kernel/Adam", StateClass.WEIGHT, None),
+        ("cnn/kernel/Adam", StateClass.weights, None),
         ("cnn/bias", SLOT, "cnn"),
         (f"cnn/norm/moving_mean{EMA_SUFFIX}", AVERAGE, "cnn/norm/moving_mean"),
         (f"cnn/kernel/Adam{EMA_SUFFIX}", AVERAGE, "cnn/kernel"),
@@ -60,8 +59,8 @@ SLOT, AVERAGE = StateClass.OPTIMIZER_SLOT, StateClass.MOVING_AVERAGE
 def test_the_owner_is_the_longest_variable_name_above(
     name: str, state: StateClass, expected: str | None
 ) -> None:
-    states = dict.fromkeys(("cnn/kernel", "cnn"), StateClass.WEIGHT)
-    states |= {"cnn/kernel/Adam": SLOT, "cnn/norm/moving_mean": StateClass.BATCH_NORM, name: state}
+    states = dict.fromkeys(("cnn/kernel", "cnn"), StateClass.weights)
+    states |= {"cnn/kernel/Adam": SLOT, "cnn/norm/moving_mean": StateClass.batch_norm, name: state}
     assert owners_of(states).get(name) == expected
 
 
@@ -80,19 +79,19 @@ def test_averages_as_tensorflow_and_keras_name_them() -> None:
 
 
 STATES = {
-    "cnn/kernel": StateClass.WEIGHT,
-    "cnn/moving_mean": StateClass.BATCH_NORM,
-    "cnn/kernel/Adam": StateClass.OPTIMIZER_SLOT,
-    "cnn/kernel/Adam_1": StateClass.OPTIMIZER_SLOT,
-    "cnn/kernel/ExponentialMovingAverage": StateClass.MOVING_AVERAGE,
-    "head/kernel": StateClass.WEIGHT,
-    "head/kernel/Adam": StateClass.OPTIMIZER_SLOT,
-    "head/kernel/Adam_1": StateClass.OPTIMIZER_SLOT,
-    "beta1_power": StateClass.OPTIMIZER_SLOT,
-    "global_step": StateClass.GLOBAL_STEP,
-    "drop/seed_generator_state": StateClass.RANDOM_STATE,
+    "cnn/kernel": StateClass.weights,
+    "cnn/moving_mean": StateClass.batch_norm,
+    "cnn/kernel/Adam": StateClass.optimizer_slots,
+    "cnn/kernel/Adam_1": StateClass.optimizer_slots,
+    "cnn/kernel/ExponentialMovingAverage": StateClass.moving_averages,
+    "head/kernel": StateClass.weights,
+    "head/kernel/Adam": StateClass.optimizer_slots,
+    "head/kernel/Adam_1": StateClass.optimizer_slots,
+    "beta1_power": StateClass.optimizer_slots,
+    "global_step": StateClass.global_step,
+    "drop/seed_generator_state": StateClass.random_state,
 }
-ALL = list(StateChoice)
+ALL = [state for state in StateClass if state is not StateClass.random_state]
 
 
 def owned(
@@ -106,8 +105,8 @@ def only(ownership: Ownership) -> Problem:
     return problem
 
 
-WITH_SLOTS = [StateChoice.weights, StateChoice.optimizer_slots]
-AVERAGES = [StateChoice.moving_averages]
+WITH_SLOTS = [StateClass.weights, StateClass.optimizer_slots]
+AVERAGES = [StateClass.moving_averages]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,7 @@ AVERAGES = [StateChoice.moving_averages]
         # Weights and batch norm are the default.
         (scaffold("cnn/*"), {"cnn/kernel", "cnn/moving_mean"}),
         (scaffold("*"), {"cnn/kernel", "cnn/moving_mean", "head/kernel"}),
-        (scaffold("cnn/*", state=[StateChoice.batch_norm]), {"cnn/moving_mean"}),
+        (scaffold("cnn/*", state=[StateClass.batch_norm]), {"cnn/moving_mean"}),
         (scaffold(state=ALL), set(STATES) - {"drop/seed_generator_state"}),
         # Slots and averages go with their variable, unless a pattern names them.
         (
@@ -128,13 +127,13 @@ AVERAGES = [StateChoice.moving_averages]
             {"head/kernel", "head/kernel/Adam", "beta1_power"},
         ),
         (
-            scaffold("*/Adam", state=[StateChoice.optimizer_slots]),
+            scaffold("*/Adam", state=[StateClass.optimizer_slots]),
             {"cnn/kernel/Adam", "head/kernel/Adam"},
         ),
         (scaffold("re:cnn/kernel", state=AVERAGES), {"cnn/kernel/ExponentialMovingAverage"}),
         # The global step needs no pattern.
         (
-            scaffold("head/*", state=[StateChoice.weights, StateChoice.global_step]),
+            scaffold("head/*", state=[StateClass.weights, StateClass.global_step]),
             {"head/kernel", "global_step"},
         ),
     ],
@@ -154,7 +153,7 @@ OWNS_NONE = " owns no variable of the class weights, batch_norm"
     [
         (
             scaffold(
-                "head/*", exclude=["global_step"], state=[*WITH_SLOTS, StateChoice.global_step]
+                "head/*", exclude=["global_step"], state=[*WITH_SLOTS, StateClass.global_step]
             ),
             " owns no variable of the class global_step",
             NOTHING,
@@ -173,7 +172,7 @@ OWNS_NONE = " owns no variable of the class weights, batch_norm"
             "head/kernel",
         ),
         (
-            scaffold("head/*", state=[StateChoice.batch_norm]),
+            scaffold("head/*", state=[StateClass.batch_norm]),
             " owns no variable of the class batch_norm",
             NOTHING,
             "weights",
@@ -207,8 +206,8 @@ def test_a_collision_of_three_is_one_problem() -> None:
 
 def test_disjoint_classes_do_not_collide() -> None:
     scaffolds = {
-        "a": scaffold("cnn/*", state=[StateChoice.weights]),
-        "b": scaffold("cnn/*", state=[StateChoice.batch_norm]),
+        "a": scaffold("cnn/*", state=[StateClass.weights]),
+        "b": scaffold("cnn/*", state=[StateClass.batch_norm]),
     }
     ownership = owned(scaffolds)
     assert ownership.claims == {"cnn/kernel": "a", "cnn/moving_mean": "b"}

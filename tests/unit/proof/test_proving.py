@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import runner
 from runner.errors import CheckpointError, ConfigError
-from runner.planning.proof import Proof
+from runner.planning.comparison import Proof
 
 Arrays = dict[str, NDArray[Any]]
 L = keras.layers

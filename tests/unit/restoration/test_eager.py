@@ -100,10 +100,14 @@ def test_functional_parts_are_addressed_by_their_names(tmp_path: Path) -> None:
         assert re.search(r"left/inner/dense/kernel +4x3 +left: w ", str(plan))
         keys = scaffold("left/inner/*/kernel", file, rules={"left/inner/{n}/kernel": "left.{n}"})
         plan = runner.plan(model, {"left": keys})
-        assert [piece.names for a in plan.assignments for piece in a.pieces] == [("left.dense",)]
+        assert [a.source_tensor.names for a in plan.assignments if a.source_tensor] == [
+            ("left.dense",)
+        ]
     # Without a prefix where that is unique, as runs before had it.
     plan = runner.plan(alone, {"left": scaffold("dense/kernel", file)})
-    assert [piece.names for a in plan.assignments for piece in a.pieces] == [("dense/kernel",)]
+    assert [a.source_tensor.names for a in plan.assignments if a.source_tensor] == [
+        ("dense/kernel",)
+    ]
 
 
 def test_unnamed_variables_count_from_the_first_of_the_model() -> None:

@@ -14,7 +14,7 @@ import safetensors.numpy
 import runner
 from runner.errors import ConfigError, PlanError
 from runner.rules.steps import FUNCTIONS, STEPS
-from tests.support.plans import Shape, by_name, checkpoint, one, scaffold, variable
+from tests.support.plans import Shape, checkpoint, one, scaffold, source_of, variable
 
 Values = dict[str, np.ndarray[Any, Any]]
 
@@ -27,7 +27,7 @@ def tensors(shapes: dict[str, Shape], seed: int = 0) -> Values:
 def piece(expression: str, shape: Shape, shapes: dict[str, Shape]) -> Any:
     plan = one([variable("w", shape)], scaffold(rules={"w": expression}), checkpoint(shapes=shapes))
     assert not plan.problems, str(plan.problems[0])
-    return by_name(plan)["w"].pieces[0]
+    return source_of(plan, "w")
 
 
 T: dict[str, Shape] = {"t": (4, 6)}

@@ -18,7 +18,7 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, TensorSp
 from runner.errors import CheckpointError, Problem
 from runner.planning.plan import Assignment, RestorationPlan
 from runner.restoration import session_assigner
-from runner.restoration.reading import NonFinite, checksum, converted_values
+from runner.restoration.reading import NonFiniteTensors, checksum, converted_values
 from runner.restoration.session_assigner import AssignOp, SessionAssigner
 from runner.rules.conversions import Slice
 from runner.rules.source_tensors import SourceTensor
@@ -49,13 +49,13 @@ def assignment(name: str, size: int, piece: tuple[str, str]) -> Assignment:
     """A vector that takes this tensor of this source."""
     source, tensor = piece
     taken = SourceTensor(source, TensorSpec(tensor, (size,), "float32"))
-    return Assignment(variable(name, (size,)), source, (taken,))
+    return Assignment(variable(name, (size,)), source, taken)
 
 
 def block(name: str, offset: int, size: int) -> Assignment:
     """A vector that takes a block of a tensor of 6 elements."""
     piece = SourceTensor("a", TensorSpec("x", (6,), "float32"), (Slice((offset,), (size,)),))
-    return Assignment(variable(name, (size,)), "a", (piece,))
+    return Assignment(variable(name, (size,)), "a", piece)
 
 
 def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,22 +74,18 @@ def test_batches_are_bounded_and_keep_the_order(monkeypatch: pytest.MonkeyPatch)
     assert list(assigner.batches([])) == []
 
 
-def test_values_of_one_operation_are_assigned_together_and_of_one_tensor_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_values_of_one_operation_are_assigned_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_assigner, "BATCH_BYTES", 20)
-    keys, values, first, second = (assignment(name, 4, ("a", "x")) for name in "kvab")
+    keys, values, other = (assignment(name, 4, ("a", "x")) for name in "kva")
     with tf.Graph().as_default(), tf1.Session() as session:
-        table, shared = tf.no_op(), tf1.placeholder(tf.float32)
+        table = tf.no_op()
         targets = {
             "k": AssignOp(tf1.placeholder(tf.float32), table),
             "v": AssignOp(tf1.placeholder(tf.float32), table),
-            "a": AssignOp(shared, tf.no_op()),
-            "b": AssignOp(shared, tf.no_op()),
+            "a": AssignOp(tf1.placeholder(tf.float32), tf.no_op()),
         }
         assigner = SessionAssigner(session, targets, variables={})
-    batches = list(assigner.batches([keys, values, first, second]))
-    assert batches == [[keys, values], [first], [second]]
+    assert list(assigner.batches([keys, values, other])) == [[keys, values], [other]]
 
 
 def test_each_source_is_read_in_one_pass_and_not_ahead() -> None:
@@ -188,7 +184,7 @@ def finite(*scaffolds: str) -> RestorationPlan:
 def test_nan_and_infinity_are_warned_of_once(
     value: Any, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    non_finite = NonFinite()
+    non_finite = NonFiniteTensors()
     non_finite.on_tensor("cnn", "x", value)
     with caplog.at_level(logging.WARNING):
         non_finite.report(finite("lstm"))
@@ -200,7 +196,7 @@ def test_nan_and_infinity_are_warned_of_once(
 
 
 def test_all_findings_of_sources_that_must_be_finite_are_one_error() -> None:
-    non_finite = NonFinite()
+    non_finite = NonFiniteTensors()
     for source in ("cnn", "lstm"):
         for tensor in ("x", "y"):
             non_finite.on_tensor(source, tensor, np.array([np.nan]))

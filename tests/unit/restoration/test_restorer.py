@@ -55,10 +55,8 @@ def test_one_tensor_may_be_given_to_two_variables_that_then_go_their_own_ways(
         case.take(make_variable(name, np.zeros(100), use_resource=use_resource), ("cnn", "x"))
     added = case.variables["a"].assign_add(np.ones(100, np.float32))
     restorer = case.restorer(verify=True)
-    init = restorer.initializers
     with tf1.Session() as session:
-        session.run(init)
-        restorer.restore(session)
+        restorer.warm_start(session, None, None, init_fn=None)
         session.run(added)
         values = session.run(case.variables)
     np.testing.assert_array_equal(values["a"], numbers(100) + 1)
@@ -117,13 +115,16 @@ def test_a_part_that_no_source_gives_keeps_its_initial_value(
     np.testing.assert_array_equal(values["grown"], [*numbers(2), 5.0])
 
 
-def test_only_initializers_that_are_not_overwritten_run(tmp_path: Path) -> None:
+def test_only_initializers_that_are_not_overwritten_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = Case(cnn=save_bundle(tmp_path, {"x": numbers(2)}))
     case.take(make_variable("restored", np.zeros(2)), ("cnn", "x"))
     case.take(make_variable("head", [1.0]))
-    init = case.restorer(initialize=Initialize.remaining).initializers
+    restorer = case.restorer(initialize=Initialize.remaining)
+    monkeypatch.setattr(restorer, "restore", lambda session: None)
     with tf1.Session() as session:
-        session.run(init)
+        restorer.warm_start(session, None, None, init_fn=None)
         assert list(session.run(tf1.report_uninitialized_variables())) == [b"restored"]
 
 
@@ -135,13 +136,10 @@ def test_restoring_again_adds_no_operation_and_reads_the_source_again(
     case.take(make_variable("a", np.zeros(2)), ("cnn", "x"))
     case.take(make_variable("b", np.zeros(3)), ("lstm", "x"))
     restorer = case.restorer(verify=True)
-    init = restorer.initializers
     graph.finalize()
     for _ in range(2):
         with tf1.Session() as session:
-            session.run(init)
-            restorer.restore(session)
-            session.run(init)
+            restorer.warm_start(session, None, None, init_fn=None)
             restorer.restore(session)
             np.testing.assert_array_equal(session.run(case.variables["a"]), numbers(2))
 
@@ -170,16 +168,16 @@ def test_a_flipped_byte_is_an_error_that_names_scaffold_path_and_tensor(
     case.take(make_variable("a", np.zeros(50)), ("cnn", "good"))
     case.take(make_variable("b", np.zeros(50)), ("cnn", "bad"))
     restorer = case.restorer()
-    init = restorer.initializers
     for file in tmp_path.iterdir():
         content = bytearray(file.read_bytes())
         at = content.find(values["bad"].tobytes())
         content[at + 3] ^= at >= 0
         file.write_bytes(content)
-    with tf1.Session() as session:
-        session.run(init)
-        with pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*(model|weights)") as caught:
-            restorer.restore(session)
+    with (
+        tf1.Session() as session,
+        pytest.raises(CheckpointError, match=r"scaffolds\.cnn: .*(model|weights)") as caught,
+    ):
+        restorer.warm_start(session, None, None, init_fn=None)
     assert "bad" in str(caught.value)
     assert "good" not in str(caught.value)
 
@@ -219,7 +217,6 @@ def test_verification_names_all_variables_that_do_not_hold_their_source(
         case.take(make_variable(name, np.zeros(2)), ("cnn", tensor))
     change = [case.variables[name].assign([0.0, 1.0]).op for name in "bc"]
     restorer = case.restorer(verify=True)
-    init = restorer.initializers
 
     class Interfering(tf.compat.v1.Session):
         """Assigns before variables are read back, as another thread would."""
@@ -229,12 +226,11 @@ def test_verification_names_all_variables_that_do_not_hold_their_source(
                 super().run(change)
             return super().run(fetches, *args, **kwargs)
 
-    with Interfering() as session:
-        session.run(init)
-        with pytest.raises(
-            CheckpointError, match=r"b does not hold what was .* y of cnn"
-        ) as caught:
-            restorer.restore(session)
+    with (
+        Interfering() as session,
+        pytest.raises(CheckpointError, match=r"b does not hold what was .* y of cnn") as caught,
+    ):
+        restorer.warm_start(session, None, None, init_fn=None)
     assert [problem.state.split()[0] for problem in caught.value.problems] == ["b", "c"]
 
 

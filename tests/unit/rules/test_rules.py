@@ -10,7 +10,7 @@ import pytest
 from runner.rules.expressions import parse
 from runner.rules.patterns import compile_pattern, substitute
 from runner.rules.translator import Rules
-from tests.support.plans import Shape, by_name, checkpoint, one, only, scaffold, variable
+from tests.support.plans import Shape, checkpoint, one, only, scaffold, source_of, variable
 
 BERT = {
     "transformer_layer_{n}/": "bert.encoder.layer.{n}.",
@@ -87,7 +87,7 @@ def test_an_expression_against_numpy(
     source = checkpoint(shapes=tensors)
     plan = one([variable("w", shape)], scaffold(rules={"w": expression}), source)
     assert not plan.problems, str(plan.problems[0])
-    (piece,) = by_name(plan)["w"].pieces
+    piece = source_of(plan, "w")
     rng = np.random.default_rng(0)
     values = {name: rng.normal(size=size).astype(np.float32) for name, size in tensors.items()}
     result = piece.convert([values[name] for name in piece.names])
@@ -114,7 +114,7 @@ def test_renames_of_blocks_and_of_roles_compose() -> None:
         rules = {key: value.replace("{k}", "{_k}") for key, value in rules.items()}
         plan = one(variables, scaffold(rules=rules), source)
         assert not plan.problems, str(plan.problems[0])
-        assert [piece.names for a in plan.assignments for piece in a.pieces] == [
+        assert [a.source_tensor.names for a in plan.assignments if a.source_tensor] == [
             (name,) for name in tensors
         ]
 
@@ -125,7 +125,7 @@ def test_a_named_conversion_names_the_tensor_that_steps_divide() -> None:
     rules = {"a/query/": "attn.qkv. | split(3, 0) | einsum_dense"}
     plan = one(variables, scaffold(rules=rules), source)
     assert not plan.problems, str(plan.problems[0])
-    steps = [piece.steps for assignment in plan.assignments for piece in assignment.pieces]
+    steps = [a.source_tensor.steps for a in plan.assignments if a.source_tensor]
     assert steps[0] == ("slice [0:6, 0:6]", "transposed (1, 0)", "reshaped to [6, 2, 3]")
     assert steps[1] == ("slice [0:6]", "reshaped to [2, 3]")
 

@@ -124,7 +124,7 @@ def test_a_module_is_named_as_it_was_run_and_a_user_without_a_name_left_out(
     assert tags["mlflow.source.name"] == "runner"
 
 
-FOUND: dict[str, Any] = {"schema": 1, "run": {"run_id": "r1"}, "sources": {}, "variables": {}}
+FOUND: dict[str, Any] = {"schema": 2, "run": {"run_id": "r1"}, "sources": {}, "variables": {}}
 
 
 @pytest.mark.parametrize("path", ["model.ckpt-7", "model.npz", "", "saved_model"])
@@ -140,8 +140,8 @@ def test_it_is_beside_a_checkpoint_or_in_a_directory(tmp_path: Path, path: str) 
         ("{", "is not the provenance of a checkpoint"),
         ("{}", "is not the provenance of a checkpoint"),
         ("[]", "is not the provenance of a checkpoint"),
-        ('{"schema": 2}', "has another layout"),
-        ('{"schema": 1, "run": 5}', "has another layout"),
+        ('{"schema": 3}', "has another layout"),
+        ('{"schema": 2, "run": 5}', "has another layout"),
     ],
 )
 def test_a_file_that_no_run_has_written_is_reported_and_left_out(
@@ -217,7 +217,7 @@ def test_a_directory_that_is_no_run_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lineage", str(tmp_path)]) == 2
-    assert f"runner: {tmp_path} is no run" in capsys.readouterr().err
+    assert f"runner: {tmp_path} is not a run" in capsys.readouterr().err
     assert main(["lineage", "nope", "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 2
     assert f"run nope cannot be read\n  cause: there is no {tmp_path}/m" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -248,7 +248,7 @@ def test_an_id_leads_to_all_that_it_came_from(
     store = MlflowStore(uri)
 
     def record(uid: str, tags: dict[str, str]) -> str:
-        run = store.open_run(RunIdentity(uid, "digits", uid, tags), None, None)
+        run = store.find_or_create(RunIdentity(uid, "digits", uid, tags), None, None)
         run.finish(Status.FINISHED, "")
         return run.run_id
 
@@ -282,7 +282,7 @@ def test_a_run_that_the_store_has_named_is_named_in_its_provenance(
     uri = "http://host"
     store = open_store(TrackingConfig(uri=uri), {})
     own, _, copy = directory.provenances
-    named = {"schema": 1, "run": {"run_id": None, "run_dir": "x"}}
+    named = {"schema": 2, "run": {"run_id": None, "run_dir": "x"}}
     name_tracked_run(directory, store)
     assert not own.exists()
     own.write_text(json.dumps(named))

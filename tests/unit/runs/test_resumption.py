@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runner.config.choices import Resume
 from runner.config.fingerprint import fingerprint
 from runner.errors import RunDirectoryError
 from runner.runs.resumption import ResumeCriteria, interrupted_run, skipped_run_notice
@@ -36,7 +37,7 @@ def make(container: Path, name: str, of: RunRecord, taken: int) -> Path:
 
 
 def criteria(container: Path, given: dict[str, Any], trial: str = "") -> ResumeCriteria:
-    return ResumeCriteria(container, record(given, trial=trial), "extend")
+    return ResumeCriteria(container, record(given, trial=trial), Resume.extend)
 
 
 def extended(container: Path, given: dict[str, Any], trial: str = "") -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.choices import Resume
 from runner.errors import RunDirectoryError
 from runner.runs import resumption
 from runner.runs.resumption import ClaimedDirectory, ResumeCriteria, StartKind
@@ -37,13 +38,13 @@ def make_run(container: Path, name: str, record: RunRecord) -> Path:
     return path
 
 
-def interrupted_run(container: Path, record: RunRecord, resume: str) -> RunDirectory | None:
+def interrupted_run(container: Path, record: RunRecord, resume: Resume) -> RunDirectory | None:
     criteria = ResumeCriteria(container, record, resume)
     return resumption.interrupted_run(criteria)
 
 
-def open_run(container: Path, record: RunRecord, resume: str) -> ClaimedDirectory:
-    return resumption.open_run(ResumeCriteria(container, record, resume))
+def claim_run(container: Path, record: RunRecord, resume: Resume) -> ClaimedDirectory:
+    return resumption.claim_run(ResumeCriteria(container, record, resume))
 
 
 @pytest.fixture
@@ -151,20 +152,20 @@ TRIALS = [FAILED, trial("../sweeps/001:3"), trial("../sweeps/001:4")]
         *(
             ([RECORD, each, OTHER, FINISHED, PRUNED], RECORD, resume, "002")
             for each in (RECORD, FAILED, KILLED)
-            for resume in ("auto", "must")
+            for resume in (Resume.auto, Resume.must)
         ),
-        *(([each], RECORD, "auto", None) for each in (FINISHED, PRUNED, OTHER)),
-        ([RECORD], RECORD, "never", None),
-        ([], RECORD, "auto", None),
-        (TRIALS, trial("../sweeps/001:3"), "must", "002"),
-        (TRIALS, trial("../sweeps/002:3"), "auto", None),
+        *(([each], RECORD, Resume.auto, None) for each in (FINISHED, PRUNED, OTHER)),
+        ([RECORD], RECORD, Resume.never, None),
+        ([], RECORD, Resume.auto, None),
+        (TRIALS, trial("../sweeps/001:3"), Resume.must, "002"),
+        (TRIALS, trial("../sweeps/002:3"), Resume.auto, None),
         # What `must` asks for is the sweep, not each of its trials.
-        (TRIALS, trial("../sweeps/002:3"), "must", None),
-        (TRIALS, RECORD, "auto", "003"),
+        (TRIALS, trial("../sweeps/002:3"), Resume.must, None),
+        (TRIALS, RECORD, Resume.auto, "003"),
     ],
 )
 def test_the_newest_interrupted_run_of_the_same_configuration_is_resumed(
-    tmp_path: Path, kept: list[RunRecord], record: RunRecord, resume: str, name: str | None
+    tmp_path: Path, kept: list[RunRecord], record: RunRecord, resume: Resume, name: str | None
 ) -> None:
     for number, each in enumerate(kept):
         make_run(tmp_path / "runs", f"{number + 1:03d}", each)
@@ -190,14 +191,14 @@ def test_must_needs_an_interrupted_run_and_reports_what_differs(
     if kept is not None:
         make_run(tmp_path, "001", kept)
     with pytest.raises(RunDirectoryError, match=message):
-        interrupted_run(tmp_path, RECORD, "must")
+        interrupted_run(tmp_path, RECORD, Resume.must)
 
 
 @pytest.mark.parametrize(
-    ("record", "resume"), [(FINISHED, "auto"), (OTHER, "auto"), (RECORD, "never")]
+    ("record", "resume"), [(FINISHED, Resume.auto), (OTHER, Resume.auto), (RECORD, Resume.never)]
 )
 def test_a_run_of_its_own_is_never_overwritten(
-    tmp_path: Path, record: RunRecord, resume: str
+    tmp_path: Path, record: RunRecord, resume: Resume
 ) -> None:
     path = make_run(tmp_path, "mine", record)
     with pytest.raises(RunDirectoryError, match="is itself a run, and not one to resume"):
@@ -213,26 +214,26 @@ def _warm(name: str, **scaffolds: str) -> RunRecord:
 def test_a_changed_warm_start_makes_a_new_run_and_is_refused_in_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path, "001", _warm("f1", head="b", body="a"))
     changed, reordered = _warm("f2", head="b", body="c"), _warm("f2", body="a", head="b")
-    assert interrupted_run(tmp_path, changed, "auto") is None
+    assert interrupted_run(tmp_path, changed, Resume.auto) is None
     for record, difference in (
         (changed, "differs: scaffolds.body: a -> c; train: f1 -> f2"),
         (replace(reordered, settings=_warm("f1", body="a", head="b").settings), "another order"),
     ):
         with pytest.raises(RunDirectoryError, match="is itself a run") as caught:
-            interrupted_run(run, record, "auto")
+            interrupted_run(run, record, Resume.auto)
         assert difference in caught.value.problems[0].cause
 
 
 def test_new_runs_are_numbered(tmp_path: Path, opened: list[RunDirectory]) -> None:
     for _ in range(2):
-        opened.append(open_run(tmp_path / "runs", RECORD, "never").directory)
+        opened.append(claim_run(tmp_path / "runs", RECORD, Resume.never).directory)
     (tmp_path / "runs" / "041").mkdir()
-    opened.append(open_run(tmp_path / "runs", RECORD, "never").directory)
+    opened.append(claim_run(tmp_path / "runs", RECORD, Resume.never).directory)
     assert [each.path.name for each in opened] == ["001", "002", "042"]
     assert all(each.read() == RECORD for each in opened)
     (tmp_path / "file").touch()
     with pytest.raises(RunDirectoryError, match=r"run_dir is .*file\n  cause: it cannot be"):
-        open_run(tmp_path / "file", RECORD, "auto")
+        claim_run(tmp_path / "file", RECORD, Resume.auto)
 
 
 def test_a_resumed_run_is_running_again_and_has_one_owner(
@@ -240,14 +241,14 @@ def test_a_resumed_run_is_running_again_and_has_one_owner(
 ) -> None:
     former = replace(KILLED, objective=0.5)
     path = make_run(tmp_path, "001", former)
-    claimed = open_run(tmp_path, RECORD, "auto")
+    claimed = claim_run(tmp_path, RECORD, Resume.auto)
     assert (claimed.start, claimed.former) == (StartKind.resumed, former)
     opened.append(claimed.directory)
     assert opened[0].path == path
     assert opened[0].read() == replace(RECORD, objective=0.5)
     with pytest.raises(RunDirectoryError, match="resume=never starts another run beside it"):
-        open_run(tmp_path, RECORD, "auto")
-    claimed = open_run(tmp_path, RECORD, "never")
+        claim_run(tmp_path, RECORD, Resume.auto)
+    claimed = claim_run(tmp_path, RECORD, Resume.never)
     assert (claimed.start, claimed.former) == (StartKind.new, None)
     opened.append(claimed.directory)
     assert opened[1].path.name == "002"

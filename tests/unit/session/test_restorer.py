@@ -33,7 +33,7 @@ def restorer_of(paths: dict[str, str], variables: dict[str, tf.Variable]) -> Res
     """Gives each variable the tensor `value` of the source of its name, if there is one."""
     case = Case(**paths)
     for name, variable in variables.items():
-        case.take(variable, *([(name, "value")] if name in paths else []))
+        case.take(variable, (name, "value") if name in paths else None)
     return case.restorer(initialize=Initialize.remaining, verify=True)
 
 

@@ -418,6 +418,17 @@ def test_a_table_in_a_saver_is_restored_beside_its_variables(tmp_path: Path, kin
         assert session.run(found).tolist() == [1, 2, -1]
 
 
+def test_a_saver_of_an_imported_graph_has_no_list_of_variables(save: Save, tmp_path: Path) -> None:
+    with tf.Graph().as_default():
+        saver = tf.train.Saver([*_variables("cnn"), *_variables("lstm")])
+        tf.train.export_meta_graph(str(tmp_path / "graph"), saver_def=saver.as_saver_def())
+    scaffold = tf.train.Scaffold(saver=tf.train.import_meta_graph(str(tmp_path / "graph")))
+    cnn, lstm = tf.global_variables()
+    manager = _manager([save("a", cnn=1.0, lstm=2.0)], [scaffold], ready_op=_ready())
+    with manager.prepare_session() as session:
+        assert session.run([cnn, lstm]) == [1.0, 2.0]
+
+
 def test_a_saver_may_have_the_keys_of_an_object_based_checkpoint(tmp_path: Path) -> None:
     path = _write("by object", tmp_path)
     cnn = tf.get_variable("mine", [2, 3])

@@ -26,6 +26,7 @@ from runner.sweeps.sweep_directory import Attempt, AttemptFile, SweepDirectory
 from runner.system.locks import this_process
 from runner.system.signals import Interruption
 from runner.system.status import Status
+from tests.support.sweeping import record_evaluation
 
 
 @pytest.fixture
@@ -53,7 +54,8 @@ def test_an_attempt_is_recorded_from_its_start_to_its_end(
     run = RunDirectory(tmp_path / "run")
     run.best.mkdir(parents=True)
     run.best_record.write_text(json.dumps({"step": 3, "metrics": {"loss": 0.5, "accuracy": 1.0}}))
-    run.evaluations.write_text('[1, {"loss": 2.0}]\n[2, {"loss": 9.0}]')
+    record_evaluation(run.path, {"loss": 2.0}, 1)
+    record_evaluation(run.path, {"loss": 9.0}, 2)
     at_work: list[str] = []
 
     @contextmanager
@@ -70,8 +72,8 @@ def test_an_attempt_is_recorded_from_its_start_to_its_end(
         attempt = sweep.attempt(0).read()
         assert (attempt.status, attempt.process) == (Status.RUNNING, this_process())
         assert attempt.run_dir == str(run.path)
-        trial.evaluated({"loss": 1.0, "accuracy": 0.5}, 2)
-        trial.evaluated({"loss": 0.5, "accuracy": 0.5}, 3)
+        record_evaluation(run.path, {"loss": 1.0, "accuracy": 0.5}, 2)
+        record_evaluation(run.path, {"loss": 0.5, "accuracy": 0.5}, 3)
         return 0.5
 
     monkeypatch.setattr("runner.sweeps.job.at_work", lifeline)
@@ -304,7 +306,6 @@ def test_evaluations_are_reported_until_one_prunes() -> None:
         watch.evaluated({"loss": 2.0}, 20)
         watch.evaluated({"loss": 2.0}, 30)
     assert reported == [10, 20]
-    assert trial.curve == {10: {"loss": 0.5}, 20: {"loss": 2.0}, 30: {"loss": 2.0}}
     with pytest.raises(PrunedRunError, match=r"^pruned at step 20$"):
         trial.check(0.5)
     alone.check(0.5)
@@ -318,23 +319,3 @@ def test_a_trial_judges_its_objective_and_has_a_name_that_stays_when_all_is_move
     trial.check(0.5)
     with pytest.raises(SweepError, match=r"^the objective is nan$"):
         trial.check(NAN)
-
-
-def test_a_resumed_run_remembers_its_evaluations(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def started(folder: Path, *evaluations: tuple[int, float]) -> Trial:
-        trial = Trial("sweep", {})
-        trial.started(folder)
-        for step, loss in evaluations:
-            trial.evaluated({"loss": loss}, step)
-        return trial
-
-    started(tmp_path, (10, 0.5), (20, 0.25))
-    with RunDirectory(tmp_path).evaluations.open("a") as stream:
-        stream.write("\n[30, {")
-    curves = [started(tmp_path, (20, 0.75)).curve, started(tmp_path).curve]
-    assert curves == [{10: {"loss": 0.5}, 20: {"loss": 0.75}}] * 2
-    # What cannot be written ends no training.
-    assert started(tmp_path / "nowhere", (10, 0.5)).curve == {10: {"loss": 0.5}}
-    assert "lacks step 10" in caplog.text

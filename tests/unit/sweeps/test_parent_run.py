@@ -82,7 +82,7 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
     journal.append(End(Status.FINISHED))
     journal.close()
     provenance = run.provenances[0]
-    provenance.write_text(json.dumps({"schema": 1, "run": {"run_id": None}}))
+    provenance.write_text(json.dumps({"schema": 2, "run": {"run_id": None}}))
 
     parent = ParentRun(directory, tiny(tracking=TrackingConfig(uri=uri)))
     parent.open(["tiny"], [])

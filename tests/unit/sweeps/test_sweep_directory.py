@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.choices import Resume
 from runner.errors import RunDirectoryError, RunInUseError
 from runner.sweeps.sweep_directory import (
     Attempt,
@@ -91,7 +92,7 @@ OVERRIDES = ["+experiment=tiny", "seed=1,2"]
 FINGERPRINT = sweep_fingerprint(OVERRIDES)
 
 
-def _open(folder: Path, resume: str = "auto") -> SweepDirectory:
+def _open(folder: Path, resume: Resume = Resume.auto) -> SweepDirectory:
     """Opens the sweep, as a process that then ends."""
     directory = open_sweep(folder, FINGERPRINT, resume)
     directory.lock.release()
@@ -100,12 +101,12 @@ def _open(folder: Path, resume: str = "auto") -> SweepDirectory:
 
 def test_the_same_command_finds_its_sweep_again(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="holds no sweep of this command"):
-        _open(tmp_path, "must")
+        _open(tmp_path, Resume.must)
     assert _open(tmp_path).path == tmp_path / "001"
-    other = open_sweep(tmp_path, "another", "auto")
+    other = open_sweep(tmp_path, "another", Resume.auto)
     assert other.path == tmp_path / "002"
-    assert _open(tmp_path).path == _open(tmp_path, "must").path == tmp_path / "001"
-    assert _open(tmp_path, "never").path == _open(tmp_path).path == tmp_path / "003"
+    assert _open(tmp_path).path == _open(tmp_path, Resume.must).path == tmp_path / "001"
+    assert _open(tmp_path, Resume.never).path == _open(tmp_path).path == tmp_path / "003"
 
 
 def test_what_a_sweep_is_does_not_depend_on_the_order_of_overrides_nor_on_the_version() -> None:
@@ -121,17 +122,17 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
 
 def test_one_process_works_at_a_grid_and_several_at_a_search(tmp_path: Path) -> None:
-    directory = open_sweep(tmp_path, FINGERPRINT, "auto")
+    directory = open_sweep(tmp_path, FINGERPRINT, Resume.auto)
     with pytest.raises(RunInUseError, match="001 is in use"):
-        open_sweep(tmp_path, FINGERPRINT, "auto")
+        open_sweep(tmp_path, FINGERPRINT, Resume.auto)
     directory.stop_on_failure(True)
     directory.failed()
-    joined = open_sweep(tmp_path, FINGERPRINT, "auto", join=True)
+    joined = open_sweep(tmp_path, FINGERPRINT, Resume.auto, join=True)
     # Those that have stopped are not started again by one that joins them.
     joined.stop_on_failure(False)
     assert (joined.joined, joined.lock.is_locked, joined.stopped()) == (True, False, True)
     directory.lock.release()
-    again = open_sweep(tmp_path, FINGERPRINT, "auto", join=True)
+    again = open_sweep(tmp_path, FINGERPRINT, Resume.auto, join=True)
     again.stop_on_failure(True)
     assert not again.stopped()
     again.lock.release()

@@ -341,7 +341,7 @@ def test_mlflow_has_each_step_once_too(
     training = Training(directory, seed, 100)
 
     def connect(identity: RunIdentity) -> Destination:
-        run = store.open_run(identity, directory.position(URI).run_id, None)
+        run = store.find_or_create(identity, directory.position(URI).run_id, None)
         deliver = run.deliver
 
         def struck(*arguments: Any) -> None:

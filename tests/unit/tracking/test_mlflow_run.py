@@ -32,7 +32,7 @@ from tests.support.recorded_runs import identity, record, steps
 
 @pytest.fixture
 def mlflow_run(store: MlflowStore) -> MlflowRun:
-    return store.open_run(identity("plain"), None, None)
+    return store.find_or_create(identity("plain"), None, None)
 
 
 # A run from start to end
@@ -45,7 +45,7 @@ def test_a_run_holds_everything_that_was_recorded(
     (tmp_path / "best" / "deep").mkdir(parents=True)
     (tmp_path / "best" / "deep" / "weights").write_bytes(b"\x00\x01")
     before = time.time_ns() // 1_000_000
-    run_ = store.open_run(identity("digits", "digits-1", {"host": "here"}), None, "0" * 32)
+    run_ = store.find_or_create(identity("digits", "digits-1", {"host": "here"}), None, "0" * 32)
     assert client.get_run(run_.run_id).info.status == "RUNNING"
     for delivery in run_.deliveries(
         [
@@ -92,7 +92,7 @@ def test_status_and_times_are_those_that_were_given_and_the_start_is_the_first(
     run_id = None
     for status, seconds in ((Status.KILLED, 1), (Status.FAILED, 5), (Status.FINISHED, 9)):
         end = start + 1000 * seconds
-        run = store.open_run(opened, run_id, None)
+        run = store.find_or_create(opened, run_id, None)
         run_id = run.run_id
         run.finish(Status.RUNNING, "")
         assert client.get_run(run_id).info.status == "RUNNING"
@@ -151,7 +151,7 @@ def test_a_resumed_run_continues_where_it_was(store: MlflowStore, client: Mlflow
         Metrics({"loss": math.inf}, 1, 0),
         status=Status.KILLED,
     )
-    second = store.open_run(identity(), run_id, None)
+    second = store.find_or_create(identity(), run_id, None)
     assert second.run_id == run_id
     second.finish(Status.RUNNING, "")
     assert client.get_run(run_id).info.status == "RUNNING"

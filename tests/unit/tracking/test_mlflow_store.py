@@ -31,9 +31,9 @@ def test_a_run_is_created_once_unless_it_does_not_exist_any_more(
     store: MlflowStore, client: MlflowClient
 ) -> None:
     first, other = identity(), identity()
-    runs = [store.open_run(each, None, None) for each in (first, first, other)]
+    runs = [store.find_or_create(each, None, None) for each in (first, first, other)]
     assert runs[0].run_id == runs[1].run_id != runs[2].run_id
-    reopened = store.open_run(identity(), "0" * 32, None)
+    reopened = store.find_or_create(identity(), "0" * 32, None)
     run_ids = {run.info.run_id for run in client.search_runs([reopened.experiment_id])}
     assert run_ids == {reopened.run_id, *(run.run_id for run in runs)}
 
@@ -45,7 +45,7 @@ def test_an_experiment_opens_as_model_training_unless_a_user_has_chosen_otherwis
     client.create_experiment("chosen", tags={"mlflow.experimentKind": "forecasting"})
     found = {}
     for name in ("new", "old", "chosen"):
-        run = store.open_run(identity(name), None, None)
+        run = store.find_or_create(identity(name), None, None)
         found[name] = client.get_experiment(run.experiment_id).tags["mlflow.experimentKind"]
     training = "custom_model_development"
     assert found == {"new": training, "old": training, "chosen": "forecasting"}
@@ -70,21 +70,21 @@ def test_files_stay_beside_the_database_wherever_the_program_runs(
 def test_what_is_deleted_is_an_error_with_the_command_that_restores_it(
     store: MlflowStore, client: MlflowClient
 ) -> None:
-    run = store.open_run(identity("digits"), None, None)
+    run = store.find_or_create(identity("digits"), None, None)
     client.delete_run(run.run_id)
     with pytest.raises(TrackingError, match=rf"deleted.*\n.*runs restore --run-id {run.run_id}"):
-        store.open_run(identity("digits"), run.run_id, None)
+        store.find_or_create(identity("digits"), run.run_id, None)
     client.delete_experiment(run.experiment_id)
     restore = rf"experiment 'digits'.*\n.*deleted.*\n.*restore --experiment-id {run.experiment_id}"
     with pytest.raises(TrackingError, match=restore):
-        store.open_run(identity("digits"), None, None)
+        store.find_or_create(identity("digits"), None, None)
 
 
 def test_what_mlflow_cannot_do_is_an_error_of_the_runner(
     store: MlflowStore, database: Path
 ) -> None:
     with pytest.raises(TrackingError, match="run 'one' of '' cannot be opened"):
-        store.open_run(identity(""), None, None)
+        store.find_or_create(identity(""), None, None)
     with pytest.raises(TrackingError, match=rf"run {'0' * 32} cannot be read\n.*not found"):
         store.run("0" * 32)
     with closing(sqlite3.connect(database)) as connection:
@@ -101,7 +101,7 @@ def test_threads_that_start_an_experiment_at_once_share_it(
 
     def start() -> None:
         barrier.wait()
-        runs.append(store.open_run(identity("raced"), None, None))
+        runs.append(store.find_or_create(identity("raced"), None, None))
 
     threads = [threading.Thread(target=start) for _ in range(4)]
     for thread in threads:
@@ -122,7 +122,7 @@ def test_processes_that_create_the_database_at_once_share_it_and_keep_quiet(tmp_
         "from runner.system.status import Status\n"
         "from runner.tracking.tracking_directory import RunIdentity\n"
         "identity = RunIdentity(sys.argv[1], 'raced', 'one', {})\n"
-        "run = MlflowStore('sqlite:///mlflow.db').open_run(identity, None, None)\n"
+        "run = MlflowStore('sqlite:///mlflow.db').find_or_create(identity, None, None)\n"
         "run.finish(Status.FINISHED, '')\n"
     )
     processes = [
@@ -197,7 +197,7 @@ def test_a_server_that_is_not_there_cannot_be_opened(scheme: str) -> None:
     store = MlflowStore(f"{scheme}://me:s3cret@{address}/runs")
     pattern = scheme + r"://me:\*\*\*@.* cannot be opened"
     with pytest.raises(TrackingError, match=pattern) as raised:
-        store.open_run(identity(), None, None)
+        store.find_or_create(identity(), None, None)
     assert len(str(raised.value)) < 1000
     assert "check tracking.uri" in str(raised.value)
     assert "s3cret" not in str(raised.value)

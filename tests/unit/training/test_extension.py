@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.choices import Resume, StateChoice
+from runner.config.choices import Resume, StateClass
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import RunDirectoryError, UserCodeError
 from tests.support.configs import PLAIN
@@ -111,7 +111,7 @@ def test_what_an_extension_cannot_change_is_started_from_its_checkpoint(tmp_path
     former = ScaffoldConfig(
         VariablesConfig(["*"]),
         checkpoint=str(runs.directory().path),
-        state=[StateChoice.weights, StateChoice.batch_norm, StateChoice.global_step],
+        state=[StateClass.weights, StateClass.batch_norm, StateClass.global_step],
     )
     _, lines = runs.run(**changes, scaffolds={"former": former})
     assert runs.steps(number=2) == [8]

@@ -19,9 +19,9 @@ HISTORY = {
 }
 
 
-def _variable(size: int, *sources: str, state: str = "weight") -> dict[str, Any]:
-    pieces = [{"source": source} for source in sources]
-    return {"state": state, "bytes": size, "pieces": pieces, "initializer": "Zeros"}
+def _variable(size: int, source: str = "", state: str = "weight") -> dict[str, Any]:
+    piece = {"source": source} if source else None
+    return {"state": state, "bytes": size, "source_tensor": piece, "initializer": "Zeros"}
 
 
 def _layer(name: str, relative: float | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from runner.commands.command_line import run_command
-from runner.config.choices import StateChoice
+from runner.config.choices import StateClass
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryError, RunnerError
 from runner.planning.model_variables import model_variables
@@ -147,7 +147,7 @@ def test_verify_says_what_differs_and_what_is_lacking(source: Path, tmp_path: Pa
     with_kernel(first_value=None)  # As a run that ended before its first step has left it.
     with pytest.raises(RunnerError, match="the sources have the recorded digests, and there is"):
         first_values.verify(run)
-    with_kernel(pieces=[{"source": "body", "tensors": ["other"]}])
+    with_kernel(source_tensor={"source": "body", "tensors": ["other"]})
     with pytest.raises(RunnerError, match="body/dense/kernel is planned from other tensors"):
         first_values.verify(run)
     np.savez(own, other=np.ones(3))
@@ -204,7 +204,7 @@ def trained(folder: Path) -> dict[str, ScaffoldConfig]:
     model.fit(np.ones((4, 8), np.float32), np.ones((4, 3), np.float32), verbose=0)
     model.save(folder / "trained.keras")
     every = VariablesConfig(["*"])
-    state = [StateChoice.weights, StateChoice.optimizer_slots]
+    state = [StateClass.weights, StateClass.optimizer_slots]
     return {"all": ScaffoldConfig(every, str(folder / "trained.keras"), state=state)}
 
 

@@ -87,8 +87,8 @@ def test_a_record_without_a_number_is_of_another_format(tmp_path: Path) -> None:
         runs.directory().read()
 
 
-@pytest.mark.parametrize("resume", ["auto", "must"])
-def test_a_sweep_of_another_format_is_refused(tmp_path: Path, resume: str) -> None:
+@pytest.mark.parametrize("resume", [Resume.auto, Resume.must])
+def test_a_sweep_of_another_format_is_refused(tmp_path: Path, resume: Resume) -> None:
     directory = SweepDirectory(tmp_path / "001")
     directory.path.mkdir()
     directory.write({"fingerprint": "0", "overrides": []})

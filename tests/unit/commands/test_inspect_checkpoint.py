@@ -17,12 +17,12 @@ from rich.console import Console
 from runner.commands import inspect_checkpoint
 from runner.commands.command_line import main
 from runner.commands.inspect_checkpoint import state_class
+from runner.config.choices import StateClass
 from runner.console import Screen
-from runner.planning.variables import StateClass
 from tests.conformance.goldens import save_bundle, save_npz
 from tests.support import torch_files
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -177,14 +177,14 @@ def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "others", "expected"),
     [
-        ("conv/kernel", [], StateClass.WEIGHT),
-        ("conv/kernel/Adam_1", ["conv/kernel"], StateClass.OPTIMIZER_SLOT),
-        ("conv/kernel/ExponentialMovingAverage", ["conv/kernel"], StateClass.MOVING_AVERAGE),
-        ("beta1_power", [], StateClass.OPTIMIZER_SLOT),
-        ("optimizer/vars/2", [], StateClass.OPTIMIZER_SLOT),
-        ("optimizer_weights/SGD/iter", [], StateClass.OPTIMIZER_SLOT),
-        ("global_step", [], StateClass.GLOBAL_STEP),
-        ("norm/moving_variance", [], StateClass.BATCH_NORM),
+        ("conv/kernel", [], StateClass.weights),
+        ("conv/kernel/Adam_1", ["conv/kernel"], StateClass.optimizer_slots),
+        ("conv/kernel/ExponentialMovingAverage", ["conv/kernel"], StateClass.moving_averages),
+        ("beta1_power", [], StateClass.optimizer_slots),
+        ("optimizer/vars/2", [], StateClass.optimizer_slots),
+        ("optimizer_weights/SGD/iter", [], StateClass.optimizer_slots),
+        ("global_step", [], StateClass.global_step),
+        ("norm/moving_variance", [], StateClass.batch_norm),
     ],
 )
 def test_classes(name: str, others: list[str], expected: StateClass) -> None:

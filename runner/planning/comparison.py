@@ -1,4 +1,4 @@
-"""Proofs: a model's outputs and layers, compared with a reference of the source of its weights."""
+"""Compares a model's outputs and layers with a reference of the source of its weights."""
 
 from __future__ import annotations
 
