@@ -14,8 +14,7 @@ from runner.config.choices import NonFinite
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.traces import array_of_tensor
-from runner.internals.tensorflow import slice_of
+from runner.internals.tensorflow import array_of_tensor, slice_of
 from runner.planning.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
 
 ROLLBACKS = "rollbacks"
