@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import keras
 import numpy as np
@@ -11,8 +11,19 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.internals.keras import finalize
-from runner.internals.tensorflow import assign_in_session, free, free_in_session, give
+from runner.internals.tensorflow import (
+    array_of_tensor,
+    assign_in_session,
+    eager_mode,
+    free,
+    free_in_session,
+    give,
+    is_freed,
+)
 from runner.planning.optimizer_slots import LEARNING_RATE
+
+OUTSIDE = "program/"
+"""Begins the names of variables that steps use and that the model does not track."""
 
 # Smaller variables are not worth the trouble.
 _LARGE = 1024
@@ -44,20 +55,41 @@ class ModelValues:
         ]
         # Name -> the value of the session that the model took.
         self._taken: dict[str, NDArray[Any]] = {}
+        self._freed: list[tf.Variable] = []
+        self._file: IO[bytes] | None = None
 
     def forget(self) -> None:
         """Notes that the session has other values."""
         self._taken = {}
 
-    def free(self) -> None:
-        """Frees the values of the model, which the session has, until it takes the session's.
+    def free(self, file: IO[bytes]) -> None:
+        """Moves large values of the model, which a session has by now, into a file.
 
-        A session initialises itself with them: it must exist by now.
+        The model has them again when `give_back` is called, or with the session's values.
         """
         self.forget()
-        for _, variable in self._pairs.values():
-            if is_large(variable):
+        with eager_mode():
+            self._freed = [
+                variable
+                for name, (_, variable) in self._pairs.items()
+                if is_large(variable) and not name.startswith(OUTSIDE) and not is_freed(variable)
+            ]
+            self._file = file
+            for variable in self._freed:
+                array_of_tensor(variable.read_value()).tofile(file)
                 free(variable)
+
+    def give_back(self) -> None:
+        """Gives the model the values from before `free` where it has none."""
+        if self._file is None:
+            return
+        self._file.seek(0)
+        with eager_mode():
+            for variable in self._freed:
+                dtype, shape = variable.dtype.as_numpy_dtype, variable.shape
+                value = np.fromfile(self._file, dtype, shape.num_elements())
+                if is_freed(variable):
+                    give(variable, value.reshape(shape))
 
     def hand_over(self, session: tf.compat.v1.Session) -> None:
         """Gives the model all values of the session, which is of no more use afterwards."""

@@ -21,9 +21,9 @@ from runner.graph.model_values import is_large
 from runner.graph.optimizer_state import kind_of, named_state, optimizers_of
 from runner.graph.splits import build_data
 from runner.graph.step_errors import described, values_are_unknown
-from runner.graph.traces import METRICS, array_of_tensor
+from runner.graph.traces import METRICS
 from runner.internals.keras import layers_of, metrics_of, restored_names, trained_by
-from runner.internals.tensorflow import free, give, restored_seed
+from runner.internals.tensorflow import array_of_tensor, free, give, restored_seed
 from runner.planning.model_variables import keras_variables, tensorflow_variable
 from runner.restoration.reading import checksum
 from runner.system.user_code import calling, unchanged_random_states
@@ -206,12 +206,21 @@ class Program:
             return names.get(id(variable), "")
 
         state: dict[str, tf.Variable] = {}
-        for attribute, optimizer in optimizers_of(self.model):
-            prefix = attribute if self.takes_steps else kind_of(optimizer)
+        for prefix, optimizer in self._optimizers():
             state.update(
                 (name, variable) for variable, name in named_state(optimizer, prefix, owner)
             )
         return state
+
+    def _optimizers(self) -> Iterator[tuple[str, Any]]:
+        """Yields the optimizers and what their variables are named after.
+
+        That is the class of the optimizer that Keras's `train_step` uses, and the attribute of any
+        other: a part of the model, such as a teacher, may have one of the same class.
+        """
+        for attribute, optimizer in optimizers_of(self.model):
+            is_of_keras = not self.takes_steps and optimizer is self.model.optimizer
+            yield kind_of(optimizer) if is_of_keras else attribute, optimizer
 
     def forget_first_values(self) -> None:
         """Lets go of the values that variables were created with, which use their memory."""
@@ -221,13 +230,12 @@ class Program:
         """Returns name of what an optimizer keeps once -> names of the weights that it trains."""
         names = {id(variable): name for name, variable in self.weights().items()}
         shared: dict[str, tuple[str, ...]] = {}
-        for attribute, optimizer in optimizers_of(self.model):
+        for prefix, optimizer in self._optimizers():
             trained = [
                 names[id(tensorflow_variable(variable))]
                 for variable in (trained_by(optimizer) if optimizer.built else ())
                 if id(tensorflow_variable(variable)) in names
             ]
-            prefix = attribute if self.takes_steps else kind_of(optimizer)
             for _, name in named_state(optimizer, prefix, lambda variable: _OWNED):
                 if not name.startswith(_OWNED):
                     shared[name] = tuple(trained)

@@ -18,7 +18,7 @@ from runner.graph.contracts import Sized
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
-from runner.graph.model_values import ModelValues
+from runner.graph.model_values import OUTSIDE, ModelValues
 from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
 from runner.graph.program import Program, unused_name
 from runner.graph.replica import Replicas
@@ -69,14 +69,15 @@ class ProgramInSession:
         self._reset = steps.reset()
         self._weights = program.weights()
         self._optimizer = program.optimizer_variables()
-        named = {**self._weights, **self._optimizer, **self._metrics, **steps.state()}
+        self._eager = {**self._weights, **self._optimizer, **self._metrics}
+        named = {**self._eager, **steps.state()}
         for trace in traces:
             known = {id(variable) for variable in named.values()} | {id(program.step)}
             for variable in trace.variables if trace else ():
                 if id(variable) not in known:
                     # Variables of one layer may share a name, as the states of an LSTM do.
-                    name = f"program/{variable.name.partition(':')[0]}"
-                    named[unused_name(name, named)] = variable
+                    name = unused_name(OUTSIDE + variable.name.partition(":")[0], named)
+                    named[name] = self._eager[name] = variable
         local = set() if saves_metrics else set(self._metrics)
         if not self._config.callbacks:
             local |= self._constant_rates()
@@ -320,9 +321,10 @@ class ProgramInSession:
     def _pairs(
         self, variables: Mapping[str, tf.Variable]
     ) -> dict[str, tuple[tf.Variable, tf.Variable]]:
-        eager = {**self._weights, **self._optimizer, **self._metrics}
         known = {**self._copy.variables, **variables}
-        return {name: (known[name], eager[name]) for name in eager if name in known}
+        return {
+            name: (known[name], variable) for name, variable in self._eager.items() if name in known
+        }
 
     def _averages(self) -> AveragedWeights | None:
         """Returns the averages of all optimizers; at the end `fit` knows of one optimizer only."""
@@ -341,9 +343,8 @@ class ProgramInSession:
 
     def _session_variables(self) -> dict[int, tf.Variable]:
         """Returns the `id` of an eager variable -> its counterpart in the session."""
-        eager = {**self._weights, **self._optimizer, **self._metrics}
         held = self._copy.variables
-        return {id(variable): held[name] for name, variable in eager.items() if name in held}
+        return {id(variable): held[name] for name, variable in self._eager.items() if name in held}
 
     def _constant_rates(self) -> set[str]:
         rates = {

@@ -14,8 +14,7 @@ from runner.config.choices import NonFinite
 from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
-from runner.graph.traces import array_of_tensor
-from runner.internals.tensorflow import slice_of
+from runner.internals.tensorflow import array_of_tensor, slice_of
 from runner.planning.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
 
 ROLLBACKS = "rollbacks"
@@ -199,8 +198,12 @@ def _constant(operation: tf.Operation) -> str:
     values = np.ravel(tf.make_ndarray(operation.get_attr("value")))
     if values.dtype.kind not in "biuf" or (values != values[0]).any():
         return "Constant"
-    value = float(values[0])
-    return {0.0: "Zeros", 1.0: "Ones"}.get(value, f"Constant({value:.4g})")
+    return _filled_with(values[0])
+
+
+def _filled_with(value: Any) -> str:
+    """Returns the name of the initializer of a variable whose elements are all `value`."""
+    return {0.0: "Zeros", 1.0: "Ones"}.get(float(value), f"Constant({value:.4g})")
 
 
 def initializer_of(variable: tf.Variable) -> str:
@@ -210,5 +213,4 @@ def initializer_of(variable: tf.Variable) -> str:
         return "Random"
     if (value != value[0]).any():
         return "Random"
-    number = float(value[0])
-    return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")
+    return _filled_with(value[0])

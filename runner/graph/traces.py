@@ -14,14 +14,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.config.choices import StateClass
 from runner.graph.captured import not_importable, tables_of
 from runner.graph.replica import draw_others, seed_of
-from runner.internals.tensorflow import clear_local_devices, eager_mode, inner_graphs
+from runner.internals.tensorflow import (
+    array_of_tensor,
+    clear_local_devices,
+    eager_mode,
+    inner_graphs,
+)
 from runner.planning.variables import classify, owner_of
 from runner.restoration.initialization import VALUE_OF_MODEL
 from runner.session.fetches import operations_for
@@ -67,8 +71,13 @@ class Trace:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The eager variables that the function reads or assigns, except by their handles alone."""
-        return list(self.graph.variables)
+        """The eager variables that the function reads or assigns, except by their handles alone.
+
+        In the order in which it does, as some may share a name and be told apart by numbers.
+        """
+        order = {id(captured): index for index, (captured, _) in enumerate(self.captured)}
+        variables = self.graph.variables  # TensorFlow has them in any order.
+        return sorted(variables, key=lambda variable: order.get(id(variable.handle), len(order)))
 
     @property
     def arguments(self) -> list[tf.Tensor]:
@@ -363,12 +372,3 @@ def _initial_value(eager: tf.Variable, *, zeros: bool) -> tf.Tensor:
     # TensorFlow would call a function without state while it optimises the graph.
     tensor = tf.numpy_function(value, [], eager.dtype, stateful=True, name=VALUE_OF_MODEL)
     return tf.ensure_shape(tensor, eager.shape)
-
-
-def array_of_tensor(value: tf.Tensor) -> NDArray[Any]:
-    """Returns an eager tensor's value, without a copy where NumPy knows its dtype."""
-    try:
-        return np.asarray(memoryview(value))
-    except (TypeError, ValueError, BufferError):  # Not on the CPU, or bfloat16 and strings.
-        array: NDArray[Any] = value.numpy()
-        return array

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 # The entries of a checkpoint's index; no public module offers these messages.
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto as TensorShapeProto
@@ -97,6 +98,15 @@ def give(variable: tf.Variable, value: Any) -> None:
         value=tf.convert_to_tensor(value, variable.dtype),
         validate_shape=False,
     )
+
+
+def array_of_tensor(value: tf.Tensor) -> NDArray[Any]:
+    """Returns an eager tensor's value, without a copy where NumPy knows its dtype."""
+    try:
+        return np.asarray(memoryview(value))
+    except (TypeError, ValueError, BufferError):  # Not on the CPU, or bfloat16 and strings.
+        array: NDArray[Any] = value.numpy()
+        return array
 
 
 def inner_graphs(graph: tf.Graph) -> list[tf.Graph]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from runner.config.cluster_spec import is_cluster
 from runner.errors import ConfigError, InterruptedRunError
 from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import InputState, not_resumed_exactly
+from runner.graph.model_values import ModelValues
 from runner.graph.session_variables import PartialSaver, saved_as
 from runner.hooks import ProgressHook
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
@@ -63,7 +65,7 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
     if run.coordinator.is_trained(run):
         return _number(run.directory.load_record().objective)
     with run.built.graph.as_default():
-        creator = _session_creator(run)
+        creator = _SessionsOfModel(_session_creator(run), run.built.model)
         progress = ProgressHook(training.step, run.config.train.steps, run.screen)
         hooks = loop_hooks(run, configured, progress)
         for line in not_resumed_exactly(training.train_op):
@@ -92,21 +94,43 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
 def _model_freed(
     session: MonitoredSession, run: OpenedRun, configured: ConfiguredHooks
 ) -> Iterator[None]:
-    """Frees the values outside the session, unless callbacks or a new session may need them.
+    """Frees the values outside the session, unless callbacks or other tasks may need them.
 
     A model that was handed over takes the session's where the block fails, as at the end.
     """
-    renews = run.training.rollbacks is not None or is_cluster(run.config.cluster)
-    if run.built.model is not None and configured.callbacks is None and not renews:
-        run.built.model.free()
-    try:
-        yield
-    except BaseException:
-        final = configured.final
-        if final.in_model:
-            with suppress(tf.errors.OpError, RuntimeError):  # The session may be what has failed.
-                session.run_step_fn(lambda step_context: final.hand_over(step_context.session))
-        raise
+    model = run.built.model
+    with tempfile.TemporaryFile(dir=run.directory.path) as file:
+        if (
+            model is not None
+            and configured.callbacks is None
+            and not is_cluster(run.config.cluster)
+        ):
+            model.free(file)
+        try:
+            yield
+        except BaseException:
+            final = configured.final
+            if final.in_model and model is not None:
+                try:
+                    session.run_step_fn(lambda step_context: final.hand_over(step_context.session))
+                except (tf.errors.OpError, RuntimeError):  # The session may be what has failed.
+                    model.give_back()
+            raise
+
+
+class _SessionsOfModel(tf.compat.v1.train.SessionCreator):
+    """Makes sessions, which may initialise themselves with the values of a model."""
+
+    def __init__(
+        self, creator: tf.compat.v1.train.SessionCreator, model: ModelValues | None
+    ) -> None:
+        self._creator, self._model = creator, model
+
+    def create_session(self) -> tf.compat.v1.Session:
+        """Makes a session; after another one, the model has its values again."""
+        if self._model is not None:
+            self._model.give_back()
+        return self._creator.create_session()
 
 
 def _report_early_end(run: OpenedRun, stopper: str | None) -> None:
@@ -154,7 +178,8 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
     if run.plan is None:
         initializers.insert(0, tf.compat.v1.global_variables_initializer())
     else:  # It initialises the variables.
-        restorer = run.experiment.restorer(run.plan, on_restored=partial(record_first_values, run))
+        on_restored = partial(record_first_values, run)
+        restorer = run.experiment.restorer(built, run.plan, on_restored=on_restored)
     ready = _ready_op() if built.scaffold.ready_op is None else None
     scaffold = tf.compat.v1.train.Scaffold(
         init_op=tf.group(*initializers),

@@ -267,6 +267,24 @@ class ChangesLogs(keras.callbacks.Callback):
         logs["rate"] = self.model.optimizer.learning_rate.numpy()
 
 
+class ResetsStates(keras.callbacks.Callback):
+    """Begins every epoch without the states of a stateful layer, as in the guide to RNNs."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.model.layers[0].reset_state()
+
+
+def stateful() -> keras.Model:
+    inputs = keras.Input(batch_shape=(8, 5, 2))
+    model = keras.Sequential([inputs, layers.LSTM(4, stateful=True), layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def series() -> Mapping[str, Any]:
+    return {**ARRAYS, "x": X.reshape(-1, 5, 2), "callbacks": [ResetsStates()]}
+
+
 class StopsWithin(keras.callbacks.Callback):
     """Stops the training within the second epoch."""
 
@@ -386,6 +404,7 @@ CONSTRUCTS = {
             )
         )
     ),
+    "states reset by a callback": Construct(stateful, series),
     "LearningRateScheduler": Construct(
         dense,
         lambda: with_validation(

@@ -11,12 +11,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from keras import layers
 from numpy.typing import NDArray
 
 import runner
 from runner.errors import InterruptedRunError
 from tests.keras_io import PROGRAMS, Data
-from tests.keras_io.constructs import CONSTRUCTS, X, Y, small
+from tests.keras_io.constructs import ARRAYS, CONSTRUCTS, X, Y, small
 from tests.support.runs import disturbed
 
 
@@ -100,6 +101,16 @@ def test_a_data_loader_of_pytorch_trains_as_in_fit(tmp_path: Path) -> None:
     _compare(
         Case(small, lambda: {"x": loader(), "validation_data": loader(), **arguments}), tmp_path
     )
+
+
+def test_a_session_that_is_lost_before_the_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    """The model holds no large values while a session has them, see `ModelValues.free`."""
+    case = Case(lambda: small(layers.Dense(200)), lambda: {**ARRAYS, "epochs": 1})
+    model, whole = case.compiled(), case.compiled()
+    _fit(whole, tmp_path / "whole", **case.arguments())
+    hook = disturbed("AbortOnce", step=3, marker=str(tmp_path / "sent"))["disturb"]
+    _fit(model, tmp_path, **case.arguments(), overrides={"+hooks.disturb": hook})
+    _same_weights(model, whole)
 
 
 def _compare(case: Case, tmp_path: Path) -> None:
