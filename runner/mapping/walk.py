@@ -155,17 +155,18 @@ class Walk:
 
     def _decide(self, at: int, tried: Tried) -> None:
         candidate = tried.candidate
-        is_near = bool(tried.record)
+        is_recorded = bool(tried.record)
         decision = Decision(at, candidate, tried.relative, tried.record, handed_on=tried.expected)
         self._decisions.made[at] = decision
-        if is_near:
+        if is_recorded:
             self._decisions.kinds[candidate.kind] += 1
             self._decisions.place = max(self._source.place[module] for module in candidate.modules)
             self._compare_next(at, decision)
         self._trials.load(candidate)
         siblings = self._decisions.beside(at)
         rivals = self._ways.rivals(at, candidate)
-        if is_near and not siblings and not rivals and is_clear(decision.next, decision.relative):
+        is_near = decision.relative < NEAR and is_clear(decision.next, decision.relative)
+        if is_recorded and not siblings and not rivals and is_near:
             decision.by = self._decisions.path(at)
             del self._calls.held[at]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from runner.config.choices import StateClass
 from runner.errors import ConfigError, Problem
 from runner.internals.keras import Variable, flattened_map, layers_of, slots_of
 from runner.planning.optimizer_slots import LEARNING_RATE
@@ -270,7 +272,18 @@ def tensorflow_variable(variable: Any) -> tf.Variable:
 _OPTIMIZER = "optimizer"
 
 
-def optimizer_variables(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class OptimizerVariable:
+    """A variable of an optimizer, and which it is a slot of; empty for state that is kept once."""
+
+    variable: Any
+    state: StateClass = StateClass.optimizer_slots
+    owner: str = ""
+
+
+def optimizer_variables(
+    optimizer: Any, variables: Mapping[str, Any]
+) -> dict[str, OptimizerVariable]:
     """Returns name -> variable of a built Keras optimizer that trains some of `variables`.
 
     A slot is named after the variable that it belongs to (`cnn/conv1/kernel/momentum`), state that
@@ -282,18 +295,27 @@ def optimizer_variables(optimizer: Any, variables: Mapping[str, Any]) -> dict[st
         named = optimizer_variables(inner, variables)
         known = {id(variable) for variable in inner.variables}
         scale = [variable for variable in optimizer.variables if id(variable) not in known]
-        return {**named, **{f"{_OPTIMIZER}/loss_scale/{state.name}": state for state in scale}}
+        return named | {
+            f"{_OPTIMIZER}/loss_scale/{variable.name}": OptimizerVariable(variable)
+            for variable in scale
+        }
     names = {id(tensorflow_variable(variable)): name for name, variable in variables.items()}
     slots = {
-        id(slot.variable): f"{names[trained]}/{slot.name}"
+        id(slot.variable): (names[trained], slot.name)
         for slot in slots_of(optimizer)
         if (trained := id(tensorflow_variable(slot.trained))) in names
     }
-    return {
-        slots.get(id(state), f"{_OPTIMIZER}/{state.path.rpartition('/')[2]}"): state
-        for state in optimizer.variables
-        if state.name != LEARNING_RATE
-    }
+    named = {}
+    for variable in optimizer.variables:
+        if id(variable) in slots:
+            owner, slot = slots[id(variable)]
+            is_average = slot == "average"
+            state = StateClass.moving_averages if is_average else StateClass.optimizer_slots
+            named[f"{owner}/{slot}"] = OptimizerVariable(variable, state, owner)
+        elif variable.name != LEARNING_RATE:
+            name = f"{_OPTIMIZER}/{variable.path.rpartition('/')[2]}"
+            named[name] = OptimizerVariable(variable)
+    return named
 
 
 def build_optimizer(optimizer: Any, trained: Sequence[Any], model: Any) -> None:

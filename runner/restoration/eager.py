@@ -30,6 +30,7 @@ from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConf
 from runner.errors import ConfigError
 from runner.internals.keras import finalize
 from runner.planning.model_variables import (
+    OptimizerVariable,
     addresses,
     build_optimizer,
     eager_variables,
@@ -252,7 +253,7 @@ def _prepare(
     trained = {name: variable for name, variable in variables.items() if trains[name]}
     if optimizer is None and any(_OF_OPTIMIZERS & {*config.state} for config in configs.values()):
         optimizer = getattr(model, "optimizer", None)
-    slots: dict[str, Any] = {}
+    slots: dict[str, OptimizerVariable] = {}
     if optimizer is not None:
         build_optimizer(optimizer, [*trained.values()], model)
         slots = optimizer_variables(optimizer, variables)
@@ -268,10 +269,20 @@ def _prepare(
         )
         for name, variable in variables.items()
     ]
-    specs += [_slot(name, slot, tuple(trained)) for name, slot in slots.items()]
+    specs += [
+        VariableSpec(
+            _tensor(name, slot.variable),
+            slot.state,
+            trainable=False,
+            initializer="",
+            # Adam needs the count of steps together with the slots of all variables.
+            shared_by=() if slot.owner else tuple(trained),
+        )
+        for name, slot in slots.items()
+    ]
     located, sources = open_sources(configs, _artifacts(configs))
     if isinstance(model, keras.Layer):
-        shapes = {name: tuple(slot.shape) for name, slot in slots.items()}
+        shapes = {name: tuple(slot.variable.shape) for name, slot in slots.items()}
         inner = getattr(optimizer, "inner_optimizer", optimizer)
         saved_slots = Slots(type(inner).__name__, shapes) if slots else None
         located = named_sources(located, partial(weights_layout, model, variables), saved_slots)
@@ -281,7 +292,7 @@ def _prepare(
     return _WarmStart(
         model,
         WarmStartPlan(**vars(plan), origins=origins, model=name),
-        {**variables, **slots},
+        {**variables, **{name: slot.variable for name, slot in slots.items()}},
         sources,
         rules.verify,
     )
@@ -315,14 +326,6 @@ def _frozen(
                 "delete the key, and leave the variables out where gradients are applied",
             )
     return frozen
-
-
-def _slot(name: str, variable: Any, trained: tuple[str, ...]) -> VariableSpec:
-    is_average = name.endswith("/average")
-    state = StateClass.moving_averages if is_average else StateClass.optimizer_slots
-    # Adam needs the count of steps together with the slots of all variables.
-    shared_by = trained if name.startswith("optimizer/") else ()
-    return VariableSpec(_tensor(name, variable), state, False, "", shared_by=shared_by)
 
 
 def _tensor(name: str, variable: Any) -> TensorSpec:

@@ -20,7 +20,34 @@ from runner.restoration.session_assigner import Feeds, SessionAssigner, Variable
 InitFunction: TypeAlias = Callable[[tf.compat.v1.Session], None]
 
 
-class Restorer:
+class WarmStarter:
+    """Gives the variables of a new session their first values."""
+
+    def __bool__(self) -> bool:
+        """Whether it does anything."""
+        return True
+
+    @property
+    def local_inits(self) -> Mapping[tf.Operation, Feeds | None]:
+        """The operations to run in every new session -> what they are fed."""
+        return {}
+
+    def build(self) -> None:
+        """Adds what it needs to the graph, before that is finalized; by default nothing."""
+
+    def warm_start(
+        self,
+        session: tf.compat.v1.Session,
+        init_op: tf.Operation | None,
+        init_feed_dict: Feeds | None,
+        *,
+        init_fn: InitFunction | None,
+    ) -> None:
+        """Initialises the variables, runs `init_op` and `init_fn`, and restores."""
+        raise NotImplementedError
+
+
+class Restorer(WarmStarter):
     """Restores the variables of a plan, in any session of one graph.
 
     First the variables are initialised, except for initial values that nothing can observe, or with
@@ -37,9 +64,6 @@ class Restorer:
       verify: whether `restore` reads every restored variable back and compares it.
       on_restored: called after a restoration with name -> `checksum` of each restored value.
 
-    Attributes:
-      local_inits: operations to run in every new session: none.
-
     Raises:
       PlanError: when the plan has problems.
     """
@@ -55,7 +79,6 @@ class Restorer:
         on_restored: Callable[[Mapping[str, str]], None] = lambda checksums: None,
     ) -> None:
         plan.require_sound()
-        self.local_inits: Mapping[tf.Operation, Feeds | None] = {}
         self._plan, self._variables, self._open_reader = plan, variables, open_reader
         self._verify, self._on_restored = verify, on_restored
         self._initialize = initialize

@@ -14,7 +14,7 @@ from runner.internals.tensorflow import (
     init_singular_session,
     worker_context,
 )
-from runner.restoration.restorer import Restorer
+from runner.restoration.restorer import WarmStarter
 from runner.session.cached_session import cached
 from runner.session.pretrained import Directories, PretrainedScaffolds, Scaffolds
 from runner.session.session_manager import SessionManager, with_arguments_of
@@ -46,7 +46,7 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         *,
         pretrained_checkpoint_dirs: Directories | None = None,
         pretrained_scaffolds: Scaffolds | None = None,
-        restorer: Restorer | None = None,
+        restorer: WarmStarter | None = None,
     ) -> None:
         """Takes TensorFlow's arguments and the sources of a warm start.
 
@@ -57,7 +57,7 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
         """
         self.scaffold = scaffold or tf.compat.v1.train.Scaffold()
         super().__init__(self.scaffold, master, config, checkpoint_dir)
-        self._restorer = restorer or PretrainedScaffolds(
+        self._restorer: WarmStarter = restorer or PretrainedScaffolds(
             pretrained_checkpoint_dirs, pretrained_scaffolds
         )
         self._target = master
@@ -69,8 +69,7 @@ class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
 
     def create_session(self) -> tf.compat.v1.Session:
         """Finalizes the scaffold and the graph, and returns a new, ready session."""
-        if isinstance(self._restorer, PretrainedScaffolds):
-            self._restorer.build()
+        self._restorer.build()
         scaffold = self.scaffold.finalize()
         session = _session_manager(scaffold, self._restorer).prepare_session(
             self._target,
@@ -105,9 +104,7 @@ class WorkerSessionCreator(tf.compat.v1.train.WorkerSessionCreator):
         return cached(manager.wait_for_session(self._target, **self._session_arguments))
 
 
-def _session_manager(
-    scaffold: _Scaffold, restorer: Restorer | PretrainedScaffolds | None = None
-) -> SessionManager:
+def _session_manager(scaffold: _Scaffold, restorer: WarmStarter | None = None) -> SessionManager:
     """Returns a manager of the sessions of a finalized scaffold in the default graph."""
     return SessionManager(
         local_init_op=scaffold.local_init_op,

@@ -21,7 +21,7 @@ from runner.planning.problems import Miss, combined, missing_problems
 from runner.planning.variables import VariableSpec
 from runner.restoration.engine import restore_values
 from runner.restoration.initialization import necessary
-from runner.restoration.restorer import InitFunction
+from runner.restoration.restorer import InitFunction, WarmStarter
 from runner.restoration.session_assigner import AssignOp, Feeds, SessionAssigner
 from runner.rules.conversions import Reshape, Slice
 from runner.rules.source_tensors import SourceTensor
@@ -39,7 +39,7 @@ _NAME_THEM = (
 )
 
 
-class PretrainedScaffolds:
+class PretrainedScaffolds(WarmStarter):
     """Warm-starts sessions from scaffolds whose savers select what their checkpoints restore.
 
     Messages call a scaffold by its `name`, or without one by its position in the list.

@@ -14,7 +14,7 @@ from runner.checkpoints.contents import LostCheckpointError
 from runner.checkpoints.files import is_remote
 from runner.checkpoints.locate import latest_checkpoint
 from runner.internals.tensorflow import SessionManagerWithLocalInit
-from runner.restoration.restorer import Restorer
+from runner.restoration.restorer import WarmStarter
 from runner.session.pretrained import Directories, PretrainedScaffolds, Scaffolds
 from runner.session.waiting import waits_reported
 
@@ -87,7 +87,7 @@ class SessionManager(SessionManagerWithLocalInit):
         checkpoint_dirs: Directories | None = None,
         scaffolds: Scaffolds | None = None,
         target: str = "",
-        restorer: Restorer | PretrainedScaffolds | None = None,
+        restorer: WarmStarter | None = None,
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of `tf.compat.v1.train.SessionManager`, and the sources.
@@ -111,7 +111,7 @@ class SessionManager(SessionManagerWithLocalInit):
           ConfigError: when `checkpoint_dirs` and `scaffolds` differ in length.
         """
         super().__init__(*args, **kwargs)
-        self._restorer = restorer or PretrainedScaffolds(checkpoint_dirs, scaffolds)
+        self._restorer: WarmStarter = restorer or PretrainedScaffolds(checkpoint_dirs, scaffolds)
         self._default_target = target
         self._model_local_init_op = args[0] if args else kwargs.get("local_init_op")
 

@@ -36,6 +36,7 @@ TINY = (
     "+hooks.stop={_target_: runner.hooks.EarlyStoppingHook, evaluation: '${run:evaluation}',"
     " patience: 50, directory: '${run:directory}'}",
     "tracking.close_seconds=60",
+    "tracking.system_metrics=false",  # A run of ten seconds would record them.
 )
 # Waits after step 13, and in an evaluation, where it does not find a file.
 WAITING = (
