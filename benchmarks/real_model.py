@@ -64,7 +64,7 @@ def bare_loop(config: RunConfig) -> Iterator[None]:
         raise ValueError("the graph was built without a training step")
     with built.graph.as_default():
         session = tf.Session()
-        session.run(tf.global_variables_initializer())
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
         session.run(built.training.input_initializer)
         step = session.make_callable(built.training.train_op)
         Turns.other = lambda steps: deque((step() for _ in range(steps)), maxlen=0)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from runner.config.epochs import Epochs
 from runner.console import some_of
+from runner.internals.tensorflow import is_op_determinism_enabled
 from runner.session.fetches import operations_run
 from runner.session.short_step import IN_CALLERS_THREAD
 
@@ -84,12 +86,18 @@ class TrainingInput:
         tf.compat.v1.add_to_collection(IN_CALLERS_THREAD, self._in_caller)
 
     def next(self) -> tuple[Any, tf.Tensor]:
-        """Returns the next batch, and how long the step waited for it in seconds, float64."""
-        before = tf.timestamp()
+        """Returns the next batch, and how long the step waited for it in seconds, float64.
+
+        That is 0 where TensorFlow computes deterministically: it refuses to read a clock then.
+        """
+        timestamp = (
+            partial(tf.constant, 0.0, tf.float64) if is_op_determinism_enabled() else tf.timestamp
+        )
+        before = timestamp()
         with tf.control_dependencies([before]):
             batch = self._next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-            self.seconds = tf.timestamp() - before
+            self.seconds = timestamp() - before
             return batch, self.seconds
 
     def _next(self) -> Any:

@@ -10,16 +10,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from runner.graph.stored_values import StoredValues
 from runner.internals.keras import finalize
-from runner.internals.tensorflow import (
-    array_of_tensor,
-    assign_in_session,
-    eager_mode,
-    free,
-    free_in_session,
-    give,
-    is_freed,
-)
+from runner.internals.tensorflow import assign_in_session, free_in_session, give
 from runner.planning.optimizer_slots import LEARNING_RATE
 
 OUTSIDE = "program/"
@@ -38,15 +31,19 @@ class ModelValues:
     Args:
       model: the model.
       pairs: name -> variable of the session, and the model's, of its optimizers or its metrics.
+      stored: the model's values that are in a file; a session initialises itself with them.
 
     Attributes:
       model: the model.
     """
 
     def __init__(
-        self, model: keras.Model, pairs: Mapping[str, tuple[tf.Variable, tf.Variable]]
+        self,
+        model: keras.Model,
+        pairs: Mapping[str, tuple[tf.Variable, tf.Variable]],
+        stored: StoredValues,
     ) -> None:
-        self.model, self._pairs = model, dict(pairs)
+        self.model, self._pairs, self._stored = model, dict(pairs), stored
         # Counters and rates, see `pull`.
         self._light = [
             name
@@ -55,41 +52,29 @@ class ModelValues:
         ]
         # Name -> the value of the session that the model took.
         self._taken: dict[str, NDArray[Any]] = {}
-        self._freed: list[tf.Variable] = []
-        self._file: IO[bytes] | None = None
 
     def forget(self) -> None:
         """Notes that the session has other values."""
         self._taken = {}
 
     def free(self, file: IO[bytes]) -> None:
-        """Moves large values of the model, which a session has by now, into a file.
+        """Moves large values of the model into a file.
 
         The model has them again when `give_back` is called, or with the session's values.
         """
         self.forget()
-        with eager_mode():
-            self._freed = [
+        self._stored.store(
+            [
                 variable
                 for name, (_, variable) in self._pairs.items()
-                if is_large(variable) and not name.startswith(OUTSIDE) and not is_freed(variable)
-            ]
-            self._file = file
-            for variable in self._freed:
-                array_of_tensor(variable.read_value()).tofile(file)
-                free(variable)
+                if is_large(variable) and not name.startswith(OUTSIDE)
+            ],
+            file,
+        )
 
     def give_back(self) -> None:
         """Gives the model the values from before `free` where it has none."""
-        if self._file is None:
-            return
-        self._file.seek(0)
-        with eager_mode():
-            for variable in self._freed:
-                dtype, shape = variable.dtype.as_numpy_dtype, variable.shape
-                value = np.fromfile(self._file, dtype, shape.num_elements())
-                if is_freed(variable):
-                    give(variable, value.reshape(shape))
+        self._stored.give_back()
 
     def hand_over(self, session: tf.compat.v1.Session) -> None:
         """Gives the model all values of the session, which is of no more use afterwards."""

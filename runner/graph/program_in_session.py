@@ -31,6 +31,7 @@ from runner.graph.session_variables import (
     variable_specs,
 )
 from runner.graph.step_errors import StepErrors
+from runner.graph.stored_values import StoredValues
 from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
@@ -83,6 +84,7 @@ class ProgramInSession:
             local |= self._constant_rates()
         used = {id(captured) for trace in traces if trace for captured, _ in trace.captured}
         zeros = program.zero_slots(used)
+        self._stored = StoredValues()
         self._new_copy = partial(
             SessionCopy,
             named,
@@ -90,6 +92,7 @@ class ProgramInSession:
             zeros=zeros,
             local=local,
             local_scope=replicas.replica.local_scope,
+            stored=self._stored,
         )
         self._copy = self._new_copy(replica=replicas.here.start)
         self._shared = program.shared_state()
@@ -296,7 +299,7 @@ class ProgramInSession:
             explaining=self._errors.explaining,
             sizes=program.data.sizes() if isinstance(program.data, Sized) else {},
             notes=tuple(self._steps.notes),
-            model=ModelValues(model, self._pairs(variables)),
+            model=ModelValues(model, self._pairs(variables), self._stored),
             layout=partial(weights_layout, model, weights) if weights else None,
             slots=keras_slots(shapes) if training else None,
         )

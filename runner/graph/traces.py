@@ -15,13 +15,12 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from runner.config.choices import StateClass
 from runner.graph.captured import not_importable, tables_of
 from runner.graph.replica import draw_others, seed_of
+from runner.graph.stored_values import StoredValues
 from runner.internals.tensorflow import (
-    array_of_tensor,
     clear_local_devices,
     eager_mode,
     inner_graphs,
@@ -111,6 +110,7 @@ class SessionCopy:
       zeros: the names of variables whose eager values are zeros.
       local: the names of variables that checkpoints do not hold; every session initialises them.
       local_scope: places the latter.
+      stored: has the values of the eager variables.
       replica: the number of the replica of the training step, counted over all tasks.
       first: the copy of the first replica of this task, whose values this one takes over at the
         start of every session; None for the first.
@@ -130,10 +130,11 @@ class SessionCopy:
         zeros: Collection[str] = (),
         local: Collection[str] = (),
         local_scope: Callable[[], AbstractContextManager[object]] = nullcontext,
+        stored: StoredValues | None = None,
         replica: int = 0,
         first: SessionCopy | None = None,
     ) -> None:
-        self._local_scope = local_scope
+        self._local_scope, self._stored = local_scope, stored or StoredValues()
         self._replica, self._first = replica, first
         self._eager = {id(variable.handle): (name, variable) for name, variable in named.items()}
         self._zeros, self._local = zeros, local
@@ -307,7 +308,7 @@ class SessionCopy:
             if self._first is not None and name not in self._local:
                 value = self._taken_over(name)
             else:
-                value = _initial_value(eager, zeros=name in self._zeros)
+                value = self._initial_value(eager, zeros=name in self._zeros)
         with tf.control_dependencies(None), self._scope(name, local=local):
             return tf.compat.v1.Variable(
                 value,
@@ -317,6 +318,16 @@ class SessionCopy:
                 dtype=eager.dtype,
                 use_resource=True,
             )
+
+    def _initial_value(self, eager: tf.Variable, *, zeros: bool) -> tf.Tensor:
+        """Returns the value that an eager variable has when the operation runs."""
+        if zeros:
+            return tf.zeros(eager.shape, eager.dtype)
+        # TensorFlow would call a function without state while it optimises the graph.
+        tensor = tf.numpy_function(
+            partial(self._stored.value, eager), [], eager.dtype, stateful=True, name=VALUE_OF_MODEL
+        )
+        return tf.ensure_shape(tensor, eager.shape)
 
     def _in_scope(self, name: str) -> str:
         return f"replica_{self._replica}/{name}"
@@ -358,17 +369,3 @@ def operation_name(name: str) -> str:
     """Returns a name that TensorFlow takes for an operation."""
     allowed = _NOT_IN_NAMES.sub("_", name)
     return allowed if allowed[:1].isalnum() or allowed[:1] == "." else f".{allowed}"
-
-
-def _initial_value(eager: tf.Variable, *, zeros: bool) -> tf.Tensor:
-    """Returns the value that an eager variable has when the operation runs."""
-    if zeros:
-        return tf.zeros(eager.shape, eager.dtype)
-
-    def value() -> NDArray[Any]:
-        with eager_mode():
-            return array_of_tensor(eager.read_value())
-
-    # TensorFlow would call a function without state while it optimises the graph.
-    tensor = tf.numpy_function(value, [], eager.dtype, stateful=True, name=VALUE_OF_MODEL)
-    return tf.ensure_shape(tensor, eager.shape)

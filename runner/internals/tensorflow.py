@@ -30,6 +30,12 @@ from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices as Sav
 from tensorflow.python.distribute import distribute_coordinator_context
 from tensorflow.python.eager import context
 
+# Whether TensorFlow refuses what is not deterministic, as a program or TF_DETERMINISTIC_OPS asks
+# for; no public module tells.
+from tensorflow.python.framework.config import (
+    is_op_determinism_enabled as is_op_determinism_enabled,
+)
+
 # Names the signatures of an export as `tf.estimator` did; no public module offers it any more.
 from tensorflow.python.saved_model.model_utils import (
     build_all_signature_defs as build_all_signature_defs,

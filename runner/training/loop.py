@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from runner.config.cluster_spec import is_cluster
 from runner.errors import ConfigError, InterruptedRunError
 from runner.graph.graph_spec import local_init_op
 from runner.graph.input_pipeline import InputState, not_resumed_exactly
-from runner.graph.model_values import ModelValues
 from runner.graph.session_variables import PartialSaver, saved_as
 from runner.hooks import ProgressHook
 from runner.session.monitored_session import ChiefSessionCreator, MonitoredSession
@@ -65,7 +64,7 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
     if run.coordinator.is_trained(run):
         return _number(run.directory.load_record().objective)
     with run.built.graph.as_default():
-        creator = _SessionsOfModel(_session_creator(run), run.built.model)
+        creator = _session_creator(run)
         progress = ProgressHook(training.step, run.config.train.steps, run.screen)
         hooks = loop_hooks(run, configured, progress)
         for line in not_resumed_exactly(training.train_op):
@@ -78,8 +77,9 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
             run.coordinator.session_scope(run),
         ):
             with (
+                _model_freed(run, configured),
                 MonitoredSession(creator, hooks) as session,
-                _model_freed(session, run, configured),
+                _handed_over(session, configured),
             ):
                 _train(session, run, configured)
             reached = configured.best.best()
@@ -91,12 +91,10 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
 
 
 @contextmanager
-def _model_freed(
-    session: MonitoredSession, run: OpenedRun, configured: ConfiguredHooks
-) -> Iterator[None]:
-    """Frees the values outside the session, unless callbacks or other tasks may need them.
+def _model_freed(run: OpenedRun, configured: ConfiguredHooks) -> Iterator[None]:
+    """Moves the values outside the session into a file, unless callbacks or other tasks need them.
 
-    A model that was handed over takes the session's where the block fails, as at the end.
+    A session initialises itself from there: the values of both would need twice the memory.
     """
     model = run.built.model
     with tempfile.TemporaryFile(dir=run.directory.path) as file:
@@ -109,28 +107,22 @@ def _model_freed(
         try:
             yield
         except BaseException:
-            final = configured.final
-            if final.in_model and model is not None:
-                try:
-                    session.run_step_fn(lambda step_context: final.hand_over(step_context.session))
-                except (tf.errors.OpError, RuntimeError):  # The session may be what has failed.
-                    model.give_back()
+            if configured.final.in_model and model is not None:
+                model.give_back()
             raise
 
 
-class _SessionsOfModel(tf.compat.v1.train.SessionCreator):
-    """Makes sessions, which may initialise themselves with the values of a model."""
-
-    def __init__(
-        self, creator: tf.compat.v1.train.SessionCreator, model: ModelValues | None
-    ) -> None:
-        self._creator, self._model = creator, model
-
-    def create_session(self) -> tf.compat.v1.Session:
-        """Makes a session; after another one, the model has its values again."""
-        if self._model is not None:
-            self._model.give_back()
-        return self._creator.create_session()
+@contextmanager
+def _handed_over(session: MonitoredSession, configured: ConfiguredHooks) -> Iterator[None]:
+    """Gives a model that was handed over the session's values where the block fails."""
+    try:
+        yield
+    except BaseException:
+        final = configured.final
+        if final.in_model:
+            with suppress(tf.errors.OpError, RuntimeError):  # The session may be what has failed.
+                session.run_step_fn(lambda step_context: final.hand_over(step_context.session))
+        raise
 
 
 def _report_early_end(run: OpenedRun, stopper: str | None) -> None:

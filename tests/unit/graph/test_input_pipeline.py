@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.framework import config as framework_config
 
 from runner.errors import ConfigError
 from runner.graph.input_pipeline import TrainingInput, not_resumed_exactly, without_autotuning
@@ -232,3 +233,15 @@ def test_state_that_no_checkpoint_holds_is_reported(
     lines = not_resumed_exactly(variable.assign_add(draw()).op)
     assert len(lines) == bool(parts)
     assert all(part in lines[0] for part in parts)
+
+
+def test_batches_are_taken_where_everything_must_be_deterministic() -> None:
+    framework_config.enable_op_determinism()
+    try:
+        source = TrainingInput(tf.data.Dataset.range(3), prefetch=True)
+        batch, seconds = source.next()
+        with tf.Session() as session:
+            session.run(source.initializer)
+            assert session.run((batch, seconds)) == (0, 0.0)
+    finally:
+        framework_config.disable_op_determinism()  # Nothing public does.

@@ -1,0 +1,52 @@
+"""Values of a model that lie in a file while a session has them too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import IO, Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from runner.internals.tensorflow import array_of_tensor, eager_mode, free, give, is_freed
+
+
+class StoredValues:
+    """The values of eager variables, of which some may be in a file."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # TensorFlow initialises variables in several threads.
+        self._file: IO[bytes] | None = None
+        # The `id` of a variable -> the variable, and where its value begins.
+        self._places: dict[int, tuple[tf.Variable, int]] = {}
+
+    def store(self, variables: Iterable[tf.Variable], file: IO[bytes]) -> None:
+        """Moves the values of variables that have one into a file."""
+        self._file, self._places = file, {}
+        with eager_mode():
+            for variable in variables:
+                if is_freed(variable):
+                    continue
+                self._places[id(variable)] = variable, file.tell()
+                array_of_tensor(variable.read_value()).tofile(file)
+                free(variable)
+
+    def value(self, variable: tf.Variable) -> NDArray[Any]:
+        """Returns the value of a variable, from the file where the variable has none."""
+        with eager_mode():
+            if id(variable) not in self._places or not is_freed(variable):
+                return array_of_tensor(variable.read_value())
+        dtype, shape = variable.dtype.as_numpy_dtype, variable.shape
+        with self._lock:
+            assert self._file is not None
+            self._file.seek(self._places[id(variable)][1])
+            return np.fromfile(self._file, dtype, shape.num_elements()).reshape(shape)
+
+    def give_back(self) -> None:
+        """Gives variables their values again where they have none."""
+        with eager_mode():
+            for variable, _ in self._places.values():
+                if is_freed(variable):
+                    give(variable, self.value(variable))
