@@ -15,6 +15,7 @@ from runner.config.schema import RunConfig
 from runner.config.training_schema import metric_of
 from runner.console import PIPED
 from runner.errors import PlanError, Problem, RunDirectoryError
+from runner.graph.built_graph import BuiltGraph
 from runner.planning.html_report import html
 from runner.planning.json_report import json_text
 from runner.planning.plan import RestorationPlan
@@ -98,14 +99,14 @@ def train(experiment: Experiment) -> Outcome:
     """
     screen, coordinator = experiment.screen, experiment.coordinator
     # Configuration mistakes surface first, then plan problems, before anything is written.
-    _ = experiment.built
+    built = experiment.build()
     preview = experiment.preview_resumed()
     fresh_start = None
     if preview is not None and preview.has_checkpoint():
         if experiment.config.resume is Resume.extend:
-            require_variables(experiment, preview)
+            require_variables(experiment, built, preview)
     else:
-        fresh_start = _plan_fresh_start(experiment)
+        fresh_start = _plan_fresh_start(experiment, built)
     with Interruption(experiment.config.session.grace_seconds).handled() as interruption:
         with claimed_run(experiment.resume_criteria, interruption, screen.line) as claimed:
             coordinator.report_begun()
@@ -115,8 +116,8 @@ def train(experiment: Experiment) -> Outcome:
             if claimed.directory.has_checkpoint():
                 plan = None
             else:
-                plan = fresh_start or _plan_fresh_start(experiment)
-            run = OpenedRun(experiment, claimed, plan, interruption)
+                plan = fresh_start or _plan_fresh_start(experiment, built)
+            run = OpenedRun(experiment, built, claimed, plan=plan, interruption=interruption)
             hooks = configured_hooks(run)
             _introduce(run)
         return Outcome(train_run(run, hooks), run.directory.path, plan)
@@ -136,8 +137,9 @@ def show_plan(experiment: Experiment) -> RestorationPlan:
         resumed = experiment.preview_resumed()
     except RunDirectoryError as error:
         refused = error.problems  # Raised after the plan is shown.
-    plan = experiment.prove(experiment.make_plan())
-    placement = experiment.coordinator.replica.placement(experiment.built.variables)
+    built = experiment.build()
+    plan = experiment.prove(built, experiment.make_plan(built))
+    placement = experiment.coordinator.replica.placement(built.variables)
     if experiment.config.plan.format is PlanFormat.json:
         screen.write(json_text(plan, placement.devices if placement else None))
     elif experiment.config.plan.format is PlanFormat.html:
@@ -160,10 +162,10 @@ def show_plan(experiment: Experiment) -> RestorationPlan:
     return plan
 
 
-def _plan_fresh_start(experiment: Experiment) -> RestorationPlan:
+def _plan_fresh_start(experiment: Experiment, built: BuiltGraph) -> RestorationPlan:
     """Plans a start without a checkpoint of the run; trains sources that are not trained yet."""
     # The first plan takes what their graphs will save: a bad plan fails before they are trained.
-    plan = experiment.make_sound_plan()
+    plan = experiment.make_sound_plan(built)
     context = RunContext(screen=experiment.screen)
     with Interruption(experiment.config.session.grace_seconds).handled() as interruption:
 
@@ -172,7 +174,7 @@ def _plan_fresh_start(experiment: Experiment) -> RestorationPlan:
             interruption.check()  # A signal while it was closed ends this run too.
 
         trained = experiment.sources.train_missing(train_source, experiment.screen.line)
-    return experiment.make_sound_plan() if trained else plan
+    return experiment.make_sound_plan(built) if trained else plan
 
 
 def _introduce(run: OpenedRun) -> None:

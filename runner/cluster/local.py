@@ -23,6 +23,7 @@ import psutil
 from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError
+from runner.system.imports import python_path
 from runner.system.lifeline import LIFELINE, redirect_to_devnull
 from runner.system.signals import GRACE_SECONDS, Interruption
 
@@ -100,7 +101,8 @@ class LocalCluster:
         ):
             self._environment = {
                 **os.environ,
-                "PYTHONPATH": _python_path(),
+                # The first of `sys.path` is the folder that this process was started in, by `-m`.
+                "PYTHONPATH": python_path(sys.path[0]),
                 LIFELINE: str(os.getpid()),
                 BEGUN: str(Path(folder) / "begun"),
             }
@@ -293,9 +295,3 @@ def task_command(running: Any, shipped: Path) -> list[str]:
         # This process has changed to the requested folder, where the tasks start.
         overrides += ["hydra.job.chdir=false", "hydra.run.dir=."]
     return [sys.executable, "-m", "runner", *options, *overrides]
-
-
-def _python_path() -> str:
-    root, path = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")
-    # The first of `sys.path` is the folder that this process was started in, if `-m` did.
-    return os.pathsep.join(filter(None, (root, sys.path[0], path)))

@@ -326,7 +326,11 @@ def _check_arguments(key: str, node: Mapping[str, Any], target: Any) -> None:
 def _without_value(key: str, target: Any, names: Sequence[str], *, path: str) -> Iterator[Problem]:
     """Yields the problems of arguments that have neither a value nor a default."""
     # The runner calls a loss and a metric; a class is called to create one.
-    if names and key.startswith(("loss", "metrics.")) and not inspect.isclass(target):
+    if (
+        names
+        and key.startswith(("loss", "metrics.", "weighted_metrics."))
+        and not inspect.isclass(target)
+    ):
         yield Problem(
             f"{key} calls {path} without {' and '.join(names)}",
             "the function is to be called with each batch, not with the configuration",

@@ -179,10 +179,10 @@ class RunConfig:
     # `_target_` of an object with `train()`, `validation()` and `test()`, and its arguments. Each
     # returns a `tf.data.Dataset` of batches (`runner.graph.contracts.Data`).
     data: dict[str, Any] = field(default=MISSING, metadata={TARGET: TargetField()})
-    # `_target_` of a Keras model, or another callable (features, training) -> outputs, and its
-    # arguments. Two keys are for the runner: `jit_compile: true` compiles model, loss and gradient
-    # with XLA, and `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in mixed precision
-    # (weights stay float32).
+    # `_target_` of a Keras model or layer, or of a function that returns one, and its arguments.
+    # Two keys are for the runner: `jit_compile: true` compiles model, loss and gradient with XLA,
+    # and `dtype_policy: mixed_bfloat16` or `mixed_float16` computes in mixed precision (weights
+    # stay float32).
     model: dict[str, Any] = field(default=MISSING, metadata={TARGET: TargetField()})
     # `_target_` of a callable (labels, outputs) -> losses per example or of a `keras.losses` class,
     # a name as in `compile`, or output -> one of these. Null uses the loss of a compiled model.

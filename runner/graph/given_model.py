@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from runner.graph.optimizer_state import learning_rates_of, optimizers_of
-from runner.internals.keras import compiled_with, layers_of
+from runner.internals.keras import compiled_with, layers_of, to_snake_case
 from runner.internals.tensorflow import give, is_freed
 from runner.system.user_code import ERRORS
 
@@ -39,7 +39,7 @@ def model_name(model: keras.Model) -> str:
     """Returns the name of a model, without the number that Keras counts in the process."""
     name = str(model.name)
     without = re.sub(r"_\d+$", "", name)
-    return without if without == _snake_case(type(model).__name__) else name
+    return without if without == to_snake_case(type(model).__name__) else name
 
 
 @contextmanager
@@ -89,10 +89,3 @@ def _plain(value: Any) -> Any:
 
 def _kind(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _snake_case(name: str) -> str:
-    """Spells the name of a class as Keras names its instances."""
-    name = re.sub(r"\W+", "", name)
-    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
-    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()

@@ -198,8 +198,12 @@ def _constant(operation: tf.Operation) -> str:
     values = np.ravel(tf.make_ndarray(operation.get_attr("value")))
     if values.dtype.kind not in "biuf" or (values != values[0]).any():
         return "Constant"
-    value = float(values[0])
-    return {0.0: "Zeros", 1.0: "Ones"}.get(value, f"Constant({value:.4g})")
+    return _filled_with(values[0])
+
+
+def _filled_with(value: Any) -> str:
+    """Returns the name of the initializer of a variable whose elements are all `value`."""
+    return {0.0: "Zeros", 1.0: "Ones"}.get(float(value), f"Constant({value:.4g})")
 
 
 def initializer_of(variable: tf.Variable) -> str:
@@ -209,5 +213,4 @@ def initializer_of(variable: tf.Variable) -> str:
         return "Random"
     if (value != value[0]).any():
         return "Random"
-    number = float(value[0])
-    return {0.0: "Zeros", 1.0: "Ones"}.get(number, f"Constant({number:.4g})")
+    return _filled_with(value[0])

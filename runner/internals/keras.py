@@ -22,7 +22,9 @@ from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters import get_data_adapter
 from keras.src.trainers.epoch_iterator import EpochIterator
-from keras.src.utils.naming import to_snake_case
+
+# Names layers and models after their classes; no public module offers it.
+from keras.src.utils.naming import to_snake_case as to_snake_case
 from tensorflow.data.experimental import assert_cardinality
 
 from runner.errors import RunnerError

@@ -51,20 +51,11 @@ class Branches:
         masks = {
             at: sum(map(self._decisions.mask, (at, *some)))
             for at in agreeing
-            if (some := self._beside(at))
+            if (some := self._decisions.beside(at))
         }
         beside = [at for at, mask in masks.items() if all(one & mask != mask for one in read)]
         others = [at for at in agreeing if at not in masks]
         return [*beside[:_MOST_BRANCHES], *others[:_MOST_BRANCHES]]
-
-    def _beside(self, at: int) -> list[int]:
-        """Returns the layers of equal shapes that read the input of one."""
-        siblings = self._decisions.siblings(at)
-        return [
-            one
-            for one in siblings
-            if self._decisions.calls[one].inputs == self._decisions.calls[at].inputs
-        ]
 
     def reconsider(self, reader: int) -> bool:
         """Decides again from the beginnings of branches that are alike, until a reader agrees.
@@ -77,7 +68,7 @@ class Branches:
         for at in self.before(reader):
             run = self._calls.call(at)
             candidate = self._decisions.made[at].candidate
-            beside = [self._decisions.made.get(one) for one in self._beside(at)]
+            beside = [self._decisions.made.get(one) for one in self._decisions.beside(at)]
             likes = [self._decisions.like(at, one.candidate) for one in beside if one]
             near = [o for o in self._decisions.near(at) if self._trials.comparable(at, o)]
             for option in [*filter(None, likes), *near[:_MOST_NEAR]]:
@@ -98,7 +89,7 @@ class Branches:
         """
         made = self._decisions.made
         candidate = made[at].candidate
-        others = [one for one in self._beside(at) if one in made]
+        others = [one for one in self._decisions.beside(at) if one in made]
         others = [one for one in others if made[one].candidate.shares(option)]
         if not others and self._decisions.is_taken(option, {at}):
             return False

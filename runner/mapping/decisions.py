@@ -154,6 +154,11 @@ class Decisions:
             and self._shapes(other) == self._shapes(at)
         ]
 
+    def beside(self, at: int) -> list[int]:
+        """Returns the layers of equal shapes that read the input of one."""
+        read = self.calls[at].inputs
+        return [other for other in self.siblings(at) if self.calls[other].inputs == read]
+
     def alike(self, reader: int) -> list[list[tuple[int, ...]]]:
         """Returns branches before a reader that compute alike, as experts do, the latest first.
 

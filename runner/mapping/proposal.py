@@ -23,7 +23,7 @@ from runner.mapping.layouts import Shape
 from runner.mapping.names import tokens
 from runner.mapping.numbered import words_for_numbers
 from runner.mapping.text import document
-from runner.mapping.values import decide, unchanged
+from runner.mapping.values import decide
 from runner.mapping.weights import sort_out
 from runner.mapping.written_rules import Written, write
 from runner.planning.comparison import Proof
@@ -39,6 +39,7 @@ from runner.planning.weights_layout import dtype_name, places, weights_layout
 from runner.proof.proving import prove
 from runner.proof.reference import Reference, read_reference
 from runner.restoration import eager
+from runner.restoration.eager import unchanged
 from runner.restoration.eager_plan import WarmStartPlan
 
 # The formats that keep the order in which a model defines its layers.

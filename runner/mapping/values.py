@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import ConfigError
@@ -25,6 +22,7 @@ from runner.planning.model_variables import keras_variables
 from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.proof.proving import full_precision
 from runner.proof.reference import Reference
+from runner.restoration.eager import unchanged
 
 # How many candidates of an undecided variable are listed.
 _MOST_LISTED = 8
@@ -89,21 +87,6 @@ def _variable(name: str, variable: Any, facts: Mapping[str, Any]) -> Variable:
     # PyTorch flattens the channels first, Keras last.
     flattened = (facts["flattened"][-1:] + facts["flattened"][:-1]) if facts["flattened"] else ()
     return Variable(name, tuple(variable.shape), facts["layer"], facts["axes"], flattened)
-
-
-@contextmanager
-def unchanged(variables: Iterable[Any]) -> Iterator[None]:
-    """Gives variables their values back after the block; a file holds them, not memory."""
-    variables = [*variables]
-    with tempfile.TemporaryFile() as file:
-        for variable in variables:
-            np.save(file, variable.numpy())
-        try:
-            yield
-        finally:
-            file.seek(0)
-            for variable in variables:
-                variable.assign(np.load(file))
 
 
 def _outputs(model: Any, outputs: Any, reference: Reference) -> float:

@@ -163,11 +163,7 @@ class Walk:
             self._decisions.place = max(self._source.place[module] for module in candidate.modules)
             self._compare_next(at, decision)
         self._trials.load(candidate)
-        siblings = [
-            other
-            for other in self._decisions.siblings(at)
-            if self._decisions.calls[at].inputs == self._decisions.calls[other].inputs
-        ]
+        siblings = self._decisions.beside(at)
         rivals = self._ways.rivals(at, candidate)
         if is_near and not siblings and not rivals and is_clear(decision.next, decision.relative):
             decision.by = self._decisions.path(at)
@@ -297,8 +293,9 @@ class Walk:
         pairs = (
             {**one, **two}
             for first, second in itertools.combinations(groups, 2)
-            for one in itertools.islice(self._ways.ways(first), 12)
-            for two in itertools.islice(self._ways.ways(second), 12)
+            for one in itertools.islice(self._ways.ways(first, second), 12)
+            for two in itertools.islice(self._ways.ways(second, first), 12)
+            if not any(a.shares(b) for a in one.values() for b in two.values())
         )
         best = self._nearest(reader, itertools.chain(nearest, pairs))
         if best is not None and best[0] <= AGREES:

@@ -101,9 +101,14 @@ class Ways:
             for option in others[:3]:
                 yield {decision.call: option}
 
-    def ways(self, group: Sequence[Decision]) -> Iterator[dict[int, Candidate]]:
-        """Yields other assignments of layers side by side, closest to their order first."""
-        calls = {decision.call for decision in group}
+    def ways(
+        self, group: Sequence[Decision], changed: Sequence[Decision] = ()
+    ) -> Iterator[dict[int, Candidate]]:
+        """Yields other assignments of layers side by side, closest to their order first.
+
+        What the layers in `changed` take is free.
+        """
+        calls = {decision.call for decision in (*group, *changed)}
         choices = []
         for decision in group:
             if decision.agrees:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -184,6 +186,21 @@ def restore_model(
     part = replace(plan, assignments=tuple(assignments))
     restore_values(part, readers, _EagerAssigner(variables))
     finalize(model)
+
+
+@contextmanager
+def unchanged(variables: Iterable[Any]) -> Iterator[None]:
+    """Gives variables their values back after the block; a file holds them, not memory."""
+    variables = [*variables]
+    with tempfile.TemporaryFile() as file:
+        for variable in variables:
+            np.save(file, variable.numpy())
+        try:
+            yield
+        finally:
+            file.seek(0)
+            for variable in variables:
+                variable.assign(np.load(file))
 
 
 class _EagerAssigner(Assigner):

@@ -6,7 +6,7 @@
 - `status`: the statuses of runs, trials and attempts.
 - `run_format`: the number of the format of their files.
 - `atomic_files`: atomic writes, and paths that survive a move.
-- `imports`: fast and silent imports of large libraries.
+- `imports`: fast and silent imports of large libraries, and the path of imports of a child process.
 - `user_code`: errors of an experiment's own code, with only its own frames.
 
 Nothing here reads a configuration, trains or evaluates. `lifeline` alone distinguishes the

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from runner.errors import InterruptedRunError
 
@@ -30,6 +31,12 @@ def without_collections() -> Iterator[None]:
         gc.freeze()
         if enabled:
             gc.enable()
+
+
+def python_path(*folders: str) -> str:
+    """Returns the PYTHONPATH for a process that imports this package, and what is in `folders`."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, (root, *folders, os.environ.get("PYTHONPATH"))))
 
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"

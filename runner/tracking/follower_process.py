@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import InterruptedRunError, RunnerError
-from runner.system.imports import without_collections
+from runner.system.imports import python_path, without_collections
 from runner.system.locks import LongWait
 from runner.tracking.delivery import sync
 from runner.tracking.tracking_directory import TrackingDirectory, now
@@ -91,15 +91,13 @@ class FollowerProcess:
             return
         self.close()
         self._mlflow_uri = mlflow_uri
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.environ.get("PYTHONPATH")
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "runner.tracking", *([MLFLOW] if mlflow_uri else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root},
+                env={**os.environ, "PYTHONPATH": python_path()},
                 text=True,
                 # Ctrl-C in the terminal is for the run, which then ends what it records.
                 start_new_session=True,

@@ -154,11 +154,11 @@ def _record(
 
 def _save_initial_values(experiment: Experiment, folder: Path) -> str:
     """Saves the values that training would start from and their provenance; returns the prefix."""
-    plan = experiment.make_sound_plan()
+    built = experiment.build()
+    plan = experiment.make_sound_plan(built)
     _require_trained(experiment, plan)
     for line in summary(plan):
         experiment.screen.line(line)
-    built = experiment.built
     document = provenance_document(
         plan,
         experiment.sources.origins(),
@@ -169,7 +169,7 @@ def _save_initial_values(experiment: Experiment, folder: Path) -> str:
     with built.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
         scaffold = built.scaffold
         init_op, feeds = scaffold.init_op, scaffold.init_feed_dict
-        restorer = experiment.restorer(plan)
+        restorer = experiment.restorer(built, plan)
         restorer.warm_start(session, init_op, feeds, init_fn=scaffold.init_fn)
         saver = tf.compat.v1.train.Saver(saved_as(built.variables))
         return str(saver.save(session, str(folder / "model.ckpt"), write_meta_graph=False))

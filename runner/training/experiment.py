@@ -24,7 +24,7 @@ from runner.config.schedule import NEVER, as_schedule
 from runner.config.schema import RunConfig
 from runner.config.training_schema import EVALUATE_EVERY, OBJECTIVE
 from runner.graph.build import build_graph
-from runner.graph.built_graph import BuiltGraph, Training
+from runner.graph.built_graph import BuiltGraph
 from runner.graph.devices import devices_of
 from runner.graph.replica import Replica
 from runner.planning.plan import RestorationPlan
@@ -137,9 +137,8 @@ class Experiment:
             trial=self.context.watch.name(self.container),
         )
 
-    @cached_property
-    def built(self) -> BuiltGraph:
-        """The graph that trains, and evaluates the validation split; not finalised.
+    def build(self) -> BuiltGraph:
+        """Builds the graph that trains, and evaluates the validation split; not finalised.
 
         Raises:
           ConfigError: when a `_target_` cannot be built or does not keep its contract.
@@ -163,37 +162,37 @@ class Experiment:
         """The criteria by which a run in `container` is resumed."""
         return ResumeCriteria(self.container, self.record, self.config.resume)
 
-    def make_plan(self) -> RestorationPlan:
+    def make_plan(self, built: BuiltGraph) -> RestorationPlan:
         """Returns the plan of a fresh start, with all problems, from metadata alone.
 
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
         """
-        plan = plan_run(self.config, self.built, self.sources)
-        return replace(plan, notes=(*self.built.notes, *plan.notes))
+        plan = plan_run(self.config, built, self.sources)
+        return replace(plan, notes=(*built.notes, *plan.notes))
 
-    def prove(self, plan: RestorationPlan) -> RestorationPlan:
+    def prove(self, built: BuiltGraph, plan: RestorationPlan) -> RestorationPlan:
         """Returns a plan with the proofs that the configuration asks for, and their problems."""
-        model = self.built.model.model if self.built.model else None
+        model = built.model.model if built.model else None
         return proven(self.config, plan, self.sources, model=model)
 
-    def make_sound_plan(self) -> RestorationPlan:
+    def make_sound_plan(self, built: BuiltGraph) -> RestorationPlan:
         """Returns the plan of a fresh start, proven.
 
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
           PlanError: when the plan has problems, or a proof fails.
         """
-        plan = self.prove(self.make_plan())
+        plan = self.prove(built, self.make_plan(built))
         plan.require_sound()
         return plan
 
-    def restorer(self, plan: RestorationPlan, **arguments: Any) -> Restorer:
-        """Returns the restorer that initialises and restores the variables of `built`."""
+    def restorer(self, built: BuiltGraph, plan: RestorationPlan, **arguments: Any) -> Restorer:
+        """Returns the restorer that initialises and restores the variables of a graph."""
         settings = self.config.restoration
         return Restorer(
             plan,
-            self.built.variables,
+            built.variables,
             self.sources.open,
             initialize=settings.initialize,
             verify=settings.verify,
@@ -226,7 +225,8 @@ class OpenedRun:
     """A run of an experiment, in a directory that this process owns.
 
     Attributes:
-      experiment: the experiment; its `screen`, `watch`, `coordinator` and `built` are used.
+      experiment: the experiment; its `screen`, `watch` and `coordinator` are used.
+      built: its graph.
       config: its configuration, with `train.steps` and the schedules of `train` as the length of an
         epoch decides them.
       training: the training step of `built`.
@@ -245,19 +245,20 @@ class OpenedRun:
     def __init__(
         self,
         experiment: Experiment,
+        built: BuiltGraph,
         claimed: ClaimedDirectory,
+        *,
         plan: RestorationPlan | None,
         interruption: Interruption,
     ) -> None:
         self.experiment, self.plan, self.interruption = experiment, plan, interruption
         self.screen = experiment.screen
         self.watch, self.coordinator = experiment.context.watch, experiment.coordinator
-        self.built = experiment.built
-        if self.built.training is None:
+        if built.training is None:
             raise ValueError("the graph was built without a training step")
-        self.training: Training = self.built.training
+        self.built, self.training = built, built.training
         config = _with_epochs(experiment.config, self.training.epochs)
-        self.config = _with_objective(config, self.built.evaluation.metrics)
+        self.config = _with_objective(config, built.evaluation.metrics)
         self.directory, self.start, self.former = claimed.directory, claimed.start, claimed.former
         self.notice = claimed.notice
         self.started = time.monotonic()

@@ -79,7 +79,7 @@ def _require_scaffold(experiment: Experiment, names: str) -> None:
 
 def _export_names(experiment: Experiment, weights: Weights, names: str, folder: Path) -> None:
     require_absent(folder)
-    plan = experiment.make_plan()
+    plan = experiment.make_plan(experiment.build())
     plan.require_sound()
     lost = export_names(weights, plan, names, sources=experiment.sources, folder=folder)
     experiment.screen.line(f"{weights}: exported under the names of {names} to {folder / FILE}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from runner.checkpoints.open import open_reader
@@ -41,6 +40,8 @@ def export_names(
       ConfigError: when nothing is restored from the scaffold.
       CheckpointError: when a checkpoint cannot be read, or the source has changed.
     """
+    import safetensors.numpy  # A run that exports nothing need not wait for it.
+
     inverse = invert(
         plan, scaffold, _values(plan, weights), open_reader=lambda: sources.open(scaffold)
     )

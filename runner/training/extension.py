@@ -22,11 +22,11 @@ _RATE_KEY = "optimizer.learning_rate"
 _NAMED = 3
 
 
-def require_variables(experiment: Experiment, directory: RunDirectory) -> None:
+def require_variables(experiment: Experiment, built: BuiltGraph, directory: RunDirectory) -> None:
     """Raises a RunDirectoryError if the checkpoint of a run to extend lacks variables."""
     prefix = tf.train.latest_checkpoint(str(directory.checkpoints))
     shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
-    saved, added = saved_as(experiment.built.variables), _of_callbacks(experiment.built)
+    saved, added = saved_as(built.variables), _of_callbacks(built)
     lacking = [
         name
         for name, variable in saved.items()

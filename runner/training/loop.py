@@ -178,7 +178,8 @@ def _session_creator(run: OpenedRun) -> ChiefSessionCreator:
     if run.plan is None:
         initializers.insert(0, tf.compat.v1.global_variables_initializer())
     else:  # It initialises the variables.
-        restorer = run.experiment.restorer(run.plan, on_restored=partial(record_first_values, run))
+        on_restored = partial(record_first_values, run)
+        restorer = run.experiment.restorer(built, run.plan, on_restored=on_restored)
     ready = _ready_op() if built.scaffold.ready_op is None else None
     scaffold = tf.compat.v1.train.Scaffold(
         init_op=tf.group(*initializers),

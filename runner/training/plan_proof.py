@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from runner.checkpoints.reader import CheckpointReader
 from runner.config.schema import RunConfig
 from runner.errors import CheckpointError, Problem
 from runner.graph.trained_model import initial_model
@@ -15,7 +12,7 @@ from runner.planning.comparison import Proof
 from runner.planning.plan import RestorationPlan
 from runner.proof.proving import prove
 from runner.proof.reference import Reference, read_reference
-from runner.restoration.eager import restore_model
+from runner.restoration.eager import restore_model, unchanged
 from runner.system.user_code import calling
 from runner.training.first_values import start_of
 from runner.training.run_sources import Sources
@@ -55,7 +52,8 @@ def proven(
         return plan
     proofs: list[Proof] = []
     readers = {name: sources.open(name) for name in restoring}
-    with _first_values(model, plan, readers):
+    with unchanged(model.variables):
+        restore_model(model, plan, readers)
         for name, reference in references.items():
             with (
                 CheckpointError.within(_key(name), problems),
@@ -69,20 +67,6 @@ def proven(
 def _key(scaffold: str) -> str:
     """Returns the key that names a reference."""
     return f"scaffolds.{scaffold}.proof" if scaffold else "proof"
-
-
-@contextmanager
-def _first_values(
-    model: Any, plan: RestorationPlan, readers: Mapping[str, CheckpointReader]
-) -> Iterator[None]:
-    """Gives a model the first values that a plan restores, within the block."""
-    before = [(variable, variable.numpy()) for variable in model.variables]
-    restore_model(model, plan, readers)
-    try:
-        yield
-    finally:
-        for variable, value in before:
-            variable.assign(value)
 
 
 def prove_run(run: str, reference: str, scaffold: str = "") -> Proof:

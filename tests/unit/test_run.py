@@ -221,7 +221,8 @@ def test_a_changed_warm_start_is_refused_in_a_run(failed: Runs, undisturbed: Run
 
 
 def test_a_plan_says_how_devices_divide_a_step() -> None:
-    plan = Experiment(tiny(devices=DevicesConfig(2)), RunContext()).make_plan()
+    experiment = Experiment(tiny(devices=DevicesConfig(2)), RunContext())
+    plan = experiment.make_plan(experiment.build())
     (shown,) = [note for note in plan.notes if "divide" in note]
     assert f"note: {shown}" in text(plan)
 

@@ -169,7 +169,7 @@ def test_any_other_error_of_the_target_is_its_own() -> None:
     assert isinstance(error.value.__cause__, RuntimeError)
 
 
-@pytest.mark.parametrize("key", ["loss", "metrics.mine"])
+@pytest.mark.parametrize("key", ["loss", "metrics.mine", "weighted_metrics.mine"])
 def test_a_loss_or_a_metric_that_is_called_at_once(key: str) -> None:
     with pytest.raises(ConfigError) as error:
         build_target(key, {"_target_": "mine_to_target.refuse"})

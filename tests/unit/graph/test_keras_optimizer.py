@@ -239,7 +239,8 @@ def test_slots_are_matched_in_the_models_order_whatever_was_created_first(tmp_pa
     for name in ("first/kernel", "second/kernel", "head/bias"):
         for slot in ("momentum", "velocity"):
             path = held[tensors[f"{name}/Adam/{slot}"]]
-            assert path == f"adam/{name.replace('/', '_')}_{slot}"
+            # Keras numbers the optimizers of a process.
+            assert path.partition("/")[2] == f"{name.replace('/', '_')}_{slot}"
 
 
 def test_slots_of_another_optimizer_are_not_taken() -> None:
