@@ -3,7 +3,7 @@
 - `build`: `build_graph`, the door, and the table of makers; `built_graph`: the contract that every
   maker fulfils: how a step is taken and a split evaluated, hooks, scaffold, saver, signatures.
 - `program`: a Keras model and its data, built eagerly as for `fit`; `contracts`: what data must
-  offer; `splits` and `epochs`: their batches; `class_weights`; `compiling`: compiles the model;
+  offer; `splits`: their batches, epochs and class weights; `compiling`: compiles the model;
   `building_optimizers`: builds its optimizer; `given_model`: a model that `runner.fit` is given.
 - `keras_steps`: traces the model's steps; `run_optimizer`: what a run adds to an optimizer before;
   `step_sums`: sums over replicas; `tensorflow1_optimizer`: optimizers of TensorFlow 1 as Keras's;

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from runner.graph import keras_serving
 from runner.graph.batch_norm import replicated_norms
 from runner.graph.built_graph import BuiltGraph, Features, GraphMaker
-from runner.graph.class_weights import weighted_by_class
 from runner.graph.devices import devices_of
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_steps import KerasSteps
 from runner.graph.program import as_in_fit, load_program
 from runner.graph.program_in_session import ProgramInSession
 from runner.graph.replica import Replica, Replicas
-from runner.graph.splits import needs_labels, one_pass, training_batches
+from runner.graph.splits import needs_labels, one_pass, training_batches, weighted_by_class
 from runner.graph.step_sums import StepSums
 from runner.internals.datasets import dataset_in_graph, reads_generator
 

@@ -1,19 +1,22 @@
-"""The splits of an experiment's data as batches."""
+"""The splits of an experiment's data as batches, in epochs, with the weights of their classes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from runner.config import conflicts
 from runner.config.epochs import Epochs
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.contracts import Data, Sized, overrides
-from runner.graph.epochs import in_epochs
-from runner.internals.keras import compiled_with
+from runner.internals.datasets import draws_at_start, reads_generator, surely_ends
+from runner.internals.keras import begins_ahead, compiled_with
 from runner.system.user_code import calling
 
 # The batch size of an evaluation of the training data.
@@ -76,12 +79,39 @@ def one_pass(split: str, data: Data, *, labelled: bool) -> tuple[tf.data.Dataset
 def training_batches(
     config: RunConfig, data: Data, *, labelled: bool, per_step: int
 ) -> tuple[tf.data.Dataset, Epochs | None]:
-    """Returns the training batches without end, and the epochs, see `in_epochs`.
+    """Returns the training batches without end, and the epochs.
 
-    A step takes `per_step` batches, besides those that it accumulates.
+    The epochs are None, and the batches as they are, where nothing depends on epochs. A step takes
+    `per_step` batches, besides those that it accumulates. Data that end, of unknown length, are
+    read once, to count them.
+
+    Raises:
+      ConfigError: when the length is needed, and the data never end or are empty.
     """
-    batches = batches_of("train", data, labelled=labelled)
-    return in_epochs(config, data, batches, per_step=config.train.accumulate * per_step)
+    batches, train = batches_of("train", data, labelled=labelled), config.train
+    per_step *= train.accumulate
+    if not (train.epochs or train.steps_per_epoch or config.callbacks):
+        return batches, None
+    count, length = int(batches.cardinality()), train.steps_per_epoch
+    meets_end = count == tf.data.UNKNOWN_CARDINALITY and per_step == 1
+    if count == tf.data.UNKNOWN_CARDINALITY and (
+        train.epochs if length is None else per_step == 1 and surely_ends(batches)
+    ):
+        count = int(batches.reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1))
+    if length is not None:
+        of_pass = count if count > 0 and per_step == 1 else None
+        epochs = Epochs(length, of_pass, train.initial_epoch, meets_end and of_pass is not None)
+        return batches.repeat(), epochs
+    if count <= 0:
+        state = f"train.epochs is {train.epochs}" if train.epochs else "callbacks are set"
+        if count == 0:
+            raise ConfigError.of("the training data are empty", "data.train() gives no batch")
+        endless = "repeats forever" if count == tf.data.INFINITE_CARDINALITY else "has no known end"
+        cause = f"the length of an epoch is not known: data.train() {endless}"
+        steps = _guess(data, batches)
+        raise ConfigError.of(state, cause, f"set train.steps_per_epoch={steps}")
+    epochs = Epochs(-(-count // per_step), None, train.initial_epoch, meets_end)
+    return _passes_of_fit(batches).repeat(), epochs
 
 
 def needs_labels(model: keras.Model) -> bool:
@@ -111,3 +141,73 @@ def data_to_predict(config: RunConfig) -> tf.data.Dataset:
             f"it is neither a tf.data.Dataset of batches, nor data with a method {split}()",
         )
     return built
+
+
+def _passes_of_fit(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns data whose passes have the orders that those of `fit` have.
+
+    Where their length is known, `fit` makes an iterator at the end of an epoch, and another one
+    where the next epoch begins. Each draws an order, so that epochs have every second one.
+    """
+    count = batches.cardinality()
+    if count < 0 or not begins_ahead() or not draws_at_start(batches) or reads_generator(batches):
+        return batches
+
+    def all_or_none(index: tf.Tensor) -> tf.data.Dataset:
+        chosen = tf.data.Dataset.from_tensors(np.int64(0)).repeat(tf.where(index == 0, count, 0))
+        # It makes the iterator also where nothing is read from it.
+        return tf.data.Dataset.choose_from_datasets([batches], chosen, stop_on_empty_dataset=False)
+
+    both = tf.data.Dataset.range(2).flat_map(all_or_none)
+    return both.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _guess(data: Any, batches: tf.data.Dataset) -> int | str:
+    """Returns the steps of one pass if the data tell their sizes, and else `STEPS`."""
+    leading = tf.nest.flatten(batches.element_spec)[0].shape[:1]
+    batch = getattr(data, "batch_size", None) or (leading[0] if leading.rank else None)
+    size = data.sizes().get("train") if isinstance(data, Sized) else None
+    return -(-size // batch) if size and batch else "STEPS"
+
+
+def weighted_by_class(
+    batches: tf.data.Dataset, weights: Mapping[int, float] | None
+) -> tf.data.Dataset:
+    """Returns batches with the weights of their examples.
+
+    Raises:
+      ConfigError: when the batches have weights already, or labels of several outputs.
+    """
+    if not weights:
+        return batches
+    spec = batches.element_spec
+    has_weights = isinstance(spec, tuple) and len(spec) == 3
+    if has_weights or tf.nest.is_nested(spec[1]):
+        what = "sample weights" if has_weights else "labels of several outputs"
+        raise conflicts.WEIGHTED_TWICE.error(
+            f"class_weight is set, and the training data give {what}"
+        )
+
+    def weighted(features: Any, labels: tf.Tensor) -> Any:
+        return features, labels, class_weights(labels, weights)
+
+    return batches.map(weighted)
+
+
+def class_weights(labels: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
+    """Returns the weight of each example, float32 [batch].
+
+    Args:
+      labels: classes [batch] or [batch, 1], or a number for each class [batch, ..., classes].
+      weights: class -> weight; other classes weigh 1.
+    """
+    if labels.shape.rank > 1:
+        is_column = labels.shape[-1] == 1
+        labels = tf.squeeze(labels, -1) if is_column else tf.argmax(labels, -1)
+    if labels.dtype.is_floating:
+        labels = tf.round(labels)
+    labels = tf.cast(labels, tf.int32)
+    by_class = [weights.get(index, 1.0) for index in range(max(weights) + 1)]
+    # The last entry is for all other classes.
+    others = (labels < 0) | (labels >= len(by_class))
+    return tf.gather(tf.constant([*by_class, 1.0]), tf.where(others, len(by_class), labels))

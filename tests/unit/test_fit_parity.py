@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from keras import layers
+from keras import layers, ops
 from numpy.typing import NDArray
 
 import runner
@@ -101,6 +101,25 @@ def test_a_data_loader_of_pytorch_trains_as_in_fit(tmp_path: Path) -> None:
     _compare(
         Case(small, lambda: {"x": loader(), "validation_data": loader(), **arguments}), tmp_path
     )
+
+
+@pytest.mark.parametrize("masked", ["by the loss", "by sample weights"])
+def test_a_masked_loss_on_two_devices_trains_as_on_one(masked: str, tmp_path: Path) -> None:
+    by_loss = masked == "by the loss"
+    weights = {} if by_loss else {"sample_weight": (Y[:, 0] > 0).astype("float32")}
+    loss = masked_per_example if by_loss else "mse"
+    trained = []
+    for devices in (1, 2):
+        model = Case(lambda: small(layers.Dense(4), loss=loss), dict).compiled()
+        arguments = {**ARRAYS, **weights, "epochs": 2, "overrides": {"devices": devices}}
+        _fit(model, tmp_path / str(devices), **arguments)
+        trained.append(model.get_weights())
+    for one, two in zip(*trained, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
+
+
+def masked_per_example(truth: Any, predicted: Any) -> Any:
+    return ops.sum(ops.cast(truth > 0, "float32") * (truth - predicted) ** 2, axis=-1)
 
 
 def test_a_session_that_is_lost_before_the_first_checkpoint_begins_again(tmp_path: Path) -> None:

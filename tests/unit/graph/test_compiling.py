@@ -15,8 +15,8 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.built_graph import BuiltGraph
-from runner.graph.class_weights import class_weights
 from runner.graph.compiling import compile_model
+from runner.graph.splits import class_weights
 from runner.planning.model_variables import keras_variables
 from tests.samples.graphs import build, opened, training_of
 from tests.samples.objectives import Weighted
