@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.graph.stored_values import StoredValues
 from runner.internals.tensorflow import is_freed
 
 
 def test_values_are_read_from_the_file_and_given_back() -> None:
-    arrays: list[Any] = [
+    arrays: list[NDArray[Any]] = [
         np.arange(6, dtype=np.float32).reshape(2, 3),
-        np.float64(7.0),
+        np.array(7.0),
         np.array([1.5, -2.5], tf.bfloat16.as_numpy_dtype),
     ]
     variables = [tf.Variable(array) for array in arrays]
