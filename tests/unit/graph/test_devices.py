@@ -215,7 +215,7 @@ def test_a_run_resumes_on_any_number_of_devices(tmp_path: Path) -> None:
 
 def test_the_notes_of_a_run_show_what_the_devices_do() -> None:
     few = config("single", "classes", **CLASSES)
-    for sync, shown in ((True, "statistics of the whole batch"), (False, "each replica's own statistics")):
+    for sync, shown in ((True, "of the whole batch"), (False, "each replica's own statistics")):
         several = on(few, 2, sync_batch_norm=sync)
         notes = "\n".join(build_graph(several, "validation", train=True).notes)
         assert shown in notes
