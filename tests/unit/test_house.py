@@ -26,11 +26,11 @@ FREE_OF_TENSORFLOW = ("errors", "console", "system", "config", "tracking", "swee
 
 def modules(package: str) -> dict[str, Path]:
     """Module name -> file, for every module of a package of this repository."""
-    found = {}
+    modules = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules
 
 
 @cache
@@ -42,15 +42,15 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
 @cache
 def imports(path: Path) -> frozenset[str]:
     """Every absolute name that a file imports, also in functions and under TYPE_CHECKING."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in nodes(path):
         if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
             assert node.module is not None
-            found |= {f"{node.module}.{each.name}" for each in node.names}
-    return frozenset(found)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
 
 
 MODULES = modules("runner")
@@ -62,7 +62,7 @@ def room(name: str) -> str:
 
 
 def test_every_room_has_its_place_and_its_purpose() -> None:
-    assert {room(each) for each in MODULES if each != "runner"} == set(ROOMS)
+    assert {room(module) for module in MODULES if module != "runner"} == set(ROOMS)
     for path in (ROOT / "runner").glob("*/__init__.py"):
         listed = ast.get_docstring(ast.parse(path.read_text())) or ""
         for file in path.parent.glob("*.py"):
@@ -80,11 +80,11 @@ def test_the_package_names_the_rooms_in_their_order() -> None:
 
 def test_a_room_imports_only_rooms_before_it() -> None:
     wrong = {
-        (module, each)
+        (module, imported)
         for module, path in MODULES.items()
-        for each in imports(path)
-        if module != "runner" and each.startswith("runner.")
-        if ROOMS.index(room(each)) > ROOMS.index(room(module))
+        for imported in imports(path)
+        if module != "runner" and imported.startswith("runner.")
+        if ROOMS.index(room(imported)) > ROOMS.index(room(module))
     }
     assert wrong == set()
 
@@ -136,7 +136,7 @@ def test_no_two_classes_share_a_name() -> None:
             elif isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS_OF_CLASSES:
                 homes.setdefault(ast.literal_eval(node.args[0]), set()).add(module)
     assert "NonFinite" in homes
-    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
 
 
 def test_no_two_files_import_each_other_directly_or_through_others() -> None:
@@ -168,10 +168,10 @@ def test_type_checkers_see_the_public_names_of_the_package() -> None:
 
 def test_only_mlflow_modules_import_mlflow() -> None:
     packages = {
-        name: {each.split(".")[0] for each in imports(path)}
+        name: {imported.split(".")[0] for imported in imports(path)}
         for name, path in {**MODULES, **modules("experiments")}.items()
     }
-    assert {name for name, found in packages.items() if "mlflow" in found} == {
+    assert {name for name, imported in packages.items() if "mlflow" in imported} == {
         "runner.internals.mlflow",  # Its types only.
         "runner.tracking.mlflow_connection",
         "runner.tracking.mlflow_models",
@@ -190,9 +190,9 @@ def test_a_warm_start_without_a_run_imports_neither_hydra_nor_mlflow() -> None:
         seen.add(module)
         body = ast.parse(MODULES[module].read_text(encoding="utf-8")).body
         for node in body:
-            names = [each.name for each in getattr(node, "names", ())]
+            names = [alias.name for alias in getattr(node, "names", ())]
             if isinstance(node, ast.ImportFrom):
-                names = [node.module or "", *(f"{node.module}.{each}" for each in names)]
+                names = [node.module or "", *(f"{node.module}.{name}" for name in names)]
             elif not isinstance(node, ast.Import):
                 continue
             packages |= {name.split(".")[0] for name in names}
@@ -234,10 +234,15 @@ report("rooms")
 
 
 def test_commands_and_rooms_around_the_graph_wait_for_no_large_library(tmp_path: Path) -> None:
-    names = [each for each in MODULES if each != "runner" and room(each) in FREE_OF_TENSORFLOW]
-    of_mlflow = {each for each in names if ".mlflow_" in each}
+    names = [
+        module for module in MODULES if module != "runner" and room(module) in FREE_OF_TENSORFLOW
+    ]
+    of_mlflow = {name for name in names if ".mlflow_" in name}
     beside = {
-        room(each) for name in of_mlflow for each in imports(MODULES[name]) if each[:7] == "runner."
+        room(imported)
+        for name in of_mlflow
+        for imported in imports(MODULES[name])
+        if imported[:7] == "runner."
     }
     assert beside - {"internals"} <= set(FREE_OF_TENSORFLOW)
     done = subprocess.run(
