@@ -9,7 +9,7 @@
 - `show_lineage`: `runner lineage`; `sync_run`: `runner sync`.
 
 A command has two functions: `add_arguments` describes its arguments, and `run` does what they ask.
-`runner inspect` and `runner lineage` import neither Hydra nor TensorFlow, and no command imports
-TensorFlow before its arguments are right. `runner.__main__` is the process of a command; no other
-room knows this one.
+`runner inspect` and `runner lineage` never import Hydra, and TensorFlow only for formats that need
+it; no command imports it before its arguments are right. `runner.__main__` is the process of a
+command; no other room knows this one.
 """

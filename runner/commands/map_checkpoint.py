@@ -58,11 +58,11 @@ def run(arguments: argparse.Namespace) -> None:
         cause = "runner map takes a model and checkpoints"
         raise ConfigError.of("no checkpoint is named", cause, _EPILOG)
     import_tensorflow()
-    from runner.mapping.named_model import model_named, pair
+    from runner.mapping.named_model import model_named
     from runner.mapping.proposal import propose
     from runner.planning import report
 
-    hints = dict(pair(hint, "--hint") for hint in arguments.hint)
+    hints = dict(map(_pair, arguments.hint))
     model, scaffolds = model_named(arguments.model, settings)
     checkpoints = [str(scaffolds.get(path, path)) for path in paths]
     for checkpoint in checkpoints:
@@ -81,3 +81,11 @@ def run(arguments: argparse.Namespace) -> None:
     print("\n".join(f"# {line}".rstrip() for line in notes))
     if problems := [*proposal.plan.problems, *doubts]:
         raise PlanError(*problems)
+
+
+def _pair(hint: str) -> tuple[str, str]:
+    theirs, _, ours = hint.partition("=")
+    if not (theirs and ours):
+        cause = "it takes a word of the checkpoint and the model's word for it"
+        raise ConfigError.of(f"--hint is {hint!r}", cause, "--hint q=query")
+    return theirs, ours

@@ -89,7 +89,7 @@ class Estimator(_ORIGINAL):
         Raises:
           PlanError: when the plan has problems.
         """
-        variables = name_variables(tf.compat.v1.global_variables(), {})
+        variables = name_variables(tf.compat.v1.global_variables())
         specs = variable_specs(variables, of_the_model(variables, read), policies={}, training=None)
         located, sources = open_sources(self._scaffolds, None)
         rules, scaffolds = self._rules, self._scaffolds

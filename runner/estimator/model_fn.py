@@ -154,7 +154,7 @@ class ModelFnGraph(UserGraph):
         """Returns the key of the mode's `input_fn`."""
         return f"input_fns.{mode}"
 
-    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
+    def predicting(self, features: Features) -> PredictionGraph:
         """Builds the graph of mode PREDICT over the features of an `input_fn`, or over others."""
         config = self.config
         with new_graph(config, Replica()) as graph, self.calling("predict"):

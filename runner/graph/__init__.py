@@ -12,9 +12,9 @@
 - `traces`: traced functions, and their counterparts in a session's graph, with what they take from
   layers (`captured`); `program_in_session`: the program in the session's graph; `keras_graph`: the
   maker for `model`, which imports them; `step_errors`: their errors, by the user's lines.
-- `model_values`: the session's values in the model, for callbacks; `stored_values`: its own, in a
-  file meanwhile; `trained_model`: the model with a checkpoint's values; `keras_serving`: what it
-  predicts and serves.
+- `model_values`: the session's values in the model, for callbacks; `stored_values`: the
+  model's values, in a file during the session; `trained_model`: the model with a checkpoint's
+  values; `keras_serving`: what it predicts and serves.
 - `user_graph`: the maker for a `graph` of the user, which a `GraphSpec` (`graph_spec`) describes;
   `new_graph`: the graph that it is built in.
 - `evaluation`: evaluates a split, in the training session or in another graph and session.

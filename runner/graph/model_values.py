@@ -31,7 +31,8 @@ class ModelValues:
     Args:
       model: the model.
       pairs: name -> variable of the session, and the model's, of its optimizers or its metrics.
-      stored: the model's values that are in a file; a session initialises itself with them.
+      stored: the model's values, some of which may be in a file; a session initialises itself
+        with them.
 
     Attributes:
       model: the model.
@@ -114,8 +115,7 @@ class ModelValues:
         changed = {}
         for name, taken in self._taken.items():
             value = self._pairs[name][1].numpy()
-            # By their bytes, as NaN differs from itself.
-            if not np.array_equal(np.ravel(value).view(np.uint8), np.ravel(taken).view(np.uint8)):
+            if not _is_same(value, taken):
                 changed[name] = value
         assign_in_session(
             session, ((self._pairs[name][0], value) for name, value in changed.items())
@@ -127,3 +127,11 @@ class ModelValues:
 def is_large(variable: tf.Variable) -> bool:
     """Returns whether it saves memory to free the value of an eager variable."""
     return bool(variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    one, two = np.ravel(value), np.ravel(other)
+    if one.dtype.kind in "OS":
+        return np.array_equal(one, two)
+    # By their bytes, as NaN differs from itself.
+    return np.array_equal(one.view(np.uint8), two.view(np.uint8))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -15,30 +15,15 @@ from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.graph.built_graph import Training
 from runner.graph.input_pipeline import TrainingInput
 from runner.internals.tensorflow import array_of_tensor, slice_of
-from runner.planning.variables import EMA_SUFFIX, Partition, VariableSpec, classify, owner_of
+from runner.planning.variables import EMA_SUFFIX, Partition, VariableSpec, classify
 
 ROLLBACKS = "rollbacks"
 """The variable that counts rollbacks."""
 
 
-def name_variables(
-    variables: list[tf.Variable], model_vars: Mapping[str, tf.Variable]
-) -> dict[str, tf.Variable]:
-    """Returns name -> variable for all of `variables`.
-
-    Args:
-      variables: the graph's global variables.
-      model_vars: the model's variables by name, from `model_variables`. An optimizer's slot
-        `model/kernel_3/Adam` takes the name of `model/kernel_3` here as its prefix.
-    """
-    by_op = {variable.op.name: name for name, variable in model_vars.items()}
-    named = {}
-    for variable in variables:
-        op_name = variable.op.name
-        owner = owner_of(op_name, by_op)
-        name = op_name if owner is None else by_op[owner] + op_name.removeprefix(owner)
-        named[name] = variable
-    return named
+def name_variables(variables: Iterable[tf.Variable]) -> dict[str, tf.Variable]:
+    """Returns the name of its operation -> variable."""
+    return {variable.op.name: variable for variable in variables}
 
 
 def partition_of(variable: tf.Variable) -> Partition | None:

@@ -1,4 +1,4 @@
-"""Values of a model that lie in a file while a session has them too."""
+"""Keeps a model's values in a file while a session holds them."""
 
 from __future__ import annotations
 

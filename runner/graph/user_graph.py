@@ -124,7 +124,7 @@ class UserGraph(GraphMaker):
             if problems:
                 raise ConfigError(*problems)
             training = self._training(spec)
-            variables = name_variables(tf.compat.v1.global_variables(), {})
+            variables = name_variables(tf.compat.v1.global_variables())
             transfer = checkpoint_saver(config, saved_as(variables), None)
             saver = spec.scaffold.saver
             if saver is None:
@@ -148,7 +148,7 @@ class UserGraph(GraphMaker):
                 summary_op=tf.compat.v1.summary.merge_all() if summary_op is None else summary_op,
             )
 
-    def serving(self, checkpoint: str) -> ServingGraph:
+    def serving(self) -> ServingGraph:
         """Builds the graph for mode `export`."""
         with new_graph(self.config, Replica()):
             spec = self.spec("export")
@@ -161,7 +161,7 @@ class UserGraph(GraphMaker):
                 )
             return serving_of(spec)
 
-    def predicting(self, features: Features, checkpoint: str) -> PredictionGraph:
+    def predicting(self, features: Features) -> PredictionGraph:
         """Builds the graph for mode `export`, whose inputs are fed."""
         if not callable(features):
             raise ConfigError.of(
@@ -170,11 +170,11 @@ class UserGraph(GraphMaker):
                 "name them: predict.file=FILE.npz, or a `_target_` as predict.data",
             )
         explaining = partial(self.explaining, "export")
-        return fed_predictions(self.serving(checkpoint), features, explaining)
+        return fed_predictions(self.serving(), features, explaining)
 
     def save(self, checkpoint: str, folder: Path) -> None:
         """Writes the signatures of the graph for mode `export`."""
-        serving = self.serving(checkpoint)
+        serving = self.serving()
         with serving.graph.as_default(), tf.compat.v1.Session(config=PLACED_SOFTLY) as session:
             save_model(session, folder, checkpoint, serving=serving)
 
@@ -182,7 +182,7 @@ class UserGraph(GraphMaker):
         self, features: Features, checkpoint: str
     ) -> Iterator[Mapping[str, NDArray[Any]]]:
         """Yields what the graph for mode `export` predicts."""
-        return predictions_of(self.predicting(features, checkpoint), checkpoint)
+        return predictions_of(self.predicting(features), checkpoint)
 
     def example(self) -> Mapping[str, Any]:
         """Returns the example of the graph for mode `export`."""
@@ -287,7 +287,7 @@ class UserGraph(GraphMaker):
           The evaluation, of metrics that are numbers, and name -> variable of the model.
         """
         spec = self.spec(split)
-        variables = name_variables(tf.compat.v1.global_variables(), {})
+        variables = name_variables(tf.compat.v1.global_variables())
         saver = spec.scaffold.saver or checkpoint_saver(self.config, saved_as(variables), None)
         evaluation = separate_evaluation(split, spec, saver)
         numbers = {

@@ -209,7 +209,7 @@ class Decisions:
                 yield changes
 
     def move(self, changes: Mapping[int, Candidate]) -> None:
-        """Gives layers the decisions on those of them whose candidates they take."""
+        """Moves each decision to the layer that takes its candidate."""
         before = {self.made[at].candidate.expressions: self.made[at] for at in changes}
         moved = {at: before[candidate.expressions] for at, candidate in changes.items()}
         paths = {self.path(decision.call): self.path(at) for at, decision in moved.items()}

@@ -20,6 +20,7 @@ from runner.config.composition import (
 from runner.config.instantiation import build_target
 from runner.config.validation import validate
 from runner.errors import CheckpointError, ConfigError, nearest
+from runner.graph.program import as_in_fit, build_model
 
 
 def model_named(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
@@ -49,11 +50,9 @@ def model_named(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, A
             )
         overrides = [f"+experiment={name}", *settings]
         config = validate(without_hydra(compose_command(overrides)), experiment_names())
-    if not config.model:
-        cause = "it trains a graph or a function"
-        raise ConfigError.of(f"the experiment {name} has no Keras model", cause)
     checkpoints = {key: scaffold.checkpoint for key, scaffold in config.scaffolds.items()}
-    return build_target("model", config.model), checkpoints
+    with as_in_fit(config):
+        return build_model(config), checkpoints
 
 
 def _not_loaded(name: str, error: Exception) -> CheckpointError:
@@ -81,15 +80,6 @@ def _of_target(name: str, settings: Sequence[str]) -> Any:
     except (ImportError, ValueError, TypeError, AttributeError):
         pass  # `build_target` reports what is wrong.
     for setting in settings:
-        key, value = pair(setting, "MODEL's argument")
+        key, _, value = setting.partition("=")
         node[key] = yaml.safe_load(value)
     return build_target("MODEL", node)
-
-
-def pair(text: str, where: str) -> tuple[str, str]:
-    """Returns the two sides of an argument `where` such as `q=query`."""
-    theirs, equals, ours = text.partition("=")
-    if not (theirs and equals and ours):
-        cause = "it takes a word of the checkpoint and the model's word for it"
-        raise ConfigError.of(f"{where} is {text!r}", cause, f"{where} q=query")
-    return theirs, ours

@@ -34,7 +34,7 @@ def json_text(plan: RestorationPlan, devices: Mapping[str, str] | None = None) -
       `non_finite` (`error` or `warning`, what NaN and infinity in a restored tensor are),
       `restored` (how many variables), `restored_bytes` (of these)}.
     - `proofs`: how a model with these values compares with references: a list of the attributes of
-      `proof.Proof`, with `agrees` and `first_difference`.
+      `comparison.Proof`, with `agrees` and `first_difference`.
     - `unusable`: the scaffolds whose checkpoint cannot be used, see `problems`.
     - `variables`: in the order of the graph {`name`, `shape`, `dtype`, `state` (its class),
       `bytes`, `scaffold` (null when none owns it), `origin` (`checkpoint`, `initializer`, `model`

@@ -1,6 +1,7 @@
 """The restoration plan: variables + checkpoints + rules -> where every variable's value comes from.
 
-`make_plan` makes it from metadata in four steps; reports show it; `engine` carries it out.
+`make_plan` makes it from metadata in four steps; reports show it, and `runner.restoration` carries
+it out.
 
 1. Ownership: the scaffolds' patterns and classes of state decide which variables each claims.
 2. Matching: `rules`, or the shorter `rename`, `convert`, `transpose` and `vocabulary`, give a
@@ -77,7 +78,7 @@ class RestorationPlan:
 
     A variable takes its value either from its initializer or from the tensors of one scaffold's
     checkpoint, converted step by step. A plan is a value: reports only show it, and
-    `engine.restore_values` carries it out if it has no problems.
+    `runner.restoration.engine.restore_values` carries it out if it has no problems.
 
     Attributes:
       assignments: one for every variable, in the order of the graph.

@@ -249,12 +249,14 @@ def _unmatched(
 ) -> Problem:
     names = [name for name, state in states.items() if state in WARM_STARTED]
     names = [addresses.get(name, name) for name in names or states]
-    parts = {f"{name[: slash.start()]}/*" for name in names for slash in re.finditer("/", name)}
+    parts = {name[: slash.end()] for name in names for slash in re.finditer("/", name)}
+    if "*" in pattern:
+        parts = {f"{part}*" for part in parts}
     return Problem(
         f"scaffolds.{scaffold}.variables: {pattern!r} matches no variable of the model",
-        "patterns match whole names",
+        "patterns match whole names; NAME/ matches all below a module",
         f"fix the pattern, or delete the scaffold: ~scaffolds.{scaffold}",
-        nearest(pattern, [*(parts if "*" in pattern else ()), *names]),
+        nearest(pattern, [*(parts if pattern.endswith(("*", "/")) else ()), *names]),
     )
 
 

@@ -17,6 +17,7 @@ from runner.errors import CheckpointError, Problem, nearest
 Arrays = Mapping[str, NDArray[Any]]
 _PARTS = ("inputs", "outputs", "activations")
 _METADATA = "metadata"
+_HELD_BYTES = 16 << 20
 _SETTINGS = ("layout", "tolerance", "config", "modules", "framework")
 _LAYOUTS = ("channels_first", "channels_last")
 _LARGEST = 0.1
@@ -106,11 +107,11 @@ def _outline(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class Recent:
-    """Reads arrays by name, and holds the last ones up to a number of bytes."""
+    """Reads arrays by name, and holds the last ones, up to 16 MiB."""
 
-    def __init__(self, read: Callable[[str], NDArray[Any]], limit: int = 16 << 20) -> None:
-        """Takes what reads an array, and how many bytes are held."""
-        self._read, self._limit = read, limit
+    def __init__(self, read: Callable[[str], NDArray[Any]]) -> None:
+        """Takes what reads an array."""
+        self._read = read
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def __call__(self, name: str) -> NDArray[Any]:
@@ -119,7 +120,7 @@ class Recent:
         if array is None:
             array = self._read(name)
         self._arrays[name] = array
-        while sum(a.nbytes for a in self._arrays.values()) > self._limit:
+        while sum(a.nbytes for a in self._arrays.values()) > _HELD_BYTES:
             del self._arrays[next(iter(self._arrays))]
         return array
 

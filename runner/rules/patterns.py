@@ -4,7 +4,7 @@ r"""Patterns over names: one language for all keys that take them.
     {n}       digits where the value computes with it, else characters without `/` and `.`
     {_n}      `_` and digits or nothing, which counts as 0: Keras's `dense`, `dense_1`
     {block/}  one or more parts of the path, up to and with a `/`
-    NAME/     a pattern that ends in `/` matches the names that begin so: those below a module
+    NAME/     a pattern that ends in `/` matches all names with this prefix: those below a module
     re:...    a regular expression; its groups are `\1` or `{name}` in the value
 
 All but `NAME/` match whole names. A value may hold parts, `block_{n}_expand/: features.{n+1}.`.

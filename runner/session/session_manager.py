@@ -194,7 +194,7 @@ class SessionManager(SessionManagerWithLocalInit):
 
 
 def _require_newest(directory: str) -> None:
-    """Checks that the model's newest checkpoint is there; TensorFlow would start anew without it.
+    """Checks that the model's newest checkpoint is there: TensorFlow would start over silently.
 
     Raises:
       LostCheckpointError: when the `checkpoint` file leads to no checkpoint.

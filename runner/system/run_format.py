@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.errors import RunDirectoryError
 
-FORMAT = 2
+FORMAT = 3
 """Increases whenever those files change. Before 1.0, no version reads the format of another."""
 
 

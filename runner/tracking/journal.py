@@ -38,7 +38,7 @@ class Metrics(NamedTuple):
 
 
 class Repeated(Metrics):
-    """Values that the journal has already, of a step that a run which went back takes again."""
+    """Values that the journal already holds, of a step that the run repeats."""
 
 
 @dataclass(frozen=True)

@@ -156,9 +156,9 @@ class TrackingDirectory:
         return identity is not None and all(map(self._has_all, identity.stores))
 
     def is_pending(self, since: int) -> bool:
-        """Whether a delivery is under way, or was not given up after a time but is to come.
+        """Whether a delivery is in progress, or still due because it was not given up.
 
-        The time is in milliseconds since the epoch.
+        `since` is in milliseconds since the epoch; what was given up before it is due again.
         """
         identity = self.identity()
         return identity is not None and any(

@@ -1,8 +1,8 @@
 """An experiment and the run that trains it, and what connects them to a sweep or a cluster.
 
 A run may train together with the tasks of a cluster, and a sweep may watch it. By default there is
-neither: `runner.cluster` extends `Coordinator` and `runner.sweeps` extends `TrialWatch`; nothing in
-a run imports those rooms.
+neither: `runner.cluster` extends `Coordinator`, and `runner.sweeps` the `TrialWatch` of `context`;
+nothing in a run imports those rooms.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import tensorflow.compat.v1 as tf
 from runner.config.instantiation import References
 from runner.errors import ConfigError
 from runner.graph.hook_entries import HOOKS, graph_references
-from runner.graph.session_variables import name_variables
 from runner.planning.model_variables import model_variables
 from tests.samples.experiment import Net
 
@@ -44,23 +43,6 @@ def test_names_are_paths_without_the_models_name_whatever_was_built_before() -> 
         "seed_generator/seed_generator_state",
         "head/kernel",
         "head/bias",
-    ]
-    assert known.keys() <= name_variables(tf.global_variables(), known).keys()
-
-
-def test_slots_take_the_name_of_their_variable() -> None:
-    kernel = tf.get_variable("net/kernel_3", initializer=1.0)
-    slot = tf.get_variable("net/kernel_3/Adam", initializer=1.0)
-    nested = tf.get_variable("net/kernel_3/Adam/extra", initializer=1.0)
-    other = tf.get_variable("beta1_power", initializer=1.0)
-    scoped = tf.get_variable("scope/beta1_power", initializer=1.0)
-    named = name_variables([kernel, slot, nested, other, scoped], {"head/kernel": kernel})
-    assert list(named) == [
-        "head/kernel",
-        "head/kernel/Adam",
-        "head/kernel/Adam/extra",
-        "beta1_power",
-        "scope/beta1_power",
     ]
 
 
