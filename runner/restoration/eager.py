@@ -10,6 +10,7 @@ The planner and its rules are the same as in runs, without a run, a session or H
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -192,16 +193,18 @@ def restore_model(
 @contextmanager
 def unchanged(variables: Iterable[Any]) -> Iterator[None]:
     """Gives variables their values back after the block; a file holds them, not memory."""
-    variables = [*variables]
+    outlines = []
     with tempfile.TemporaryFile() as file:
         for variable in variables:
-            np.save(file, variable.numpy())
+            value = np.asarray(variable.numpy())
+            value.tofile(file)  # `np.save` has no bfloat16.
+            outlines.append((variable, value.dtype, value.shape))
         try:
             yield
         finally:
             file.seek(0)
-            for variable in variables:
-                variable.assign(np.load(file))
+            for variable, dtype, shape in outlines:
+                variable.assign(np.fromfile(file, dtype, math.prod(shape)).reshape(shape))
 
 
 class _EagerAssigner(Assigner):

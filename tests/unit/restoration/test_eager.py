@@ -23,6 +23,7 @@ import runner
 from runner.commands.command_line import main as command_line
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import CheckpointError, ConfigError, PlanError
+from runner.restoration.eager import unchanged
 from tests.support.forked import ROOT, Forks
 
 # Keras saves variables by way of np.array, of which NumPy 2 warns.
@@ -470,3 +471,13 @@ def test_the_axes_of_an_einsum_dense_are_of_its_equation(
     expected = (inputs @ weight.T).reshape(6, *shape)
     np.testing.assert_allclose(model(inputs), expected, atol=1e-5)
     np.testing.assert_array_equal(plan.invert(model)["q.weight"], weight)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
+def test_variables_have_their_values_back(dtype: str, shape: tuple[int, ...]) -> None:
+    first, second = (tf.Variable(tf.cast(tf.fill(shape, number), dtype)) for number in (1, 0))
+    with unchanged([first, second]):
+        first.assign(second)
+    np.testing.assert_array_equal(first.numpy(), np.ones(shape, first.numpy().dtype))
+    np.testing.assert_array_equal(second.numpy(), np.zeros(shape, first.numpy().dtype))
