@@ -13,6 +13,7 @@ from runner.graph.keras_steps import KerasSteps
 from runner.graph.program import Program, as_in_fit, load_program
 from runner.graph.splits import batches_of
 from runner.internals.keras import finalize
+from runner.internals.tensorflow import give
 
 
 def initial_model(config: RunConfig) -> Any:
@@ -53,7 +54,7 @@ def trained_model(config: RunConfig, prefix: str) -> Any:
         raise ConfigError.of(f"{prefix} is not a checkpoint of this model", cause)
     present = [(name, variable) for name, variable in state.items() if name in saved]
     for name, variable in (*variables.items(), *present):
-        variable.assign(reader.get_tensor(name))
+        give(variable, reader.get_tensor(name))
     finalize(program.model)
     return program.model
 

@@ -200,6 +200,6 @@ class TrackingDirectory:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return content

@@ -16,6 +16,7 @@ from runner.config.instantiation import GIVEN, References
 from runner.config.schedule import NEVER
 from runner.config.training_schema import metric_of
 from runner.errors import NonFiniteLossError, RunnerError
+from runner.graph.compiling import names_optimizer
 from runner.graph.hook_entries import (
     CALLBACKS,
     HOOKS,
@@ -233,10 +234,14 @@ def _save_policy(run: OpenedRun) -> SavePolicy:
 def _nan_loss(run: OpenedRun) -> NanLossHook:
     policy, training = run.config.train.non_finite, run.training
     rate = run.config.optimizer.get("learning_rate")
-    half = f"{rate / 2:g}" if isinstance(rate, float) else "..."
     remedy = "look at the data and the learning rate"
-    if training.learning_rate is not None:
-        remedy += f", for example with half of it: optimizer.learning_rate={half}"
+    # The configuration does not know the rate of an optimizer that the model was compiled with.
+    if (
+        training.learning_rate is not None
+        and isinstance(rate, float)
+        and (names_optimizer(run.config))
+    ):
+        remedy += f", for example with half of it: optimizer.learning_rate={rate / 2:g}"
     return NanLossHook(
         training.loss,
         training.step,

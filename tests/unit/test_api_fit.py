@@ -304,6 +304,10 @@ def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: 
         ({"x": within_another()}, "uses an object made outside of it, Iterator"),
         ({"model": keras.Sequential([keras.layers.Dense(2)]), "x": X}, "is not compiled"),
         ({"x": X, "y": Y, "scaffolds": {"a": {"chekpoint": "b"}}}, "chekpoint"),
+        (
+            {"model": net(), "x": X, "y": Y, "overrides": {"optimizer.learning_rate": 0.1}},
+            "has the optimizer that it was compiled with",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -431,6 +435,9 @@ def test_a_model_starts_from_its_weights_unless_a_checkpoint_decides(tmp_path: P
     result = fit(tmp_path, model=model, x=X, y=Y, scaffolds=scaffolds)
     assert [float(np.mean(weight)) for weight in model.weights] == [1.0, 1.0, 2.0, 2.0]
     assert result.model("latest") is model
+    exported = {"mode": "export", "export.which": "scaffolds", "run_dir": str(result.directory)}
+    fit(tmp_path, model=model, x=X, y=Y, scaffolds=scaffolds, overrides=exported)
+    assert [float(np.mean(weight)) for weight in model.weights] == [1.0, 1.0, 2.0, 2.0]
 
 
 def test_the_last_lines_say_which_weights_are_the_result(
