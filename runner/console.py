@@ -33,6 +33,18 @@ def as_text(renderable: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 
 
+def printable(text: str) -> str:
+    r"""Returns a text with escapes for its control characters, which could steer a terminal.
+
+    Names in a file are any text: one with a newline has one line, as `\n`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text
+    )
+
+
 def plural(count: int, noun: str) -> str:
     """Returns e.g. `1 variable` or `1,200 variables`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -110,7 +122,8 @@ class Listing:
 
     def _lines(self, used: Sequence[int]) -> Iterator[Segment]:
         """Yields a line for each row without folding or style; Rich takes a millisecond a row."""
-        cells = [[str(row[index]) for index in used] for row in (self.columns, *self.rows)]
+        rows = (self.columns, *self.rows)
+        cells = [[printable(str(row[index])) for index in used] for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         for row in cells:
             aligned = [
@@ -121,7 +134,9 @@ class Listing:
 
 
 def _text(cell: str | Text) -> Text:
-    return cell if isinstance(cell, Text) else Text(cell)
+    if isinstance(cell, Text):
+        return cell if cell.plain.isprintable() else Text(printable(cell.plain), cell.style)
+    return Text(printable(cell))
 
 
 class Screen:

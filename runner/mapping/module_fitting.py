@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +12,9 @@ from numpy.typing import NDArray
 
 from runner.mapping.layouts import Layout, Shape, decide, fits, outputs_first
 from runner.mapping.modules import BIAS, BIAS_2, RECURRENT, ROLES, WEIGHT, Leaf, Module
+from runner.rules.expressions import spelled
 
 Matrix: TypeAlias = NDArray[Any]
-
-
-# Characters with a meaning in a rule's expression.
-_QUOTED = re.compile(r"[|,()\[\]= ]")
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Taken:
 
     def expression(self) -> str:
         """Returns the expression of a rule."""
-        names = [f"'{name}'" if _QUOTED.search(name) else name for name in self.tensors]
+        names = [spelled(name) or name for name in self.tensors]
         if not names:
             return self.step
         source = " | ".join(filter(None, (names[0], self.cut)))

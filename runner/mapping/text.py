@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from runner.console import plural, some_of
+from runner.console import plural, printable, some_of
 from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.rules.translator import Rules
 
@@ -27,7 +27,7 @@ def document(
     if not scaffolds:
         questions = [line for one in correspondences.values() for line in _open_questions(one)]
         lines = ["No rules: a plan would refuse them, or weights would be left out.", *questions]
-        return "".join(f"# {line}\n" for line in lines)
+        return "".join(f"# {printable(line)}\n" for line in lines)
     lines = ["scaffolds:"]
     for name, keys in scaffolds.items():
         lines.append(f"  {name}:")
@@ -38,7 +38,9 @@ def document(
                     lines[-1] += f"  # {correspondences[name].layout}"
         if "rules" in keys:
             lines += ["    rules:", *_rules(keys["rules"], correspondences[name])]
-        lines += [f"    # {line}".rstrip() for line in _open_questions(correspondences[name])]
+        lines += [
+            f"    # {printable(line)}".rstrip() for line in _open_questions(correspondences[name])
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -65,7 +67,7 @@ def _rules(rules: Mapping[str, str], correspondence: Correspondence) -> Iterator
         computed = [pair.computed for pair in pairs if pair.computed]
         parts = [_computed(computed), *(reason for reason, _ in reasons.most_common())]
         shown = ", ".join(filter(None, parts)) or "the file has none"
-        yield f"      {line:{width}}  # {plural(len(used[key]), 'variable')}: {shown}"
+        yield f"      {line:{width}}  # {plural(len(used[key]), 'variable')}: {printable(shown)}"
 
 
 def _computed(computed: Sequence[Computed]) -> str:

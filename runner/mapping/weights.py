@@ -18,6 +18,8 @@ from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_count, is_r
 from runner.config.choices import WARM_STARTED
 from runner.mapping.layouts import Shape
 from runner.planning.variables import classify
+from runner.rules.expressions import spelled
+from runner.rules.patterns import is_literal
 
 _OPTIMIZER, _SLOT, _NUMBERS = "of an optimizer", "slots and averages of others", "not floats"
 # Where Keras and Flax keep an optimizer's state.
@@ -28,6 +30,7 @@ _TRAINED = "/_trainable_variables/"
 _STEPS = ("_iterations", "iterations", "iteration", "iter")
 _NORMED = re.compile(r"parametrizations\.(\w+)\.original[01]$|(?<=weight)_[gv]$")
 _PLAIN = "save plain floats in their place"
+_RENAMED = "save it under a name without {...}, \\1 and both kinds of quotes"
 _DIRECTION = re.compile(r"parametrizations\.(\w+)\.original1$|(?<=weight)_v$")
 
 
@@ -72,7 +75,10 @@ def sort_out(spec: CheckpointSpec, *, is_complex: bool = False) -> Tensors:
         elif is_slot(name, spec.tensors):
             others[name] = _SLOT
         elif is_plain_float(tensor.dtype) and ("complex" not in tensor.dtype or is_complex):
-            weights[alias] = tensor.shape
+            if is_literal(alias) and spelled(alias) is not None:
+                weights[alias] = tensor.shape
+            else:
+                codes[name] = Unread("no rule can hold this name", _RENAMED)
         elif not is_read(tensor.dtype):
             codes[name] = Unread(f"{tensor.dtype}, which is not read", _PLAIN)
         elif "complex" in tensor.dtype:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from runner.mapping.correspondence import Correspondence, Pair
 from runner.mapping.generalisation import generalise
+from runner.mapping.module_fitting import Taken
+from runner.rules.expressions import spelled
 from runner.rules.torch_layouts import TORCH_LEAVES, is_projection, recurrent_names
 
 
@@ -56,9 +58,16 @@ def write(
     rules = _constants(correspondence.constants, variables)
     rules |= generalise(single, single, [name for name in variables if name not in single])
     short = _shortened(modules, "." if is_torch else "/")
-    rules |= generalise(short, modules, [name for name in barred if name not in modules])
+    written = generalise(short, modules, [name for name in barred if name not in modules])
+    rules |= {key: _quoted(value) for key, value in written.items()}
     rules = {key: value for key, value in rules.items() if key != value}
     return Written(rules, {"*": "torch"} if is_torch else {})
+
+
+def _quoted(value: str) -> str:
+    """Returns the beginning of names, and steps, as an expression."""
+    source, bar, steps = value.partition(" | ")
+    return f"{spelled(source) or source}{bar}{steps}"
 
 
 def _constants(constants: Mapping[str, str], variables: Iterable[str]) -> dict[str, str]:
@@ -82,7 +91,7 @@ def _constants(constants: Mapping[str, str], variables: Iterable[str]) -> dict[s
 def _expression(pair: Pair, is_torch: bool) -> str:
     expression = pair.taken.expression()
     # A name without steps would be converted by `convert`.
-    is_plain = is_torch and len(pair.taken.tensors) == 1 and " | " not in expression
+    is_plain = is_torch and expression == Taken((*pair.taken.tensors[:1],)).expression()
     return f"{expression} | reshape" if is_plain else expression
 
 
@@ -100,7 +109,9 @@ def _torch_beginnings(pairs: Sequence[Pair], layers: Mapping[str, str]) -> dict[
             tensor = taken.tensors[0]
             beginning = tensor.removesuffix(end) if tensor.endswith(f".{end}") else ""
             conversion = _conversion(pair, layers.get(pair.variable, ""))
-        if beginning and conversion is not None and not taken.cut:
+        # Where steps begin is found by their bar.
+        is_free = bool(beginning) and " | " not in beginning
+        if is_free and conversion is not None and not taken.cut:
             values[pair.variable] = beginning
             if conversion:
                 conversions[beginning] = conversion
@@ -140,7 +151,8 @@ def _plain_beginnings(pairs: Sequence[Pair]) -> dict[str, str]:
     values = {}
     for pair in pairs:
         leaf, tensor = pair.variable.rpartition("/")[2], pair.taken.tensors[0]
-        if not pair.taken.step and not pair.taken.cut and tensor.endswith(f"/{leaf}"):
+        is_free = tensor.endswith(f"/{leaf}") and " | " not in tensor
+        if not pair.taken.step and not pair.taken.cut and is_free:
             values[pair.variable] = tensor.removesuffix(leaf)
     return values if len(values) == len(pairs) else {}
 

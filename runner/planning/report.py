@@ -17,7 +17,7 @@ from rich.text import Text
 
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import WARM_STARTED, StateClass
-from runner.console import Listing, as_text, plural, shaped, short, sized, some_of
+from runner.console import Listing, as_text, plural, printable, shaped, short, sized, some_of
 from runner.planning.plan import Assignment, RestorationPlan
 from runner.planning.variables import OF_MODEL
 
@@ -101,7 +101,8 @@ def summary(plan: RestorationPlan, *, whole: bool = False) -> list[str]:
 def _details(plan: RestorationPlan, full: bool) -> Iterator[str]:
     for scaffold, unused in plan.unused.items():
         if unused:
-            yield f"unused in {scaffold}: {some_of(unused, len(unused) if full else _UNUSED)}"
+            shown = some_of(unused, len(unused) if full else _UNUSED)
+            yield f"unused in {scaffold}: {printable(shown)}"
     yield from (f"note: {note}" for note in plan.notes)
 
 

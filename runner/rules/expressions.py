@@ -97,6 +97,19 @@ _TOKEN = re.compile(
 )
 
 
+_BARE = re.compile(r"""(?:\{[^{}]*\}|[^|,()\[\]=\s'"{}])*""")
+
+
+def spelled(name: str) -> str | None:
+    """Returns a tensor's name as expressions have it, in quotes if need be.
+
+    It is None where no quotes serve: the name holds both kinds of them.
+    """
+    if _BARE.fullmatch(name):
+        return name
+    return next((f"{quote}{name}{quote}" for quote in "'\"" if quote not in name), None)
+
+
 def parse(text: str) -> Expression:
     """Parses an expression.
 

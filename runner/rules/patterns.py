@@ -142,6 +142,11 @@ def holes(value: str) -> list[str]:
     return [hole for hole in contents if hole != _NOT_A_PART]
 
 
+def is_literal(text: str) -> bool:
+    """Returns whether a value says a text as it is: nothing in it stands for a part."""
+    return _HOLE.search(text) is None
+
+
 def substitute(value: str, parts: Mapping[str, str]) -> str:
     """Returns the value with the parts of a name in it.
 

@@ -83,7 +83,9 @@ def start_of(run: str) -> Start:
     shapes = {
         spec.name: spec.full_shape for spec in specs if spec.state is StateClass.optimizer_slots
     }
-    located = named_sources(LocatedSources(sources), layout, keras_slots(shapes))
+    located = LocatedSources(sources)
+    if recorded["model"]:  # A graph of the user's has no layers, and a run of it named no sources.
+        located = named_sources(located, layout, keras_slots(shapes))
     plan = make_plan(specs, scaffolds, located, collision=rules.collision)
     return Start(config, plan, readers, document["variables"])
 

@@ -54,6 +54,18 @@ def _rows(text: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells if len(row) > 1}
 
 
+@pytest.mark.parametrize("count", [1, 1_100])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_names_cannot_steer_a_terminal(count: int, terminal: bool, tmp_path: Path) -> None:
+    nan, others = np.array([np.nan]), {f"x{at}": np.ones(1) for at in range(count)}
+    path = save_npz(tmp_path / "odd.npz", **{"a\x1b[2Jb\nc\x9b\u202e/é d": nan}, **others)
+    shown = [_shown(path, "--stats", width=300 * terminal)[1]]
+    shown.append(_shown(path, save_npz(tmp_path / "x.npz", y=np.ones(1)), width=300 * terminal)[1])
+    for text in shown:
+        assert r"a\x1b[2Jb\nc\x9b\u202e/é d" in text
+        assert not re.search(r"\x1b\[2J|[\x9b\u202e]", text)
+
+
 def test_a_checkpoints_tensors_are_listed(model: str) -> None:
     code, text = _shown(model)
     assert code == 0

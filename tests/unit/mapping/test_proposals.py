@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -105,6 +106,73 @@ def test_several_checkpoints_give_what_those_before_lack(tmp_path: Path) -> None
     proposal = runner.propose(model, [head, rest])
     plan = runner.warm_start(model, proposal.scaffolds)
     assert {assignment.scaffold for assignment in plan.assignments} == {"head", "rest"}
+
+
+@pytest.mark.parametrize("proven", [False, True])
+@pytest.mark.parametrize(
+    ("module", "rules"),
+    [
+        ("conv 1", {"d/": "'conv 1.'"}),
+        ("fc(a)", {"d/": "'fc(a).'"}),
+        ("a|b", {"d/": "'a|b.'"}),
+        ("a | b", {"d/kernel": "'a | b.weight' | linear", "d/bias": "'a | b.bias'"}),
+        ("x=1", {"d/": "'x=1.'"}),
+        ("a[0]", {"d/": "'a[0].'"}),
+        ("it's", {"d/": '"it\'s."'}),
+        ("{", {"d/": "'{.'"}),
+        ("two\nlines", {"d/": "'two\nlines.'"}),
+        ("\\n", {"d/": "\\n."}),
+        ("{n}", None),
+        ("{gate}", None),
+        ("\\1", None),
+        ("q'\"", None),
+    ],
+)
+def test_names_are_quoted_where_a_rule_needs_it_and_others_are_named(
+    module: str, rules: dict[str, str] | None, proven: bool, tmp_path: Path
+) -> None:
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, name="d")])
+    generator = np.random.default_rng(0)
+    kernel = generator.normal(size=(4, 6)).astype(np.float32)
+    points = generator.normal(size=(3, 6)).astype(np.float32)
+    tensors: dict[str, Any] = {f"{module}.weight": kernel, f"{module}.bias": np.ones(4, np.float32)}
+    safetensors.numpy.save_file(tensors, tmp_path / "source.safetensors")
+    np.savez(tmp_path / "reference.npz", inputs=points, outputs=points @ kernel.T + 1)
+    reference = tmp_path / "reference.npz" if proven else None
+    proposal = runner.propose(model, tmp_path / "source.safetensors", reference=reference)
+    assert proposal.is_certain == (rules is not None)
+    assert proposal.scaffolds["source"].get("rules") == rules
+    if rules is None:
+        states = [problem.state for problem in proposal.doubts()]
+        assert f"{module}.bias, {module}.weight may hold weights" in states
+        assert not yaml.safe_load(str(proposal))
+        return
+    runner.warm_start(model, yaml.safe_load(str(proposal))["scaffolds"])
+    np.testing.assert_array_equal(model.get_layer("d").kernel, kernel.T)
+
+
+def test_a_name_of_two_lines_stays_in_its_comment(tmp_path: Path) -> None:
+    model, _ = twins(tmp_path)
+    names = ("head.weight", "a\nscaffolds: {}\x1b[2J", "{n}\nb: 1")
+    tensors = {name: np.ones((2, 4), np.float32) for name in names}
+    safetensors.numpy.save_file(tensors, tmp_path / "source.safetensors")
+    proposal = runner.propose(model, tmp_path / "source.safetensors")
+    assert r"a\nscaffolds: {}\x1b[2J" in str(proposal)
+    assert all(line.lstrip()[:1] == "#" for line in str(proposal).splitlines())
+
+
+def test_numbered_modules_whose_names_need_quotes_share_a_rule(tmp_path: Path) -> None:
+    layers = [keras.layers.Dense(4, name=f"layer_{at}") for at in range(3)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    tensors: dict[str, Any] = {}
+    for at in range(3):
+        tensors[f"my net.layer {at + 1}.weight"] = np.full((4, 4), at, np.float32)
+        tensors[f"my net.layer {at + 1}.bias"] = np.zeros(4, np.float32)
+    safetensors.numpy.save_file(tensors, tmp_path / "source.safetensors")
+    proposal = runner.propose(model, tmp_path / "source.safetensors")
+    assert proposal.scaffolds["source"]["rules"] == {"layer_{l}/": "'my net.layer {l+1}.'"}
+    runner.warm_start(model, proposal.scaffolds)
+    assert [layer.kernel.numpy()[0, 0] for layer in model.layers] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("form", ["keras", "weights.h5", "npz"])

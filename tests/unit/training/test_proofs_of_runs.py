@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import runner
 from runner.commands.command_line import run_command
 from runner.config.choices import StateClass
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
@@ -19,6 +20,7 @@ from runner.errors import CheckpointError, ConfigError, PlanError, RunDirectoryE
 from runner.planning.model_variables import model_variables
 from runner.training import first_values
 from tests.samples.experiment import Net
+from tests.support.configs import OWN_GRAPH
 from tests.support.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -206,6 +208,33 @@ def trained(folder: Path) -> dict[str, ScaffoldConfig]:
     every = VariablesConfig(["*"])
     state = [StateClass.weights, StateClass.optimizer_slots]
     return {"all": ScaffoldConfig(every, str(folder / "trained.keras"), state=state)}
+
+
+@pytest.mark.parametrize("form", ["keras", "weights.h5"])
+def test_a_run_of_a_graph_is_derived_again_from_a_file_of_keras(
+    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, player = str(tmp_path / f"player.{form}"), keras.Sequential([keras.Input((4,))])
+    player.add(keras.layers.Dense(8, name="hidden"))
+    (player.save if form == "keras" else player.save_weights)(file)
+    rules = {
+        f"generator/hidden/{leaf}": name
+        for leaf in ("kernel", "bias")
+        for name in runner.open_checkpoint(file)
+        if name.endswith("01"[leaf == "bias"])
+    }
+    variables = VariablesConfig([*rules])
+    train = TrainConfig(steps=2, evaluate_every=2, objective="validation/distance")
+    runs = Runs(
+        tmp_path / "runs",
+        **OWN_GRAPH,
+        train=train,
+        graph={"_target_": "tests.samples.programs.gan"},
+        scaffolds={"player": ScaffoldConfig(variables, file, rules=rules)},
+    )
+    runs.run()
+    run_command("verify", str(runs.directory().path))
+    assert "2 variables derived again, bit for bit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("sources", [torch_lstm, trained])
