@@ -17,8 +17,9 @@ from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable
 
 # Right layers agree within 2e-6 when they get the recorded inputs; a layer that differs itself, as
-# by an approximated GELU, is near. An exchange must differ ten times as much to be excluded.
-AGREES, NEAR, MARGIN, _FLOOR = 1e-5, 0.3, 10.0, 1e-7
+# by an approximated GELU, is near. An exchange must differ ten times as much to be excluded, and
+# ten times as much as that rounding.
+AGREES, NEAR, MARGIN, _FLOOR = 1e-5, 0.3, 10.0, 2e-6
 # How many branches are tried in all orders.
 _MOST_ORDERED = 4
 # Stands for the model's outputs in the place of a call.
@@ -66,6 +67,11 @@ class Decision:
         """Whether the layer computes what its module recorded."""
         return self.relative <= AGREES
 
+    @property
+    def is_unrecorded(self) -> bool:
+        """Whether no record of its module speaks for it."""
+        return self.relative >= NEAR
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -105,6 +111,7 @@ class Decisions:
         self.kinds, self.refuted = Counter[tuple[str, ...]](), set[tuple[str, ...]]()
         self.place = 0
         self._options: dict[int, list[Candidate]] = {}
+        self._fitting: dict[int, dict[frozenset[str], list[Candidate]]] = {}
 
     def copied(self) -> Kept:
         """Returns the decisions as they are."""
@@ -290,6 +297,20 @@ class Decisions:
         """Returns the candidate of a call that takes what another call's candidate does."""
         wanted = candidate.expressions
         return next((option for option in self.all(at) if option.expressions == wanted), None)
+
+    def laid_out(self, at: int, candidate: Candidate) -> dict[tuple[str, ...], Candidate]:
+        """Returns layout -> the candidate of a call that takes another's tensors so."""
+        if at not in self._fitting:
+            variables = [self._variables[name] for name in self.calls[at].variables]
+            # Without records, what names leave open is not all that fits.
+            fitting = [] if self._source.outlines else candidates(variables, self._source)
+            by_tensors: dict[frozenset[str], list[Candidate]] = {}
+            for option in {o.key: o for o in [*self.all(at), *fitting]}.values():
+                by_tensors.setdefault(frozenset(option.tensors), []).append(option)
+            self._fitting[at] = by_tensors
+        options = self._fitting[at].get(frozenset(candidate.tensors), [])
+        wanted = candidate.tensors
+        return {o.kind: o for o in sorted(options, key=lambda o: o.tensors == wanted)}
 
     def is_taken(self, option: Candidate, but: set[int]) -> bool:
         """Whether a call takes what a candidate takes, other than the calls in `but`."""

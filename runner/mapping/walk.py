@@ -38,6 +38,8 @@ from runner.proof.feeding import array_of
 _MOST_WAYS, _MOST_AGAIN, _MOST_SEARCHES = 160, 6, 2
 # How many ways are tried in a row without success.
 _BUDGET = 2 * _MOST_WAYS
+# How many exchanges of layers that no record speaks for are tried.
+_MOST_EXCHANGES = 4 * _MOST_WAYS
 
 
 class Walk:
@@ -254,16 +256,20 @@ class Walk:
     def _settle(self, reader: int) -> None:
         """Decides on layers before a reader that agrees, by exchanges that would change it."""
         depends = self._decisions.depends(reader)
+        measured: dict[tuple[object, ...], float] = {}
         for group in [*self._decisions.groups(depends)]:
             before = {d.call: d.handed_on for d in group}
-            current = self._measure(reader, {})
+            handed_on = self._measure(reader, {})
+            # As exchanges are measured: a record that is handed on hides what is before it.
+            current = self._measure(reader, {d.call: d.candidate for d in group})
             tested, unclear, closest = set[int](), set[int](), math.inf
             for changes in self._ways.exchanges(group):
                 there = self._measure(reader, changes)
                 if there * MARGIN < current:
                     self._adopt(changes)
                     before |= {at: self._decisions.made[at].handed_on for at in changes}
-                    current = there
+                    handed_on = current = there
+                    measured.clear()
                     continue
                 self._undo(changes)
                 closest = min(closest, there)
@@ -272,14 +278,38 @@ class Walk:
                     unclear |= {*changes} - self._decisions.joined(group, changes)
             for decision in group:
                 decision.handed_on = before[decision.call]
+            for changes in self._ways.elsewhere(group):
+                if unclear >= {*changes} & {decision.call for decision in group}:
+                    continue
+                key = tuple(sorted((at, candidate.key) for at, candidate in changes.items()))
+                if key not in measured and len(measured) < _MOST_EXCHANGES:
+                    measured[key] = self._elsewhere(reader, changes)
+                # What is not tried is not excluded.
+                there = measured.get(key, current)
+                closest = min(closest, there)
+                tested |= {*changes}
+                if not is_clear(there, current):
+                    unclear |= {*changes}
+            for decision in group:
                 decision.next = min(decision.next, closest)
-                decision.is_supported |= current <= AGREES
+                decision.is_supported |= handed_on <= AGREES
                 # Behind a layer that was only near, agreement proves nothing; a difference does.
-                known = not decision.is_hidden and current <= AGREES
+                agreement = current if decision.is_unrecorded else handed_on
+                known = not decision.is_hidden and agreement <= AGREES
                 seen = known or (decision.call in tested and current < NEAR)
                 if seen and decision.call not in unclear:
                     decision.by = self._decisions.path(reader)
                     self._calls.held.pop(decision.call, None)
+
+    def _elsewhere(self, reader: int, changes: Mapping[int, Candidate]) -> float:
+        """Measures an exchange with a layer elsewhere, and undoes it."""
+        made = self._decisions.made
+        before = {at: made[at].handed_on for at in changes}
+        there = self._measure(reader, changes)
+        self._undo(changes)
+        for at, handed_on in before.items():
+            made[at].handed_on = handed_on
+        return there
 
     def _search(self, reader: int) -> None:
         """Tries the undecided layers before a reader in other ways, until the reader agrees."""

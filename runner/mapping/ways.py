@@ -101,6 +101,42 @@ class Ways:
             for option in others[:3]:
                 yield {decision.call: option}
 
+    def elsewhere(self, group: Sequence[Decision]) -> Iterator[dict[int, Candidate]]:
+        """Yields the exchanges, in each layout, with layers anywhere that no record speaks for."""
+        open_ = [decision for decision in group if decision.is_unrecorded]
+        within = {decision.call for decision in open_}
+        for one, two in itertools.product(open_, [*self._decisions.made.values()]):
+            if not two.is_unrecorded or (two.call in within and two.call <= one.call):
+                continue
+            if one.candidate.cut or two.candidate.cut:
+                # The parts of a fused module belong together.
+                yield from self._fused(one, two)
+                continue
+            first = self._decisions.laid_out(one.call, two.candidate)
+            second = self._decisions.laid_out(two.call, one.candidate)
+            for kind in (kind for kind in first if kind in second):
+                if not self._trials.is_equal(one.candidate, first[kind]):
+                    yield {one.call: first[kind], two.call: second[kind]}
+
+    def _fused(self, one: Decision, two: Decision) -> Iterator[dict[int, Candidate]]:
+        """Yields the exchange of all parts of one fused module with those of another."""
+        made = self._decisions.made.items()
+        families = one.candidate.family, two.candidate.family
+        calls, others = (
+            [at for at, d in made if d.candidate.cut and d.candidate.family == family]
+            for family in families
+        )
+        if families[0] == families[1] or len(calls) != len(others):
+            return
+        pairs = [*zip(calls, others, strict=True), *zip(others, calls, strict=True)]
+        moved = {at: self._decisions.like(at, self._decisions.made[o].candidate) for at, o in pairs}
+        changes = {at: candidate for at, candidate in moved.items() if candidate}
+        now = {at: self._decisions.made[at].candidate for at in changes}
+        if len(changes) == len(moved) and not all(
+            self._trials.is_equal(now[at], candidate) for at, candidate in changes.items()
+        ):
+            yield changes
+
     def ways(
         self, group: Sequence[Decision], changed: Sequence[Decision] = ()
     ) -> Iterator[dict[int, Candidate]]:

@@ -266,3 +266,86 @@ def test_interleaved_heads_of_plain_matrices_are_found(tmp_path: Path) -> None:
     assert [*proposal.doubts()] == []
     runner.warm_start(model, proposal.scaffolds)
     assert difference(model, file) < 1e-5
+
+
+class Tanh(layers.Layer):
+    """The hyperbolic tangent of a product with a square matrix."""
+
+    def build(self, shape: Any) -> None:
+        self.w = self.add_weight(name="w", shape=(shape[-1], shape[-1]))
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.tanh(x @ self.w)
+
+
+class Scale(layers.Layer):
+    """A factor for each channel."""
+
+    def build(self, shape: Any) -> None:
+        self.gamma = self.add_weight(name="gamma", shape=shape[-1:])
+
+    def call(self, x: Any) -> Any:
+        return x * self.gamma
+
+
+def in_a_row() -> keras.Model:
+    x = keras.Input((6,))
+    hidden = layers.Dense(6, "tanh", name="b")(layers.Dense(6, "tanh", name="a")(x))
+    return keras.Model(x, layers.Dense(4, name="last")(hidden))
+
+
+def scaled() -> keras.Model:
+    x = keras.Input((6,))
+    stem = layers.Dense(6, name="stem")(x)
+    inner = Scale(name="last")(Tanh(name="b")(Tanh(name="a")(stem)))
+    return keras.Model(x, layers.Dense(4, name="head")(stem + inner))
+
+
+def swapped(folder: Path, build: Callable[[], keras.Model], scale: float) -> tuple[Path, Path]:
+    """A checkpoint in which the names of the layers `a` and `b` are exchanged."""
+    keras.utils.set_random_seed(7)
+    random, model = np.random.default_rng(0), build()
+    for variable in model.variables:
+        factor = scale if variable.path in ("last/kernel", "last/gamma") else 0.4
+        variable.assign(factor * random.normal(size=variable.shape))
+    x = random.normal(size=(5, 6)).astype(np.float32)
+    reference = recorded(model, x)
+    is_inner = build is scaled
+    reference = {
+        key: value
+        for key, value in reference.items()
+        if "activations" not in key or (is_inner and key.endswith(("/stem", "/head")))
+    }
+    tensors: Arrays = {}
+    for variable in model.variables:
+        layer, _, leaf = variable.path.partition("/")
+        name = f"{ {'a': 'b', 'b': 'a'}.get(layer, layer) }.{leaf.replace('kernel', 'weight')}"
+        value = variable.numpy()
+        tensors[name] = value.T if leaf == "kernel" else value
+    return written(folder, tensors, reference)
+
+
+@pytest.mark.parametrize(
+    ("build", "scale"),
+    [
+        (in_a_row, 0.0),
+        (in_a_row, 3e-6),
+        (scaled, 1e-5),
+        (scaled, 3e-6),
+        (scaled, 1e-6),
+        (scaled, 0.0),
+    ],
+)
+def test_what_records_hardly_show_is_not_certain(
+    build: Callable[[], keras.Model], scale: float, tmp_path: Path
+) -> None:
+    source, reference = swapped(tmp_path, build, scale)
+    model = build()
+    proposal = runner.propose(model, source, reference=reference)
+    assert not proposal.is_certain
+    assert {"a", "b"} <= {
+        name.partition("/")[0]
+        for correspondence in proposal.correspondences.values()
+        for name, pair in correspondence.pairs.items()
+        if not pair.is_decided
+    }
