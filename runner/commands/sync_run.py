@@ -22,4 +22,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Delivers the records of a run; returns 1 when something is left."""
     print_warnings()
     directory = TrackingDirectory(Path(arguments.run).absolute())
-    return 0 if sync(directory, arguments.uri) else 1
+    print(f"delivering what {arguments.run} recorded", flush=True)
+    if not sync(directory, arguments.uri):
+        return 1
+    print("all is delivered")
+    return 0

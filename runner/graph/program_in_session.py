@@ -37,8 +37,8 @@ from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
 from runner.planning.model_variables import initializers, keras_variables, layer_facts
 from runner.planning.optimizer_slots import keras_slots
-from runner.planning.variables import OF_MODEL
 from runner.planning.weights_layout import weights_layout
+from runner.runs.provenance import OF_MODEL
 
 CALLBACKS = "callbacks"
 """The variable by which checkpoints hold the state of callbacks."""

@@ -19,7 +19,7 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import WARM_STARTED, StateClass
 from runner.console import Listing, as_text, plural, printable, shaped, short, sized, some_of
 from runner.planning.plan import Assignment, RestorationPlan
-from runner.planning.variables import OF_MODEL
+from runner.runs.provenance import OF_MODEL
 
 # Of more model variables than these, numbered layers that agree share a row.
 _ONE_BY_ONE = 60

@@ -13,9 +13,9 @@ from runner.console import some_of
 from runner.errors import Problem, nearest
 from runner.planning.problems import bad_pattern
 from runner.rules.patterns import Selected, select
+from runner.runs.provenance import OF_MODEL
 
 EMA_SUFFIX = "/ExponentialMovingAverage"
-OF_MODEL = "value of the model"
 """The initializer of a variable whose value the model brings along, before the value's digest."""
 
 

@@ -30,6 +30,9 @@ from runner.system.atomic_files import write_text
 from runner.tracking import RunStore
 from runner.tracking.stored_runs import COMMAND_TAG
 
+OF_MODEL = "value of the model"
+"""Begins the initializer of a variable whose value the model brings along; a digest follows."""
+
 logger = logging.getLogger(__name__)
 
 SCHEMA = 2
@@ -89,9 +92,13 @@ def chain(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             how = f" ({', '.join(piece['conversions'])})" if piece["conversions"] else ""
             tensors = " + ".join(piece["tensors"])
             yield f"{indent}  {name} <- {piece['source']}: {tensors}{step}{how}"
-    initialised = [
-        name for name, variable in document["variables"].items() if "initializer" in variable
-    ]
+    initial = {n: v["initializer"] for n, v in document["variables"].items() if "initializer" in v}
+    brought = {
+        name: text.split()[-1] for name, text in initial.items() if text.startswith(OF_MODEL)
+    }
+    for name, digest in brought.items():
+        yield f"{indent}  {name} <- {OF_MODEL} {digest}"
+    initialised = [name for name in initial if name not in brought]
     yield f"{indent}  {len(initialised)} from initializers: {', '.join(initialised) or 'none'}"
     for name, origins in document["sources"].items():
         for origin in origins:

@@ -154,8 +154,13 @@ def verify(run: str) -> list[str]:
     lines = [f"{run}: {plural(len(whole), 'variable')} derived again, bit for bit as at its start"]
     specs = start.plan.sources.items()
     lines += [f"  {name}: {spec.path} {spec.digest}" for name, spec in specs if spec]
-    initialised = len(start.plan.assignments) - len(restored)
-    lines.append(f"  {plural(initialised, 'variable')} from initializers, which are not derived")
+    initial = [a.variable for a in start.plan.assignments if a not in restored]
+    brought = [variable for variable in initial if variable.is_of_model]
+    count = plural(len(initial) - len(brought), "variable")
+    lines.append(f"  {count} from initializers, which are not derived")
+    if brought:
+        count = plural(len(brought), "variable")
+        lines.append(f"  {count} from the values that the model brought along, which no file holds")
     if len(whole) < len(restored):
         parts = ", ".join(a.variable.name for a in restored if a.needs_initial)
         lines.append(f"  not compared, as they keep a part of their initial value: {parts}")
