@@ -11,9 +11,9 @@ from runner.errors import ConfigError
 from runner.graph.session_variables import name_variables, variable_specs
 from runner.graph.user_graph import of_the_model
 from runner.internals.original_estimator import original_class, original_estimator, train_in
-from runner.planning.plan import make_plan
 from runner.planning.report import text
 from runner.planning.sources import open_sources, read_warm_start
+from runner.planning.weights_layout import plan_located
 from runner.restoration.restorer import Restorer
 from runner.session.monitored_session import MonitoredTrainingSession
 
@@ -92,7 +92,7 @@ class Estimator(_ORIGINAL):
         variables = name_variables(tf.compat.v1.global_variables())
         specs = variable_specs(variables, of_the_model(variables, read), policies={}, training=None)
         located, sources = open_sources(self._scaffolds, None)
-        rules, scaffolds = self._rules, self._scaffolds
-        plan = make_plan(specs, scaffolds, located, collision=rules.collision, expect=rules.expect)
+        rules = self._rules
+        plan = plan_located(specs, self._scaffolds, located, rules=rules)
         tf.compat.v1.logging.info("Warm-starting from %s\n%s", ", ".join(sources), text(plan))
         return Restorer(plan, variables, lambda name: sources[name].reader, verify=rules.verify)

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterable
 from typing import IO, Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.internals.tensorflow import array_of_tensor, eager_mode, free, give, is_freed
+from runner.system.array_file import ArrayFile, Place
 
 
 class StoredValues:
@@ -18,19 +18,19 @@ class StoredValues:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # TensorFlow initialises variables in several threads.
-        self._file: IO[bytes] | None = None
-        # The `id` of a variable -> the variable, and where its value begins.
-        self._places: dict[int, tuple[tf.Variable, int]] = {}
+        self._file: ArrayFile | None = None
+        # The `id` of a variable -> the variable, and where its value is.
+        self._places: dict[int, tuple[tf.Variable, Place]] = {}
 
     def store(self, variables: Iterable[tf.Variable], file: IO[bytes]) -> None:
         """Moves the values of variables that have one into a file."""
-        self._file, self._places = file, {}
+        self._file, self._places = ArrayFile(file), {}
         with eager_mode():
             for variable in variables:
                 if is_freed(variable):
                     continue
-                self._places[id(variable)] = variable, file.tell()
-                array_of_tensor(variable.read_value()).tofile(file)
+                place = self._file.append(array_of_tensor(variable.read_value()))
+                self._places[id(variable)] = variable, place
                 free(variable)
 
     def value(self, variable: tf.Variable) -> NDArray[Any]:
@@ -38,11 +38,9 @@ class StoredValues:
         with eager_mode():
             if id(variable) not in self._places or not is_freed(variable):
                 return array_of_tensor(variable.read_value())
-        dtype, shape = variable.dtype.as_numpy_dtype, variable.shape
         with self._lock:
             assert self._file is not None
-            self._file.seek(self._places[id(variable)][1])
-            return np.fromfile(self._file, dtype, shape.num_elements()).reshape(shape)
+            return self._file.read(self._places[id(variable)][1])
 
     def give_back(self) -> None:
         """Gives variables their values again where they have none."""

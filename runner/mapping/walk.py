@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from runner.mapping.branches import Branches
@@ -235,6 +236,16 @@ class Walk:
         for at in changes:
             self._trials.load(self._decisions.made[at].candidate)
 
+    @contextmanager
+    def _undone(self, changes: Mapping[int, Candidate]) -> Iterator[None]:
+        """Undoes changes after the block, which measures them, and what they no longer hand on."""
+        made = self._decisions.made
+        before = {at: made[at].handed_on for at in changes}
+        yield
+        self._undo(changes)
+        for at, handed_on in before.items():
+            made[at].handed_on = handed_on
+
     def _adopt(self, changes: Mapping[int, Candidate]) -> None:
         """Makes changes the decisions."""
         dirty = 0
@@ -283,7 +294,8 @@ class Walk:
                     continue
                 key = tuple(sorted((at, candidate.key) for at, candidate in changes.items()))
                 if key not in measured and len(measured) < _MOST_EXCHANGES:
-                    measured[key] = self._elsewhere(reader, changes)
+                    with self._undone(changes):
+                        measured[key] = self._measure(reader, changes)
                 # What is not tried is not excluded.
                 there = measured.get(key, current)
                 closest = min(closest, there)
@@ -300,16 +312,6 @@ class Walk:
                 if seen and decision.call not in unclear:
                     decision.by = self._decisions.path(reader)
                     self._calls.held.pop(decision.call, None)
-
-    def _elsewhere(self, reader: int, changes: Mapping[int, Candidate]) -> float:
-        """Measures an exchange with a layer elsewhere, and undoes it."""
-        made = self._decisions.made
-        before = {at: made[at].handed_on for at in changes}
-        there = self._measure(reader, changes)
-        self._undo(changes)
-        for at, handed_on in before.items():
-            made[at].handed_on = handed_on
-        return there
 
     def _search(self, reader: int) -> None:
         """Tries the undecided layers before a reader in other ways, until the reader agrees."""
@@ -354,13 +356,10 @@ class Walk:
     ) -> tuple[float, dict[int, Candidate], Tried | None] | None:
         """Returns the way by which a reader comes nearest to its record, the first that agrees."""
         best: tuple[float, dict[int, Candidate], Tried | None] | None = None
-        handed_on = {at: decision.handed_on for at, decision in self._decisions.made.items()}
         for changes in itertools.islice(ways, max(0, min(_MOST_WAYS, self._budget))):
             self._budget -= 1
-            relative, tried = self._best(reader, changes)
-            self._undo(changes)
-            for at in changes:
-                self._decisions.made[at].handed_on = handed_on[at]
+            with self._undone(changes):
+                relative, tried = self._best(reader, changes)
             if best is None or relative < best[0]:
                 best = relative, changes, tried
             if relative <= AGREES:

@@ -13,6 +13,7 @@ variables + checkpoints + rules -> plan -> report:
   the numbered slots of a file are; `file_order`: in which orders its layers may have trained.
 - `comparison`: compares arrays with a reference; what a proof says. `runner.proof` makes proofs.
 
-Doors: `make_plan`, `open_sources` and the three reports. The room rests on `rules`, on
-`checkpoints`, for formats, and on `runs`, for provenance. `restoration` carries plans out.
+Doors: `open_sources`, `weights_layout.plan_located` and the three reports. The room rests on
+`rules`, on `checkpoints`, for formats, and on `runs`, for provenance. `restoration` carries plans
+out.
 """

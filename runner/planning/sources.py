@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,23 +90,41 @@ def open_sources(
       The located sources with the problems of the others, and scaffold -> source.
     """
     sources: dict[str, Source] = {}
-    problems: dict[str, tuple[Problem, ...]] = {}
-    for name, scaffold in scaffolds.items():
+
+    def opened(name: str, scaffold: ScaffoldConfig) -> CheckpointSpec | None:
         place = scaffold.checkpoint
         if place is None:
-            continue
-        try:
-            if place.startswith(EXPERIMENT):
-                raise CheckpointError(_not_trained_here(place))
-            source = open_source(scaffold, place, scaffold.which, artifacts)
-        except (CheckpointError, TrackingError) as error:
-            key = f"scaffolds.{name}.checkpoint"
-            problems[name] = tuple(problem.within(key) for problem in error.problems)
-            continue
-        if source is not None:
-            sources[name] = source
-    specs = {name: sources[name].spec if name in sources else None for name in scaffolds}
-    return LocatedSources(specs, problems), sources
+            return None
+        if place.startswith(EXPERIMENT):
+            raise CheckpointError(_not_trained_here(place))
+        source = open_source(scaffold, place, scaffold.which, artifacts)
+        if source is None:
+            return None
+        sources[name] = source
+        return source.spec
+
+    return locate_sources(scaffolds, opened), sources
+
+
+def locate_sources(
+    scaffolds: Mapping[str, ScaffoldConfig],
+    spec_of: Callable[[str, ScaffoldConfig], CheckpointSpec | None],
+) -> LocatedSources:
+    """Locates the checkpoints of scaffolds, and collects the problems of those that cannot be used.
+
+    Args:
+      scaffolds: name -> scaffold.
+      spec_of: returns the spec of a scaffold's checkpoint; None where it takes none.
+    """
+    specs: dict[str, CheckpointSpec | None] = dict.fromkeys(scaffolds)
+    problems: dict[str, list[Problem]] = {}
+    for name, scaffold in scaffolds.items():
+        key, unusable = f"scaffolds.{name}.checkpoint", list[Problem]()
+        with CheckpointError.within(key, unusable), TrackingError.within(key, unusable):
+            specs[name] = spec_of(name, scaffold)
+        if unusable:
+            problems[name] = unusable
+    return LocatedSources(specs, problems)
 
 
 def _not_trained_here(place: str) -> Problem:

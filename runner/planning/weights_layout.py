@@ -8,7 +8,7 @@ optimizer's numbered variables come from the model's optimizer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,30 +16,48 @@ import tensorflow as tf
 
 from runner.checkpoints.quantization import is_narrow
 from runner.checkpoints.reader import CheckpointSpec
+from runner.config.schema import RestorationConfig, ScaffoldConfig
 from runner.internals.keras import automatic_names, saved_groups, trainable_by_layer
 from runner.planning.file_order import file_order
 from runner.planning.optimizer_slots import OPTIMIZER, Slots
 from runner.planning.places import Ordinals, Places, WeightsLayout
-from runner.planning.plan import LocatedSources
+from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
+from runner.planning.variables import VariableSpec
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def named_sources(
-    located: LocatedSources, layout: Callable[[], WeightsLayout], slots: Slots | None = None
-) -> LocatedSources:
-    """Returns the checkpoints of scaffolds, with a model's names for tensors of Keras's files.
+def plan_located(
+    specs: Sequence[VariableSpec],
+    scaffolds: Mapping[str, ScaffoldConfig],
+    located: LocatedSources,
+    *,
+    rules: RestorationConfig,
+    layout: Callable[[], WeightsLayout] | None = None,
+    slots: Slots | None = None,
+) -> RestorationPlan:
+    """Returns the plan of a warm start from located checkpoints, see `make_plan`.
 
-    `layout` is called only if needed, as it takes 1 ms per layer. `slots` are None if they are not
-    restored.
+    Args:
+      specs: the variables.
+      scaffolds: name -> scaffold.
+      located: their checkpoints.
+      rules: for the warm start as a whole.
+      layout: returns where Keras saves the model's variables, for the names of the tensors in its
+        files; called only if there are such files, as it takes 1 ms per layer. None for a model
+        that is not Keras's.
+      slots: of the model's optimizer; None if they are not restored.
     """
-    specs = located.specs.items()
-    files = {name: spec for name, spec in specs if spec and (spec.layers or spec.order)}
-    if not files:
-        return located
-    known = layout()
-    named = {name: _named(spec, known, slots) for name, spec in files.items()}
-    return replace(located, specs={**located.specs, **named})
+    files = {name: spec for name, spec in located.specs.items() if spec and _is_of_keras(spec)}
+    if files and layout is not None:
+        known = layout()
+        named = {name: _named(spec, known, slots) for name, spec in files.items()}
+        located = replace(located, specs={**located.specs, **named})
+    return make_plan(specs, scaffolds, located, collision=rules.collision, expect=rules.expect)
+
+
+def _is_of_keras(spec: CheckpointSpec) -> bool:
+    return bool(spec.layers or spec.order)
 
 
 def places(spec: CheckpointSpec, model: WeightsLayout) -> dict[str, str | None]:

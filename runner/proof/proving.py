@@ -92,11 +92,10 @@ class _Proving:
             compared_outputs = tuple(self._compared_outputs(outputs))
             local = LocalComparison(self._part, inputs, [*self._counterparts(ranks)], self._local)
             del outputs
-            compared = [*local.compared()]
-            elsewhere = [one for one in compared if self._is_of_another_place(one)]
-            compared = [one for one in compared if one not in elsewhere]
-            if not all(one.agrees for one in compared_outputs) or not compared_outputs:
-                compared += elsewhere  # Not first: another layer may be why the outputs differ.
+            # Such a layer is not the first: another one may be why the outputs differ.
+            compared = sorted(local.compared(), key=self._is_of_another_place)
+            if all(one.agrees for one in compared_outputs) and compared_outputs:
+                compared = [one for one in compared if not self._is_of_another_place(one)]
             layers = tuple(self._explained(compared, local))
         proof = Proof(
             reference=reference.path,

@@ -10,7 +10,6 @@ The planner and its rules are the same as in runs, without a run, a session or H
 from __future__ import annotations
 
 import logging
-import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,17 +40,18 @@ from runner.planning.model_variables import (
     which_train,
 )
 from runner.planning.optimizer_slots import Slots
-from runner.planning.plan import Assignment, RestorationPlan, make_plan
+from runner.planning.plan import Assignment, RestorationPlan
 from runner.planning.sources import Source, open_sources, read_warm_start
 from runner.planning.variables import (
     VariableSpec,
     classify,
     owners_of_weights,
 )
-from runner.planning.weights_layout import named_sources, weights_layout
+from runner.planning.weights_layout import plan_located, weights_layout
 from runner.restoration.eager_plan import WarmStartPlan
 from runner.restoration.engine import Assigner, restore_values
 from runner.restoration.reading import NonFiniteTensors
+from runner.system.array_file import ArrayFile
 from runner.tracking import open_store
 
 _LOGGER = logging.getLogger(__name__)
@@ -193,18 +193,14 @@ def restore_model(
 @contextmanager
 def unchanged(variables: Iterable[Any]) -> Iterator[None]:
     """Gives variables their values back after the block; a file holds them, not memory."""
-    outlines = []
     with tempfile.TemporaryFile() as file:
-        for variable in variables:
-            value = np.asarray(variable.numpy())
-            value.tofile(file)  # `np.save` has no bfloat16.
-            outlines.append((variable, value.dtype, value.shape))
+        values = ArrayFile(file)
+        places = [(variable, values.append(np.asarray(variable.numpy()))) for variable in variables]
         try:
             yield
         finally:
-            file.seek(0)
-            for variable, dtype, shape in outlines:
-                variable.assign(np.fromfile(file, dtype, math.prod(shape)).reshape(shape))
+            for variable, place in places:
+                variable.assign(values.read(place))
 
 
 class _EagerAssigner(Assigner):
@@ -284,12 +280,17 @@ def _prepare(
         for name, slot in slots.items()
     ]
     located, sources = open_sources(configs, _artifacts(configs))
-    if isinstance(model, keras.Layer):
-        shapes = {name: tuple(slot.variable.shape) for name, slot in slots.items()}
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
-        saved_slots = Slots(type(inner).__name__, shapes) if slots else None
-        located = named_sources(located, partial(weights_layout, model, variables), saved_slots)
-    plan = make_plan(specs, configs, located, collision=rules.collision, expect=rules.expect)
+    shapes = {name: tuple(slot.variable.shape) for name, slot in slots.items()}
+    kind = type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
+    is_of_keras = isinstance(model, keras.Layer)
+    plan = plan_located(
+        specs,
+        configs,
+        located,
+        rules=rules,
+        layout=partial(weights_layout, model, variables) if is_of_keras else None,
+        slots=Slots(kind, shapes) if slots else None,
+    )
     origins = {name: source.origins for name, source in sources.items()}
     name = str(getattr(model, "name", "") or type(model).__name__)
     return _WarmStart(

@@ -108,9 +108,11 @@ class Restorer(WarmStarter):
         ResNet-50 with Adam.
         """
         every = [variable.initializer for variable in self._variables.values()]
-        others = [op for op in members([init_op] if init_op else []) if op not in every]
-        after = [operation for operation in others if reads_variables(operation)]
-        together = [operation for operation in others if operation not in after]
+        initializers = {*every}
+        others = [op for op in members([init_op] if init_op else []) if op not in initializers]
+        after, together = list[tf.Operation](), list[tf.Operation]()
+        for operation in others:
+            (after if reads_variables(operation) else together).append(operation)
         effects = self._initialize is Initialize.all
         # With an `init_fn`, which may read any variable, nothing is left out.
         if init_fn is None or not effects:

@@ -6,6 +6,7 @@
 - `status`: the statuses of runs, trials and attempts.
 - `run_format`: the number of the format of their files.
 - `atomic_files`: atomic writes, and paths that survive a move.
+- `array_file`: arrays in a file, in place of memory.
 - `imports`: fast and silent imports of large libraries, and the path of imports of a child process.
 - `user_code`: errors of an experiment's own code, with only its own frames.
 

@@ -25,9 +25,9 @@ from runner.graph.trained_model import initial_model
 from runner.planning.model_variables import keras_variables
 from runner.planning.optimizer_slots import keras_slots
 from runner.planning.places import WeightsLayout
-from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
+from runner.planning.plan import LocatedSources, RestorationPlan
 from runner.planning.variables import Partition, VariableSpec
-from runner.planning.weights_layout import named_sources, weights_layout
+from runner.planning.weights_layout import plan_located, weights_layout
 from runner.restoration.reading import checksum, converted_values
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 
@@ -83,10 +83,14 @@ def start_of(run: str) -> Start:
     shapes = {
         spec.name: spec.full_shape for spec in specs if spec.state is StateClass.optimizer_slots
     }
-    located = LocatedSources(sources)
-    if recorded["model"]:  # A graph of the user's has no layers, and a run of it named no sources.
-        located = named_sources(located, layout, keras_slots(shapes))
-    plan = make_plan(specs, scaffolds, located, collision=rules.collision)
+    plan = plan_located(
+        specs,
+        scaffolds,
+        LocatedSources(sources),
+        rules=rules,
+        layout=layout if recorded["model"] else None,  # A graph of the user's has no layers.
+        slots=keras_slots(shapes),
+    )
     return Start(config, plan, readers, document["variables"])
 
 

@@ -236,11 +236,8 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
     rate = run.config.optimizer.get("learning_rate")
     remedy = "look at the data and the learning rate"
     # The configuration does not know the rate of an optimizer that the model was compiled with.
-    if (
-        training.learning_rate is not None
-        and isinstance(rate, float)
-        and (names_optimizer(run.config))
-    ):
+    is_known = training.learning_rate is not None and names_optimizer(run.config)
+    if is_known and isinstance(rate, float):
         remedy += f", for example with half of it: optimizer.learning_rate={rate / 2:g}"
     return NanLossHook(
         training.loss,

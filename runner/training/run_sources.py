@@ -17,15 +17,13 @@ from runner.config.schema import RunConfig, ScaffoldConfig
 from runner.errors import (
     CheckpointError,
     ConfigError,
-    Problem,
-    TrackingError,
     UserCodeError,
 )
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
-from runner.planning.plan import LocatedSources, RestorationPlan, make_plan
-from runner.planning.sources import open_source
-from runner.planning.weights_layout import named_sources
+from runner.planning.plan import LocatedSources, RestorationPlan
+from runner.planning.sources import locate_sources, open_source
+from runner.planning.weights_layout import plan_located
 from runner.runs.provenance import Origin
 from runner.runs.run_directory import RunDirectory, runs, when_free
 from runner.system.locks import is_held
@@ -59,16 +57,7 @@ class Sources:
         Raises:
           ConfigError: when the experiment of a source does not compose or build.
         """
-        specs: dict[str, CheckpointSpec | None] = {}
-        problems: dict[str, list[Problem]] = {}
-        for name, scaffold in self._config.scaffolds.items():
-            try:
-                specs[name] = self._expected(name, scaffold)
-            except (CheckpointError, TrackingError) as error:
-                specs[name] = None
-                key = f"scaffolds.{name}.checkpoint"
-                problems[name] = [problem.within(key) for problem in error.problems]
-        return LocatedSources(specs, problems)
+        return locate_sources(self._config.scaffolds, self._expected)
 
     def train_missing(
         self, train: Callable[[RunConfig], object], say: Callable[[str], None] = lambda line: None
@@ -210,13 +199,11 @@ def plan_run(config: RunConfig, built: BuiltGraph, sources: Sources) -> Restorat
     Raises:
       ConfigError: when the experiment of a source does not compose or build.
     """
-    located = sources.expected()
-    if built.layout is not None:
-        located = named_sources(located, built.layout, built.slots)
-    return make_plan(
+    return plan_located(
         built.specs,
         config.scaffolds,
-        located,
-        collision=config.restoration.collision,
-        expect=config.restoration.expect,
+        sources.expected(),
+        rules=config.restoration,
+        layout=built.layout,
+        slots=built.slots,
     )
