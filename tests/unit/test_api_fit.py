@@ -288,6 +288,29 @@ def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: 
     assert [*result.config.callbacks] == ["LambdaCallback"]
 
 
+def test_functions_of_callbacks_see_the_weights_of_the_epoch(tmp_path: Path) -> None:
+    """They reach the model as a variable of the program that defines them."""
+    models = [net(), net()]
+    seen: tuple[list[Any], list[Any]] = ([], [])
+    models[1].set_weights(models[0].get_weights())
+
+    def callbacks(index: int) -> list[keras.callbacks.Callback]:
+        def note(epoch: int, *logs: Any) -> float:
+            seen[index].append([weight.sum() for weight in models[index].get_weights()])
+            return 0.1 / (epoch + 1)
+
+        return [
+            keras.callbacks.LambdaCallback(on_epoch_end=note),
+            keras.callbacks.LearningRateScheduler(note),
+        ]
+
+    data: dict[str, Any] = {"x": X, "y": Y, "epochs": 3, "shuffle": False}
+    models[0].fit(**data, callbacks=callbacks(0), verbose=0)
+    fit(tmp_path, model=models[1], callbacks=callbacks(1), **data)
+    assert len(seen[0]) == 6
+    np.testing.assert_allclose(seen[1], seen[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
