@@ -20,7 +20,13 @@ from omegaconf import OmegaConf
 import runner
 from runner.api.fit import experiment_of
 from runner.config.composition import compose_command, without_hydra
-from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, PlanError
+from runner.errors import (
+    ConfigError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    PlanError,
+    SaveError,
+)
 from runner.graph.given_model import model_digest, model_name
 from runner.inputs import FitData
 from runner.inputs.data_digest import digest
@@ -191,6 +197,17 @@ def test_a_model_is_as_usable_after_an_error_as_after_fit(
         fit(tmp_path, model=model, x=X, y=Y, scaffolds=scaffolds)
     assert [value.shape for value in model.get_weights()] == [one.shape for one in model.weights]
     model.fit(X, Y, verbose=0)
+
+
+def test_a_model_has_its_values_where_the_disk_has_no_room_for_them(small_disk: Path) -> None:
+    hidden = [keras.layers.Dense(700, name=name) for name in ("small", "large")]
+    model = keras.Sequential([keras.Input(X.shape[1:]), *hidden, keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    before = model.get_weights()
+    with pytest.raises(SaveError, match="cannot be written\n  cause: No space left"):
+        fit(small_disk, model=model, x=X, y=Y)
+    for value, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
 
 
 def test_a_file_holds_the_experiment_that_the_command_line_takes(tmp_path: Path) -> None:
