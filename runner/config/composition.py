@@ -331,9 +331,12 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     )
 
 
-def default_optimizer() -> Any:
-    """Returns the `optimizer` of a configuration that chooses none."""
-    return OmegaConf.load(shipped("conf") / "optimizer" / "default.yaml")
+def default_optimizer() -> dict[str, Any]:
+    """Returns the optimizer of a model that has none, and for which a configuration names none."""
+    register_resolvers()
+    default: Any = OmegaConf.load(shipped("conf") / "optimizer" / "default.yaml")
+    plain: Any = OmegaConf.to_container(default, resolve=True)
+    return dict(plain)
 
 
 @cache
