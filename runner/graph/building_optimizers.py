@@ -12,7 +12,7 @@ import tensorflow as tf
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
+from runner.internals.tensorflow1_optimizers import TensorFlow1Optimizer
 from runner.system.user_code import calling
 
 _RATE_KEY = "optimizer.learning_rate"

@@ -13,9 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from runner.graph.optimizer_state import learning_rates_of, optimizers_of
 from runner.internals.keras import compiled_with, layers_of, to_snake_case
 from runner.internals.tensorflow import give, is_freed
+from runner.planning.optimizer_state import learning_rates_of, optimizers_of
 from runner.system.user_code import ERRORS
 
 

@@ -80,9 +80,8 @@ def start_of(run: str) -> Start:
     sources: dict[str, CheckpointSpec | None] = dict.fromkeys(scaffolds)
     sources |= {name: reader.spec() for name, reader in readers.items()}
     specs = [*map(_spec, variables)]
-    shapes = {
-        spec.name: spec.full_shape for spec in specs if spec.state is StateClass.optimizer_slots
-    }
+    of_optimizers = (StateClass.optimizer_slots, StateClass.moving_averages)
+    shapes = {spec.name: spec.full_shape for spec in specs if spec.state in of_optimizers}
     plan = plan_located(
         specs,
         scaffolds,
