@@ -87,11 +87,11 @@ def chain(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     run = document["run"]
     yield f"{indent}{run['experiment']} in {run['run_dir']}{_tracked(run)}"
     for name, variable in document["variables"].items():
-        if (piece := variable.get("source_tensor")) is not None:
-            step = "" if piece["step"] is None else f" @ step {piece['step']}"
-            how = f" ({', '.join(piece['conversions'])})" if piece["conversions"] else ""
-            tensors = " + ".join(piece["tensors"])
-            yield f"{indent}  {name} <- {piece['source']}: {tensors}{step}{how}"
+        if (source := variable.get("source_tensor")) is not None:
+            step = "" if source["step"] is None else f" @ step {source['step']}"
+            how = f" ({', '.join(source['conversions'])})" if source["conversions"] else ""
+            tensors = " + ".join(source["tensors"])
+            yield f"{indent}  {name} <- {source['source']}: {tensors}{step}{how}"
     initial = {n: v["initializer"] for n, v in document["variables"].items() if "initializer" in v}
     brought = {
         name: text.split()[-1] for name, text in initial.items() if text.startswith(OF_MODEL)

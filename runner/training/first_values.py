@@ -174,9 +174,9 @@ def _changed_tensors(start: Start) -> Iterator[Problem]:
     """Yields a problem for each variable that the plan takes from other tensors than the run."""
     for assignment in start.plan.assignments:
         name = assignment.variable.name
-        piece, recorded = assignment.source_tensor, start.recorded.get(name, {})
+        source_tensor, recorded = assignment.source_tensor, start.recorded.get(name, {})
         taken = recorded.get("source_tensor")
         tensors = taken and (taken["source"], *taken["tensors"])
-        if tensors != (piece and (piece.source, *piece.names)):
+        if tensors != (source_tensor and (source_tensor.source, *source_tensor.names)):
             cause = f"the run took {tensors or 'no tensor'}"
             yield Problem(f"{name} is planned from other tensors", cause)

@@ -230,8 +230,8 @@ def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path
         for name, tensor in scale.items():
             assert restored.pop(f"{optimizer}/loss_scale/{name}").names == (tensor,)
     assert len(restored) >= 8
-    for name, piece in restored.items():
-        (tensor,) = piece.names
+    for name, source_tensor in restored.items():
+        (tensor,) = source_tensor.names
         layer, variable, *_, slot = name.split("/")
         called = "average" if slot == "ExponentialMovingAverage" else slot
         assert saved[tensor].path.endswith(f"{layer}_{variable}_{called}")
