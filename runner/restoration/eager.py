@@ -267,21 +267,10 @@ def _prepare(
         )
         for name, variable in variables.items()
     ]
-    specs += [
-        VariableSpec(
-            _tensor(name, slot),
-            classify(name, model=False),
-            trainable=False,
-            initializer="",
-            # Adam needs the count of steps together with the slots of all variables.
-            shared_by=() if owner_of(name, variables) else tuple(trained),
-        )
-        for name, slot in slots.items()
-    ]
     located, sources = open_sources(configs, _artifacts(configs))
     is_of_keras = isinstance(model, keras.Layer)
     plan = plan_located(
-        specs,
+        [*specs, *_slot_specs(slots, trained, variables)],
         configs,
         located,
         rules=rules,
@@ -319,6 +308,22 @@ def _slots(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, tf.Variabl
         for variable, name in named
         if not name.startswith("/") and not name.endswith(f"/{LEARNING_RATE}")
     }
+
+
+def _slot_specs(
+    slots: Mapping[str, tf.Variable], trained: Iterable[str], variables: Mapping[str, Any]
+) -> list[VariableSpec]:
+    return [
+        VariableSpec(
+            _tensor(name, slot),
+            classify(name, model=False),
+            trainable=False,
+            initializer="",
+            # Adam needs the count of steps together with the slots of all variables.
+            shared_by=() if owner_of(name, variables) else tuple(trained),
+        )
+        for name, slot in slots.items()
+    ]
 
 
 _OF_OPTIMIZERS = {StateClass.optimizer_slots, StateClass.moving_averages}
