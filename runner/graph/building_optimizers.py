@@ -13,7 +13,7 @@ from runner.config.composition import default_optimizer
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
+from runner.internals.tensorflow1_optimizers import TensorFlow1Optimizer
 from runner.system.user_code import calling
 
 _RATE_KEY = "optimizer.learning_rate"
