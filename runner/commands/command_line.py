@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 
+from runner.config.command import typed_arguments
 from runner.config.masked_output import masked, masked_output
 from runner.errors import InterruptedRunError, RunnerError, UserCodeError
 from runner.system.lifeline import LIFELINE, redirect_to_devnull
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `arguments` are by default those of this process.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = typed_arguments() if arguments is None else arguments
     with masked_output():
         try:
             if "--version" in arguments:
