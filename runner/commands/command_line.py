@@ -13,8 +13,7 @@ from importlib import metadata
 
 from runner.config.masked_output import masked, masked_output
 from runner.errors import InterruptedRunError, RunnerError, UserCodeError
-from runner.system.lifeline import LIFELINE, redirect_to_devnull
-from runner.system.signals import ending_at_once
+from runner.system.lifeline import LIFELINE
 
 COMMANDS = {
     "init": "init_project",
@@ -69,15 +68,7 @@ def run_command(name: str, *arguments: str) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)
-    parsed = parser.parse_args(arguments)
-    with ending_at_once():
-        try:
-            code = command.run(parsed)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            redirect_to_devnull(sys.stdout.fileno())  # The reader of the pipe has closed it.
-            return 0
-    return code or 0
+    return command.run(parser.parse_args(arguments)) or 0
 
 
 def versions() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -25,7 +24,6 @@ from runner.config.groups import shipped
 from runner.config.masked_output import masked_output
 from runner.errors import ConfigError, InterruptedRunError, RunnerError
 from runner.system.lifeline import LIFELINE, end_with_launcher
-from runner.system.signals import ending_at_once
 from runner.training.context import RunContext
 
 # Hydra's options that take the next argument as their value.
@@ -45,14 +43,11 @@ def run(arguments: Sequence[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in arguments])
-        with ending_at_once():
-            _job()
+        _job()
     except RAISED as error:
         if not is_of_composition(error):
             raise  # An error of the run, with its traceback.
         raise ConfigError(problem_of(error, arguments)) from error
-    except KeyboardInterrupt:
-        raise InterruptedRunError(signal.SIGINT) from None
     except SystemExit as end:
         if isinstance(end.code, RunnerError):
             raise end.code from None

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
 from runner.api import start
 from runner.commands import command_line
@@ -67,19 +66,6 @@ def test_the_versions_that_decide_a_result(command: Command) -> None:
     assert (outcome.code, outcome.err) == (0, "")
 
 
-def test_a_signal_before_the_run_handles_them(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(start, "validate", interrupted)
-    outcome = command(*CONF, "+experiment=tiny")
-    assert outcome.code == 130
-    assert outcome.err.startswith("runner: ended by SIGINT\n")
-    GlobalHydra.instance().clear()
-
-
 @pytest.mark.parametrize("kind", [ValueError, AttributeError])
 def test_an_error_of_the_run_itself_is_not_explained_away(
     command: Command, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
@@ -100,7 +86,7 @@ def test_an_error_of_the_run_itself_is_not_explained_away(
 def test_a_task_of_a_local_cluster_does_not_report_how_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = InterruptedRunError(signal.SIGTERM)
+    error = InterruptedRunError(signal.SIGTERM, resumable=True)
     assert command_line.fail(error) == 143
     monkeypatch.setenv(LIFELINE, "3")
     assert command_line.fail(error) == 143
