@@ -21,13 +21,12 @@ def _main_within_grace() -> NoReturn:
     import faulthandler
     import logging
 
-    from runner.errors import OutputError
-    from runner.system.output import guard_output
+    from runner.system.output import GuardedOutput
     from runner.system.signals import ending_at_once
 
     # If native code aborts the process, the Python frames show in which step.
     faulthandler.enable(all_threads=False)
-    guard_output()
+    output = GuardedOutput()
     with ending_at_once():
         from runner.commands.command_line import fail, main
 
@@ -35,10 +34,9 @@ def _main_within_grace() -> NoReturn:
             code: object = main()
         except SystemExit as end:
             code = end.code
-        try:
-            sys.stdout.flush()
-        except OutputError as error:
-            code = fail(error)
+        sys.stdout.flush()
+        if output.failure is not None and not code:
+            code = fail(output.failure)
     if code in (130, 143):
         logging.shutdown()
         sys.stdout.flush()

@@ -23,7 +23,7 @@ from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number, is_
 from runner.config.choices import WARM_STARTED, StateClass
 from runner.config.schema import TrackingConfig
 from runner.console import Listing, Screen, as_text, plural, shaped, sized
-from runner.errors import CheckpointError, OutputError, RunnerError
+from runner.errors import CheckpointError, RunnerError
 from runner.planning.variables import classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
@@ -69,8 +69,7 @@ def run(arguments: argparse.Namespace, screen: Screen | None = None) -> int:
     try:
         return _inspect(arguments, screen or Screen())
     except RunnerError as error:
-        if not isinstance(error, OutputError):
-            error.exit_code = _UNREADABLE
+        error.exit_code = _UNREADABLE
         raise
 
 

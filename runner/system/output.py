@@ -12,19 +12,25 @@ from runner.errors import OutputError
 from runner.system.signals import Interruption
 
 
-def guard_output() -> None:
-    """Has a failure to write standard output or error end in no traceback.
+class GuardedOutput:
+    """Replaces standard output and error by files whose writing raises no error.
 
     When the reader has gone, as with `| head`, further output is discarded, and a run that can be
-    resumed ends as after SIGTERM. Any other failure to write standard output raises an
-    `OutputError`, once; one to write standard error could not be reported.
+    resumed ends as after SIGTERM. After any other failure, such as a full disk, further output is
+    discarded too, and what the process does continues.
+
+    Attributes:
+      failure: the first failure to write standard output, but for a reader that has gone.
     """
-    sys.stdout = _guarded(sys.stdout, _raise)
-    sys.stderr = _guarded(sys.stderr, lambda error: None)
 
+    def __init__(self) -> None:
+        self.failure: OutputError | None = None
+        sys.stdout = _guarded(sys.stdout, self._note)
+        sys.stderr = _guarded(sys.stderr, lambda error: None)
 
-def _raise(error: OSError) -> None:
-    raise OutputError.of("standard output cannot be written", error.strerror or str(error))
+    def _note(self, error: OSError) -> None:
+        cause = error.strerror or str(error)
+        self.failure = OutputError.of("standard output cannot be written", cause)
 
 
 class _GuardedFile(io.FileIO):

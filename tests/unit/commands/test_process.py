@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.system.status import Status
 from tests.conformance.goldens import save_npz
 from tests.support.command_line import CONF
 
@@ -70,6 +71,9 @@ def test_output_that_cannot_be_written_is_one_message(
         1,
         ["runner: standard output cannot be written", "  cause: No space left on device"],
     )
+    if arguments == TRAINING:
+        record = (folder / "runs" / "tiny" / "001" / "run.json").read_text()
+        assert f'"{Status.FINISHED}"' in record
 
 
 COMMANDS = [LISTING, ("--help",), ("sync", "."), ("map", "m.npz"), (*CONF, "+experiment=tiny")]
