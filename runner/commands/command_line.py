@@ -13,7 +13,7 @@ from importlib import metadata
 
 from runner.config.masked_output import masked, masked_output
 from runner.errors import InterruptedRunError, RunnerError, UserCodeError
-from runner.system.lifeline import LIFELINE, redirect_to_devnull
+from runner.system.lifeline import LIFELINE, end_with_launcher, redirect_to_devnull
 from runner.system.signals import ending_at_once
 
 COMMANDS = {
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `arguments` are by default those of this process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    end_with_launcher(os.environ)  # Replaces the streams that are masked then.
     with masked_output():
         try:
             if "--version" in arguments:

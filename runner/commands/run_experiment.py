@@ -24,7 +24,7 @@ from runner.config.composition import (
 from runner.config.groups import shipped
 from runner.config.masked_output import masked_output
 from runner.errors import ConfigError, InterruptedRunError, RunnerError
-from runner.system.lifeline import LIFELINE, end_with_launcher
+from runner.system.lifeline import LIFELINE
 from runner.system.signals import ending_at_once
 from runner.training.context import RunContext
 
@@ -39,7 +39,6 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
       RunnerError: as the run; `ConfigError` when the configuration does not compose.
     """
-    end_with_launcher(os.environ)
     register()
     # Lets Hydra's errors reach us as exceptions; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"

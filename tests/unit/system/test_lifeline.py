@@ -122,3 +122,18 @@ def test_output_without_a_reader_ends_nothing() -> None:
             assert process.stdout.readline() == "started\n"
         process.stdin.write("\n")
     assert process.wait(timeout=30) == 7
+
+
+def test_the_output_of_a_task_without_a_reader_ends_no_command() -> None:
+    """Commands mask secrets in their output: they must not mask that it may be discarded."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "+experiment=lstm_cnn", "--cfg", "job"],
+        env={**ENVIRONMENT, "RUNNER_LIFELINE": str(os.getpid())},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
