@@ -91,3 +91,18 @@ def test_a_process_whose_parent_is_killed_ends(program: str, said: str) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
+
+
+def test_the_output_of_a_task_without_a_reader_ends_no_command() -> None:
+    """Commands mask secrets in their output: they must not mask that it may be discarded."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "+experiment=lstm_cnn", "--cfg", "job"],
+        env={**ENVIRONMENT, "RUNNER_LIFELINE": str(os.getpid())},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
