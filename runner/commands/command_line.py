@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 
+from runner.config.command import typed_arguments
 from runner.config.masked_output import masked, masked_output
 from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError, ranked
 from runner.system.lifeline import LIFELINE
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `arguments` are by default those of this process.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = typed_arguments() if arguments is None else arguments
     with masked_output():
         try:
             if "--version" in arguments:

@@ -251,6 +251,14 @@ def replaced_calls(call: Callable[..., Any]) -> AbstractContextManager[None]:
     return _replaced(keras.Layer, "__call__", call)
 
 
+class ReachedLayerError(RunnerError):
+    """Ends a call of a model at a layer, from within `replaced_calls`; `call` is the layer's."""
+
+    def __init__(self, call: Callable[[], Any] | None = None) -> None:
+        super().__init__()
+        self.call = call
+
+
 @contextmanager
 def _replaced(kind: type, name: str, function: Callable[..., Any]) -> Iterator[None]:
     original = getattr(kind, name)

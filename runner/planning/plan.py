@@ -238,11 +238,11 @@ def _warnings(assignments: Sequence[Assignment]) -> Iterator[str]:
     """Yields a warning for each variable whose tensors fit, but are probably not the right ones."""
     pairs = [(a.variable, a.source_tensor) for a in assignments if a.source_tensor]
     takers: dict[tuple[str, ...], VariableSpec] = {}
-    for variable, piece in pairs:
-        if not (piece.conversions or _DIRECTION.search(variable.full_name)):
+    for variable, source_tensor in pairs:
+        if not (source_tensor.conversions or _DIRECTION.search(variable.full_name)):
             continue
-        name, names = variable.address or variable.full_name, " + ".join(piece.names)
-        kinds = [type(step) for step in piece.conversions]
+        name, names = variable.address or variable.full_name, " + ".join(source_tensor.names)
+        kinds = [type(step) for step in source_tensor.conversions]
         if variable.flattened and kinds.count(Transpose) == 1 and Reshape not in kinds:
             size = "x".join(map(str, variable.flattened))
             last = (variable.flattened[-1], *variable.flattened[:-1])
@@ -250,13 +250,13 @@ def _warnings(assignments: Sequence[Assignment]) -> Iterator[str]:
                 f"{name} reads a flattened map of {size}, which PyTorch flattens channels first: "
                 f"its rule should be '{names} | linear | unflatten{last}'"
             )
-        for step in piece.conversions:
+        for step in source_tensor.conversions:
             if isinstance(step, PadOrSlice) and step.dropped:
                 yield (
                     f"{name} takes the first {list(step.new)} of {list(step.old)} in {names} and "
                     f"drops the rest: a rule such as '{names} | [2:]' takes others"
                 )
-        other = takers.setdefault((piece.source, *piece.names), variable)
+        other = takers.setdefault((source_tensor.source, *source_tensor.names), variable)
         if other.full_name != variable.full_name and _DIRECTION.sub("", other.full_name) == (
             _DIRECTION.sub("", variable.full_name)
         ):

@@ -136,12 +136,11 @@ def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
 def moving_average(name: str, tensors: Collection[str]) -> str | None:
     """Returns which of `tensors` is the average of the weight that the checkpoint calls `name`.
 
-    `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then those
-    of a Keras optimizer with `use_ema=True`: `NAME/average`, `..._average` if exactly one fits.
+    `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
+    `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
     """
-    for ending in (EMA_SUFFIX, "/average"):
-        if name + ending in tensors:
-            return name + ending
+    if name + EMA_SUFFIX in tensors:
+        return name + EMA_SUFFIX
     # A Keras optimizer joins the variable's whole path, the root model's name first.
     path = re.sub("[/.]", "_", name)
     endings = (f"/{path}_average", f"_{path}_average")
