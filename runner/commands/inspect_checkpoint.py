@@ -23,7 +23,7 @@ from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number, is_
 from runner.config.choices import WARM_STARTED, StateClass
 from runner.config.schema import TrackingConfig
 from runner.console import Listing, Screen, as_text, plural, shaped, sized
-from runner.errors import CheckpointError, RunnerError
+from runner.errors import CheckpointError, ConfigError, RunnerError
 from runner.planning.variables import classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
@@ -75,6 +75,10 @@ def run(arguments: argparse.Namespace, screen: Screen | None = None) -> int:
 
 def _inspect(arguments: argparse.Namespace, screen: Screen) -> int:
     paths = [path for path in (arguments.path, arguments.other) if path is not None]
+    listing = [flag for flag in _FLAGS if getattr(arguments, flag.strip("-"))]
+    if len(paths) > 1 and listing:
+        cause = "two checkpoints are compared, value by value, and not listed"
+        raise ConfigError.of(f"{' and '.join(listing)} with OTHER", cause, "name one checkpoint")
     with without_import_notes():  # Some formats import TensorFlow.
         tracked = arguments.tracking is not None and any(map(is_mlflow_uri, paths))
         artifacts = open_store(TrackingConfig(uri=arguments.tracking), {}) if tracked else None

@@ -95,7 +95,13 @@ def _folded_help() -> Iterator[None]:
         width = shutil.get_terminal_size((WIDEST, 24)).columns - 1
         for line in help_text.getvalue().splitlines():
             indent = " " * (len(line) - len(line.lstrip()) + 4)
-            folded = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
+            folded = textwrap.wrap(
+                line,
+                width,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
             print("\n".join(folded) if len(line) > width and not _KEY.match(line) else line)
 
 

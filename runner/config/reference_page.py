@@ -236,10 +236,8 @@ def help_of_keys(_root_: Any) -> str:
 def _row(left: str, right: str, width: int) -> Iterator[str]:
     """Yields a key with its meaning beside it, or below it if the key is long."""
     column = _LEFT if width > 2 * _LEFT else 4
-    wrapper = textwrap.TextWrapper(
-        max(width, 2 * column) - column, break_on_hyphens=False, break_long_words=False
-    )
-    text = wrapper.wrap(right)
+    room = max(width, 2 * column) - column
+    text = textwrap.wrap(right, room, break_on_hyphens=False, break_long_words=False)
     first = f"  {left}"
     if text and len(first) < column - 1:
         first = f"{first:{column}}{text.pop(0)}"

@@ -10,8 +10,8 @@ from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import INTERNAL, WARM_STARTED, Collision, StateClass
 from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
-from runner.errors import Problem, nearest
-from runner.planning.problems import bad_pattern
+from runner.errors import Problem
+from runner.planning.problems import bad_pattern, nearest_patterns
 from runner.rules.patterns import Selected, select
 from runner.runs.provenance import OF_MODEL
 
@@ -247,15 +247,11 @@ def _unmatched(
     scaffold: str, pattern: str, states: Mapping[str, StateClass], addresses: Mapping[str, str]
 ) -> Problem:
     names = [name for name, state in states.items() if state in WARM_STARTED]
-    names = [addresses.get(name, name) for name in names or states]
-    parts = {name[: slash.end()] for name in names for slash in re.finditer("/", name)}
-    if "*" in pattern:
-        parts = {f"{part}*" for part in parts}
     return Problem(
         f"scaffolds.{scaffold}.variables: {pattern!r} matches no variable of the model",
         "patterns match whole names; NAME/ matches all below a module",
         f"fix the pattern, or delete the scaffold: ~scaffolds.{scaffold}",
-        nearest(pattern, [*(parts if pattern.endswith(("*", "/")) else ()), *names]),
+        nearest_patterns(pattern, [addresses.get(name, name) for name in names or states]),
     )
 
 

@@ -19,6 +19,7 @@ from runner.commands import inspect_checkpoint
 from runner.commands.command_line import main
 from runner.commands.inspect_checkpoint import kinds_of
 from runner.console import Screen
+from runner.errors import ConfigError
 from tests.conformance.goldens import save_bundle, save_npz
 from tests.support import torch_files
 
@@ -141,6 +142,12 @@ def test_two_checkpoints_are_compared(model: str, tmp_path: Path) -> None:
     assert _rows(text)["dense/kernel"] == ["1 of 4 values, by up to 8"]
     assert _rows(text)["norm/moving_mean"] == ["only in the first"]
     assert text.splitlines()[0] == "4 tensors differ"
+
+
+@pytest.mark.parametrize("flags", [["--stats"], ["--all", "--digest"], ["--provenance"]])
+def test_what_lists_one_checkpoint_does_not_go_with_two(model: str, flags: list[str]) -> None:
+    with pytest.raises(ConfigError, match=f"^{' and '.join(flags)} with OTHER\n"):
+        _shown(model, model, *flags)
 
 
 def test_a_directory_and_a_choice_in_it(tmp_path: Path) -> None:
