@@ -438,3 +438,45 @@ def test_parameters_without_a_record_are_decided_by_what_reads_them(
     assert [*proposal.doubts()] == []
     runner.warm_start(model, proposal.scaffolds)
     assert difference(model, file) < 1e-5
+
+
+def translated(*names: str) -> keras.Model:
+    """An encoder whose state begins a decoder."""
+    source, target = keras.Input((5,), dtype="int32"), keras.Input((4,), dtype="int32")
+    words, others = (layers.Embedding(9, 6, name=name) for name in names[:2])
+    rows, state = layers.GRU(6, return_sequences=True, return_state=True, name=names[2])(
+        words(source)
+    )
+    decoder = layers.GRU(6, return_sequences=True, name=names[3])
+    steps = decoder(others(target), initial_state=state)
+    scores = steps @ keras.ops.transpose(rows, (0, 2, 1))
+    context = keras.ops.softmax(scores) @ rows
+    joined = layers.Concatenate()([steps, context])
+    return keras.Model([source, target], layers.Dense(3, name=names[4])(joined))
+
+
+def test_a_layer_that_hands_on_states_beside_its_record_is_decided(tmp_path: Path) -> None:
+    random, known = np.random.default_rng(0), translated("e", "f", "g", "h", "i")
+    for variable in known.variables:
+        variable.assign(random.uniform(-1, 1, variable.shape))
+    x = [random.integers(0, 9, (3, size)) for size in (5, 4)]
+    inner = [layer for layer in known.layers if layer.weights]
+    outputs = [keras.tree.flatten(layer.output)[0] for layer in inner]
+    values = keras.Model(known.input, outputs)(x)
+    np.savez(
+        tmp_path / "r.npz",
+        outputs=np.asarray(known(x)),
+        **{f"inputs/{at}": value for at, value in enumerate(x)},
+        **{
+            f"activations/{layer.name}": np.asarray(v)
+            for layer, v in zip(inner, values, strict=True)
+        },
+    )
+    np.savez(tmp_path / "w.npz", **{v.path: v.numpy() for v in known.variables})
+    model = translated("v", "w", "x", "y", "z")
+    proposal = runner.propose(model, tmp_path / "w.npz", reference=tmp_path / "r.npz")
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    for variable, value in zip(model.weights, known.weights, strict=True):
+        if "seed" not in value.path:
+            np.testing.assert_array_equal(variable, value)
