@@ -74,6 +74,7 @@ class Correspondence:
       unused: tensors that no variable takes.
       layout: the decision on the layout of kernels, with its reason.
       unread: variables on which no output depends, where a reference tells.
+      undecided: variables on which the reference does not decide; None without a reference.
       others: tensors that are no weights -> what they are.
       codes: tensors that keep weights from being read -> what they are.
     """
@@ -84,6 +85,7 @@ class Correspondence:
     unused: tuple[str, ...]
     layout: str
     unread: tuple[str, ...] = ()
+    undecided: tuple[str, ...] | None = None
     others: Mapping[str, str] = field(default_factory=dict)
     codes: Mapping[str, Unread] = field(default_factory=dict)
 
@@ -97,6 +99,7 @@ class Correspondence:
         constants: Mapping[str, str],
         layout: str,
         unread: tuple[str, ...] = (),
+        undecided: tuple[str, ...] | None = None,
     ) -> Correspondence:
         """Returns a correspondence with what the pairs and constants leave, in the given orders."""
         used = {name for pair in pairs.values() for name in pair.taken.tensors}
@@ -107,6 +110,7 @@ class Correspondence:
             tuple(name for name in tensors if name not in used),
             layout,
             unread,
+            undecided,
         )
 
 

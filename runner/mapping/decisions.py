@@ -270,17 +270,23 @@ class Decisions:
 
         What the calls in `changed` take is free.
         """
-        taken = [decision.candidate for call, decision in self.made.items() if call not in changed]
+        taken = [decision for call, decision in self.made.items() if call not in changed]
 
         def rank(candidate: Candidate) -> tuple[Any, ...]:
-            place = max((self._source.place[m] for m in candidate.modules), default=0)
+            places = (
+                self._source.place[m] for m in candidate.modules if self._source.records_of([m])
+            )
+            # Where nothing is recorded, nothing is behind.
+            place = max(places, default=self.place)
             behind = place < self.place
-            is_used = any(candidate.shares(other) for other in taken)
+            # What another call takes without agreeing may be wrong there.
+            users = (1 + d.agrees for d in taken if candidate.shares(d.candidate))
+            used = max(users, default=0)
             known = -self.kinds[candidate.kind]
             is_part = candidate.cut is not None and not known
             order = is_part, behind, abs(place - self.place), known
             is_proposed = candidate.is_named and candidate.kind not in self.refuted
-            return is_used, not is_proposed, *order
+            return used, not is_proposed, *order
 
         return sorted(self.all(at), key=rank)
 

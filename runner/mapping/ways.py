@@ -155,7 +155,9 @@ class Ways:
             else:
                 some = self._decisions.in_order(decision.call, calls)
             choices.append([o for o in some if not self._decisions.is_taken(o, calls)])
-        now = tuple(decision.candidate.key for decision in group)
+        # A record that is only near may be of more than the layer: without it, this way is another.
+        is_near = any(decision.handed_on and not decision.agrees for decision in group)
+        now = () if is_near else tuple(decision.candidate.key for decision in group)
         # Layers side by side take parts of one module in one way, before anything else.
         families = Counter(o.family for some in choices for o in some if o.cut)
         fused = [[[o for o in some if o.family == one] for some in choices] for one in families]
