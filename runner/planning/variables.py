@@ -16,8 +16,7 @@ from runner.rules.patterns import Selected, select
 from runner.runs.provenance import OF_MODEL
 
 EMA_SUFFIX = "/ExponentialMovingAverage"
-"""The initializer of a variable whose value the model brings along, before the value's digest."""
-
+"""What `tf.train.ExponentialMovingAverage`, and we, put after the name of a weight."""
 
 _BY_NAME = (
     (re.compile(r"(.*/)?global_step"), StateClass.global_step),
