@@ -28,7 +28,7 @@ _IN_FILE = re.compile(r"In '([^']+)'")
 def hydra_problem(text: str, overrides: Sequence[str]) -> Problem | None:
     """Returns the problem of a message of Hydra's about options and values; None for any other.
 
-    `overrides` are those of the composition: some messages do not name the one that is wrong.
+    `overrides` are what was composed: some messages do not name the override that is wrong.
     """
     for pattern, problem in _MESSAGES:
         if message := pattern.match(text):
