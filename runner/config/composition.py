@@ -246,6 +246,7 @@ def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
 def _not_an_override(error: OverrideParseException) -> Problem:
     lines = str(error).splitlines()
     cause = "; ".join(line for line in lines if not line.startswith(("Error parsing", "See")))
+    cause = cause.replace("missing EQUAL at '<EOF>'", "it has no =")
     remedy = (
         "write key=value to change, +key=value to add, ~key to delete; quote a value that "
         "contains any of {}[](),:=$ and the whole for your shell: 'key=\"a,b\"'"
@@ -318,9 +319,12 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     )
 
 
-def default_optimizer() -> Any:
-    """Returns the `optimizer` of a configuration that chooses none."""
-    return OmegaConf.load(shipped("conf") / "optimizer" / "default.yaml")
+def default_optimizer() -> dict[str, Any]:
+    """Returns the optimizer of a model that has none, and for which a configuration names none."""
+    register_resolvers()
+    default: Any = OmegaConf.load(shipped("conf") / "optimizer" / "default.yaml")
+    plain: Any = OmegaConf.to_container(default, resolve=True)
+    return dict(plain)
 
 
 @cache

@@ -1,7 +1,8 @@
 """Services of the operating system, and their use by processes.
 
 - `signals`: SIGINT and SIGTERM as an orderly end of a run, within a bounded time.
-- `lifeline`: ends a process when its parent has gone, and keeps its output from failing then.
+- `lifeline`: ends a process when its parent has gone.
+- `output`: standard output that may lose its reader.
 - `locks`: locks, and the heartbeat of their owner for other hosts.
 - `status`: the statuses of runs, trials and attempts.
 - `run_format`: the number of the format of their files.

@@ -123,10 +123,13 @@ def _record_start(run: OpenedRun) -> None:
     plain = asdict(replace(config, cluster=configured(config.cluster)))
     plain = experiment.mask.settings(plain)
     former = _plain(directory.config) if directory.config.is_file() else {}
-    write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
+    compiled = experiment.mask.settings(run.built.compiled)
+    file = OmegaConf.to_yaml(OmegaConf.create(plain)) + _commented(compiled)
+    write_text(directory.config, file, lasting=False)
     overrides = experiment.mask.overrides(experiment.context.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(overrides)), lasting=False)
-    tracker.log_parameters(_chosen(flatten(plain), former, overrides))
+    chosen = _chosen(flatten(plain), former, overrides)
+    tracker.log_parameters({**flatten(compiled), **chosen})
     node = plain[graph_maker(experiment.config).data_key]
     data = json.dumps(node, sort_keys=True, default=str)
     name = str(node.get("train", node)["_target_"])
@@ -137,6 +140,15 @@ def _record_start(run: OpenedRun) -> None:
     if run.plan is not None:
         _record_plan(run, run.plan)
     _describe(run)
+
+
+def _commented(compiled: Mapping[str, Any]) -> str:
+    """Returns what the model brings along compiled, as comments: it would not be built again."""
+    if not compiled:
+        return ""
+    lines = OmegaConf.to_yaml(OmegaConf.create(dict(compiled))).splitlines()
+    head = "The model is compiled with these, for which the configuration names nothing:"
+    return "".join(f"# {line}\n" for line in (head, *lines))
 
 
 def _plain(file: Path) -> dict[str, object]:

@@ -24,6 +24,8 @@ from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, 
 from runner.graph.given_model import model_digest, model_name
 from runner.inputs import FitData
 from runner.inputs.data_digest import digest
+from runner.tracking.journal import Parameters, read_lines, segments
+from runner.tracking.tracking_directory import TrackingDirectory
 from tests.keras_io.generative import wgan_gp
 from tests.keras_io.parts import points
 from tests.support.runs import disturbed
@@ -225,6 +227,38 @@ def test_the_model_is_found_by_names_that_keras_counts(tmp_path: Path) -> None:
     assert len({*names}) == 2
 
 
+def test_what_the_model_is_compiled_with_is_recorded_where_the_configuration_is_silent(
+    tmp_path: Path,
+) -> None:
+    def compiled() -> keras.Model:
+        model = net()
+        rate = keras.optimizers.schedules.CosineDecay(0.01, 20)
+        model.compile(keras.optimizers.SGD(rate, momentum=0.9), model.loss, metrics=["accuracy"])
+        return model
+
+    for model in (compiled, compiled()):
+        result = fit(tmp_path, model=model, x=X, y=Y, overrides={"+metrics": {"acc": "accuracy"}})
+        assert result.directory is not None
+        text = (result.directory / "config.yaml").read_text()
+        assert OmegaConf.create(text).optimizer == {}
+        comment = "".join(line[2:] for line in text.splitlines(True) if line.startswith("# "))
+        recorded = OmegaConf.create(comment.partition("\n")[2])
+        assert recorded.loss._target_ == "keras.losses.SparseCategoricalCrossentropy"
+        assert "metrics" not in recorded
+        (segment,) = segments(TrackingDirectory(result.directory).journal)
+        records = [line.record for line in read_lines(segment.path)]
+        (parameters,) = (item.values for item in records if isinstance(item, Parameters))
+        expected = {
+            "loss.from_logits": "True",
+            "metrics.acc": "accuracy",
+            "optimizer._target_": "keras.optimizers.SGD",
+            "optimizer.momentum": "0.9",
+            "optimizer.learning_rate._target_": "keras.optimizers.schedules.CosineDecay",
+            "optimizer.learning_rate.initial_learning_rate": "0.01",
+        }
+        assert expected.items() <= parameters.items()
+
+
 def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path) -> None:
     result = fit(tmp_path, model=lambda: net(2), x=X, y=Y, name="mine")
     assert result.directory is not None
@@ -304,9 +338,18 @@ def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: 
         ({"x": within_another()}, "uses an object made outside of it, Iterator"),
         ({"model": keras.Sequential([keras.layers.Dense(2)]), "x": X}, "is not compiled"),
         ({"x": X, "y": Y, "scaffolds": {"a": {"chekpoint": "b"}}}, "chekpoint"),
-        (
-            {"model": net(), "x": X, "y": Y, "overrides": {"optimizer.learning_rate": 0.1}},
-            "has the optimizer that it was compiled with",
+        *(
+            (
+                {
+                    "model": model,
+                    "x": X,
+                    "y": Y,
+                    "overrides": {"optimizer.learning_rate": 0.1, **mode},
+                },
+                "optimizer.learning_rate is set, and the model has an optimizer of its own",
+            )
+            for model in (net(), net)
+            for mode in ({}, {"mode": "plan"})
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -165,7 +165,11 @@ def test_a_compiled_models_optimizer_is_as_if_configured(optimizer: dict[str, An
             ),
         ),
         ({"_target_": "keras.layers.Dense", "units": 3}, {}, "is not an optimizer"),
-        ({}, {}, "the model has none of its own: it is not compiled"),
+        (
+            {"learning_rate": 0.1},
+            {"model": compiled(adam_w()), "loss": None},
+            "optimizer.learning_rate is set, and the model has an optimizer of its own",
+        ),
     ],
 )
 def test_what_is_no_optimizer_or_contradicts_it_is_refused(
