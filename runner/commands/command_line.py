@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The code is 0 when all is done, 2 for a mistake in the command or configuration, 3 for a plan
     with problems, 130 or 143 after a signal, and 1 for anything else.
 
-    `arguments` are by default those of this process.
+    `arguments` are by default the arguments of this process.
     """
     arguments = typed_arguments() if arguments is None else arguments
     with masked_output():

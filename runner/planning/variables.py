@@ -16,8 +16,7 @@ from runner.rules.patterns import Selected, select
 from runner.runs.provenance import OF_MODEL
 
 EMA_SUFFIX = "/ExponentialMovingAverage"
-"""The initializer of a variable whose value the model brings along, before the value's digest."""
-
+"""Ends the name of a moving average, as `tf.train.ExponentialMovingAverage` names it."""
 
 _BY_NAME = (
     (re.compile(r"(.*/)?global_step"), StateClass.global_step),
@@ -53,9 +52,9 @@ class VariableSpec:
       partition: which part of a partitioned variable it is; None for a whole variable.
       shared_by: the full names of the variables for which an optimizer keeps it once, such as
         Adam's powers; empty for all other variables.
-      layer: the class of its Keras layer, e.g. `Dense`; empty where there is none.
+      layer: the class of its Keras layer, e.g. `Dense`; empty without one.
       flattened: the shape (height, width, channels) of the map that a flatten before its layer
-        reads; empty where there is none.
+        reads; empty without one.
       address: its name with the names of the functional sub-models that it is in, which Keras
         leaves out of `name`: patterns and rules may use either; empty where they are the same.
       axes: of the kernel of an `EinsumDense`, the axes of its inputs, then of its outputs.

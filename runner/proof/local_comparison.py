@@ -68,7 +68,7 @@ class Layer:
 
     @property
     def record(self) -> NDArray[Any]:
-        """What the module computed; not held in memory."""
+        """The record of what the module computed; not held in memory."""
         return self.records[self.module]
 
 

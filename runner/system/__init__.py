@@ -12,5 +12,5 @@
 - `user_code`: errors of an experiment's own code, with only its own frames.
 
 Nothing here reads a configuration, trains or evaluates. `lifeline` alone distinguishes the
-processes of a cluster from those of a sweep.
+processes of a cluster from processes of a sweep.
 """
