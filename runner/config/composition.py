@@ -246,6 +246,7 @@ def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
 def _not_an_override(error: OverrideParseException) -> Problem:
     lines = str(error).splitlines()
     cause = "; ".join(line for line in lines if not line.startswith(("Error parsing", "See")))
+    cause = cause.replace("missing EQUAL at '<EOF>'", "it has no =")
     remedy = (
         "write key=value to change, +key=value to add, ~key to delete; quote a value that "
         "contains any of {}[](),:=$ and the whole for your shell: 'key=\"a,b\"'"

@@ -89,7 +89,7 @@ def choosing_lines(group: str, option: str, place: str = "") -> tuple[str, str]:
     return f"- /{at}: {option}", f"+{at}={option}"
 
 
-def place_of(group: str, option: str) -> str:
+def key_of_option(group: str, option: str) -> str:
     """Returns the key that an option of a group is put at; empty for the key of its name."""
     return _PLACES.get(group, "").replace("NAME", option)
 

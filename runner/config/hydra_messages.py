@@ -16,8 +16,8 @@ from runner.config.groups import (
     GROUPS,
     SOME_OPTION,
     choosing_lines,
+    key_of_option,
     options_of,
-    place_of,
     value_in,
 )
 from runner.errors import Problem, ranked
@@ -28,7 +28,7 @@ _IN_FILE = re.compile(r"In '([^']+)'")
 def hydra_problem(text: str, overrides: Sequence[str]) -> Problem | None:
     """Returns the problem of a message of Hydra's about options and values; None for any other.
 
-    `overrides` are those of the composition: some messages do not name the one that is wrong.
+    `overrides` are what was composed: some messages do not name the override that is wrong.
     """
     for pattern, problem in _MESSAGES:
         if message := pattern.match(text):
@@ -50,7 +50,7 @@ def missing_option(error: MissingConfigException) -> Problem | None:
             "fix the name, or add your folder with --config-dir",
             ranked(option, error.options or ()),
         )
-    line = choosing_lines(known, option, place_of(known, option))[0]
+    line = choosing_lines(known, option, key_of_option(known, option))[0]
     return Problem(
         f"{group} {option!r} is not known",
         "without a slash, a group is looked for in the folder of the file",
@@ -96,12 +96,12 @@ def _nothing_to_override(message: re.Match[str], overrides: Sequence[str]) -> Pr
     group = _at_root(path, file or "")
     if file is None:
         option = _typed(overrides).get(key, SOME_OPTION)
-        line = choosing_lines(group, option, place or place_of(group, option))[1]
+        line = choosing_lines(group, option, place or key_of_option(group, option))[1]
         cause, remedy = "nothing has chosen an option of it", f"choose one by {line}"
     else:
         option = _listed(file, group)
         place = "" if place == group.replace("/", ".") else place
-        line = choosing_lines(group, option, place or place_of(group, option))[0]
+        line = choosing_lines(group, option, place or key_of_option(group, option))[0]
         cause = "nothing has chosen an option of it before"
         if group != path:
             cause = "without a slash, a group is looked for in the folder of the file"

@@ -93,9 +93,9 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
 
 def no_experiment(experiments: Sequence[str], mode: Mode) -> Problem:
     """Returns the problem of a command that names no experiment."""
-    remedy = "python -m runner +experiment=NAME"
+    remedy = "name one by +experiment=NAME"
     if mode in OF_A_RUN:
-        remedy += "; or name one run by run_dir=runs/NAME/001"
+        remedy += ", or one run by run_dir=runs/NAME/001"
     return Problem(
         "no experiment is named",
         "the configuration has no `name`; an experiment's file sets it",

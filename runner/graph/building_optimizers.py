@@ -46,7 +46,7 @@ def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Op
 
 
 def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
-    """Returns the configured learning rate as Keras takes one; None where there is none.
+    """Returns the configured learning rate as Keras takes one; None without one.
 
     It is a number, a schedule of Keras, or a function without arguments, to which a function of the
     global step is made.

@@ -360,7 +360,7 @@ class ProgramInSession:
         return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
     def _shared_state(self) -> dict[str, tuple[str, ...]]:
-        """Returns operation of an optimizer's counter -> those of the weights that it trains."""
+        """Returns an optimizer's counter -> the weights that it trains, by their operations."""
         held = self._copy.variables
         return {
             held[name].op.name: tuple(held[weight].op.name for weight in weights)

@@ -118,7 +118,7 @@ def loaded_batches(loader: Any) -> tf.data.Dataset:
 def begins_ahead() -> bool:
     """Whether `fit` makes an iterator of its data when an epoch ends, and one when it begins.
 
-    Keras 3.6 makes one. `tests/unit/test_fit_parity.py` compares shuffled data with those of `fit`.
+    Keras 3.6 makes one. `tests/unit/test_fit_parity.py` compares shuffled data with `fit`'s.
     """
     return hasattr(EpochIterator, "_enumerate_iterator")
 

@@ -2,8 +2,8 @@
 
 Optimizers of TensorFlow 1 implement private methods that update one variable, and only
 `apply_gradients` calls them otherwise, which updates all variables with one learning rate. Nothing
-public does less. `tests/unit/graph/test_run_optimizer.py` compares the updates with those of a
-graph, and fails when TensorFlow changes any of it.
+public does less. `tests/unit/graph/test_run_optimizer.py` compares the updates with a
+graph's, and fails when TensorFlow changes any of it.
 """
 
 from __future__ import annotations

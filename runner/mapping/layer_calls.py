@@ -97,7 +97,13 @@ class ModelCalls:
         clean = not self._calls[at].depends & self._dirty
         if decision is None or decision.handed_on is None or not clean:
             return run()
-        return keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on()))
+        record = keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on()))
+        if self._calls[at].outputs == 1:
+            return record
+        # The record is that of the first one, as a sequence before its states.
+        output = run()
+        rest = keras.tree.flatten(output)[1:]
+        return keras.tree.pack_sequence_as(output, [record, *rest])
 
     def forget(self, dirty: int) -> None:
         """Computes again, from now on, what depends on some variables."""

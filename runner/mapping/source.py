@@ -88,7 +88,9 @@ class RecordedCheckpoint:
             for name, base in bases.items()
         }
         self._exact = {name for name, base in bases.items() if spelled.get(base) in self.outlines}
-        self._exact -= deepest
+        # What holds parameters beside other modules computes more than a layer with these.
+        containers = {one for base in bases.values() for one in _around(base)[1:]}
+        self._exact -= {*deepest, *(name for name, base in bases.items() if base in containers)}
         first = {
             name: min(places[record] for record in records)
             for name, records in self._records.items()

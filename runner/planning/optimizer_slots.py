@@ -190,7 +190,7 @@ def _ends(trained: Trained, slots: Sequence[Mapping[str, Mapping[str, Shape]]]) 
     """Returns the ends of the names of a variable's slots, with their shapes."""
     if all(trained.variable in held for held in slots):
         return {end: shape for held in slots for end, shape in held[trained.variable].items()}
-    # It does not train now; its slots have its shape if those of others have one.
+    # It does not train now; its slots have its shape if other slots have their variables'.
     others = [shapes for held in slots for shapes in held.values()]
     is_plain = all(len({*shapes.values()}) == 1 for shapes in others)
     is_regular = len({tuple(shapes) for shapes in others}) == len(slots)

@@ -21,10 +21,10 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import WARM_STARTED, Collision, Expect, StateClass
 from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
-from runner.errors import PlanError, Problem, nearest
+from runner.errors import PlanError, Problem, similar
 from runner.planning.comparison import Proof
 from runner.planning.matching import TensorChoice, TensorChoices, choose_tensors
-from runner.planning.problems import bad_pattern, bad_rules
+from runner.planning.problems import bad_pattern, bad_rules, nearest_patterns
 from runner.planning.variables import VariableSpec, assign_owners
 from runner.rules.conversions import PadOrSlice, Reshape, Transpose
 from runner.rules.patterns import compile_pattern
@@ -282,12 +282,14 @@ def _unmet(
             problems.append(bad_pattern(f"restoration.expect: {key}", error))
             continue
         if not concerned:
+            names = [assignment.variable.name for assignment in assignments]
+            others = [scaffold for scaffold in scaffolds if scaffold != key]
             problems.append(
                 Problem(
                     f"restoration.expect: {key!r} concerns no variable",
                     "it is neither a scaffold that claims any, nor a pattern that matches one",
                     f"fix it, or delete it: ~restoration.expect.{key}",
-                    nearest(key, scaffolds),
+                    similar(key, others) or nearest_patterns(key, names),
                 )
             )
             continue

@@ -95,8 +95,8 @@ def _convert(
             "exclude the variable, change the conversion in the scaffold, or if the checkpoint "
             "was being written, start again",
         ) from error
-    # TensorFlow keeps what it is fed without a copy: it must not be a view of a file. What its
-    # reader returns is none, and a copy takes a sixth of the time, and the memory of a batch.
+    # TensorFlow keeps what it is fed without a copy: it must not be a view of a file. A reader
+    # returns no such view; a copy would take a sixth of the time, and the memory of a batch.
     if is_of_tensor(value):
         return np.require(value, requirements=["C", "W"])
     return np.require(value, requirements=["C", "O", "W"])

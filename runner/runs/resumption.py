@@ -172,7 +172,8 @@ def claimed_run(
 
     Args:
       criteria: the criteria by which a run is resumed.
-      interruption: reports signals; none interrupts the recording of the status.
+      interruption: reports signals, from now on as the end of a run that can be resumed; none
+        interrupts the recording of the status.
       say: takes a line about each damaged checkpoint.
 
     Raises:
@@ -186,6 +187,7 @@ def claimed_run(
         is_new = claimed.start is StartKind.new and not criteria.record.trial
         notice = skipped_run_notice(criteria) if is_new else ()
         recover(directory, say)
+        interruption.promise_resume()
         yield replace(claimed, killed=killed, notice=notice)
     except BaseException as error:
         was_killed = isinstance(error, InterruptedRunError)
