@@ -108,7 +108,6 @@ def fit(
     silent = {"screen": Screen(Console(file=io.StringIO()))} if verbose == 0 else {}
     with experiment_of(**arguments) as (stored, text, objects), _left_usable(model):
         typed = as_typed(overrides)
-        _require_whole_optimizer(model, typed)
         command = without_hydra(compose_command([f"+experiment={stored}", *typed]))
         context = python_context(typed, watch=_FileOfExperiment(text), **silent)
         return replace(start(command, context), objects=objects)
@@ -195,20 +194,6 @@ def _model_node(experiment: FitExperiment, model: Any) -> tuple[dict[str, Any], 
         raise ConfigError.of(f"model is a {kind}", cause, "give one of these")
     node = experiment.built_by(model)
     return node, node["_target_"].rpartition(".")[2]
-
-
-def _require_whole_optimizer(model: Any, overrides: Sequence[str]) -> None:
-    import keras
-
-    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    parts = [key for key in keys if key.startswith("optimizer.")]
-    whole = {"optimizer", "optimizer._target_"}.intersection(keys)
-    if isinstance(model, keras.Model) and parts and not whole:
-        raise ConfigError.of(
-            f"{parts[0]} is set, and the model has the optimizer that it was compiled with",
-            "it would belong to another one, the default of runs",
-            "set it where the model is compiled, or name an optimizer: optimizer=adam",
-        )
 
 
 def _listed(callbacks: Any) -> list[Any]:

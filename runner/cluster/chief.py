@@ -243,6 +243,7 @@ def serve(config: RunConfig, screen: Screen) -> None:
     """
     index = task_of(config.cluster).index
     with Interruption(config.session.grace_seconds).handled() as interruption:
+        interruption.promise_resume()
         target = start_server(config)
         only_here = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:{index}"])
         with tf.Graph().as_default():

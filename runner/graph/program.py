@@ -18,7 +18,6 @@ from runner.errors import ConfigError
 from runner.graph.compiling import compile_model
 from runner.graph.contracts import Data, features_of, overrides
 from runner.graph.model_values import is_large
-from runner.graph.optimizer_state import kind_of, named_state, optimizers_of
 from runner.graph.splits import build_data
 from runner.graph.step_errors import described, values_are_unknown
 from runner.graph.traces import METRICS
@@ -31,6 +30,7 @@ from runner.internals.tensorflow import (
     restored_seed,
 )
 from runner.planning.model_variables import keras_variables, tensorflow_variable
+from runner.planning.optimizer_state import kind_of, named_state, optimizers_of
 from runner.restoration.reading import checksum
 from runner.system.user_code import calling, unchanged_random_states
 

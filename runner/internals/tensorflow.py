@@ -175,7 +175,7 @@ def gradients_end_with_graphs() -> Iterator[None]:
 def clear_local_devices(definition: tf.compat.v1.GraphDef) -> None:
     """Clears the devices that TensorFlow has chosen for eager tensors, of nodes and functions.
 
-    A session has other names for them; those of `tf.py_function` it cannot even parse.
+    A session has other names for them, and cannot even parse the names of `tf.py_function`.
     """
     functions = (function.node_def for function in definition.library.function)
     for node in itertools.chain(definition.node, *functions):

@@ -35,7 +35,7 @@ _DIRECTION = re.compile(r"parametrizations\.(\w+)\.original1$|(?<=weight)_v$")
 
 
 class Unread(NamedTuple):
-    """What a tensor is instead of a weight that can be read, and what to do about it."""
+    """A tensor that is no weight that can be read: what it is, and what to do about it."""
 
     kind: str
     remedy: str

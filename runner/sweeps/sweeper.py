@@ -166,6 +166,7 @@ class RunnerSweeper(Sweeper):
             if config.mode is Mode.train:
                 directory = self._open(overrides, composed)
                 stack.callback(directory.lock.release)
+                interruption.promise_resume()
                 lines = [str(override.input_line) for override in overrides]
                 results = self._train(lines, composed, objectives, directory, interruption)
             else:

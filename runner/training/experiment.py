@@ -205,7 +205,7 @@ class Experiment:
         Where `run_dir` is itself a run, that is the run, finished or not.
 
         Raises:
-          RunDirectoryError: when there is none; it describes the nearest run.
+          RunDirectoryError: when there is no such run; it describes the nearest one.
         """
         if self.context.from_run_dir:
             return RunDirectory(self.container)

@@ -51,7 +51,7 @@ MODULES = (
     "mlflow.store.model_registry.sqlalchemy_store",
     "optuna.samplers",
     "optuna.storages._rdb.models",
-    "runner.__main__",
+    "runner.commands.command_line",
     "runner.cluster.chief",
     "runner.commands.run_experiment",
     "runner.lifecycle",
@@ -78,7 +78,7 @@ def import_everything() -> None:
             importlib.import_module("mlflow.store.tracking.sqlalchemy_workspace_store")
         Plugins.instance()
     del os.environ[LEVEL]
-    for module in ("runner.__main__", "runner.tracking.__main__", "tests.support.recording"):
+    for module in ("runner.tracking.__main__", "tests.support.recording"):
         # They are run as `__main__`, and no module imports them.
         del sys.modules[module]
 

@@ -272,7 +272,7 @@ def test_a_mapping_of_any_kind_is_validated_over_the_schema() -> None:
     assert validate(plain) == validate(OmegaConf.create(plain)) == validate(whole)
     shorter = {key: plain[key] for key in ("name", "data", "model", "loss")}
     assert validate({**shorter, "train": {"steps": 3}}).train.objective == "validation/loss"
-    assert "Adam" in validate(shorter).optimizer["_target_"]
+    assert validate(shorter).optimizer == {}
     with pytest.raises(ConfigError, match=r"train\.stepz is not a key"):
         validate({**shorter, "train": {"stepz": 3}})
 
@@ -307,9 +307,12 @@ def test_the_goal_is_inferred_where_the_name_leaves_no_doubt(
     assert validate(config).train.goal is Goal.minimize
 
 
-def test_another_optimizer_takes_no_argument_of_the_default_one() -> None:
+def test_what_no_one_has_chosen_of_the_default_optimizer_is_left_out() -> None:
     merged = composed(optimizer=DEFAULT_OPTIMIZER)
-    assert validate(merged).optimizer["learning_rate"] == 1e-3
+    assert validate(merged).optimizer == {}
+    merged.optimizer.learning_rate = 0.1
+    assert validate(merged).optimizer == {"learning_rate": 0.1}
+    merged = composed(optimizer=DEFAULT_OPTIMIZER)
     merged.optimizer._target_ = "keras.optimizers.SGD"
     assert validate(merged).optimizer == {"_target_": "keras.optimizers.SGD"}
     merged.optimizer.learning_rate = 0.5
