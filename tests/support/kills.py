@@ -47,7 +47,8 @@ class _Kills:
         self.left -= 1
         if self.left < 0:
             self.folder, self.last = "", f"{event} {file}"
-            if flags & os.O_TRUNC:
+            # `tempfile` opens a file without a name by that of its folder.
+            if flags & os.O_TRUNC and not file.is_dir():
                 file.write_bytes(b"half")
             self.kill()
 
