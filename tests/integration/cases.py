@@ -33,7 +33,7 @@ class Case(Command):
 
     arguments: tuple[str, ...] = ()
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, killed_at: int | None = None) -> subprocess.Popen[str]:
         assert self.forks is not None
         with (self.folder / "output").open("a") as output:
             process = self.forks.start(
@@ -44,7 +44,8 @@ class Case(Command):
                 stdout=output.fileno(),
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                slow_saves=self.marker(SAVING),
+                slow_saves=self.marker(SAVING) if killed_at is None else None,
+                killed_at=killed_at,
             )
         self.processes.append(process)
         return process

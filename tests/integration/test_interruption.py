@@ -275,6 +275,28 @@ def test_a_hundred_kills_anywhere_change_nothing(make_case: MakeCase, seed: int)
         assert_same_model(twin, victim, "tiny")
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("start", range(4))
+def test_a_kill_at_any_operation_on_files_changes_nothing(make_case: MakeCase, start: int) -> None:
+    """Kills a new run, and then the same run resumed, at one in four of the operations."""
+    brief = (*BRIEF, "train.keep_checkpoints=1")
+    twin = make_case("twin", *brief)
+    assert twin.code() == 0, twin.output()
+    code, operation = -signal.SIGKILL, start
+    while code == -signal.SIGKILL:
+        victim = make_case(f"victim {operation}", *brief)
+        code = victim.start(killed_at=operation).wait()
+        if code != 0:
+            assert victim.start(killed_at=operation).wait() in (0, -signal.SIGKILL)
+        record = victim.directory("tiny/001").read()
+        if record is None or record.status != "FINISHED":
+            assert victim.code() == 0, victim.output()
+        assert_same(twin, victim, "tiny")
+        operation += 4
+    assert operation > 100
+
+
 # Steps of each shipped experiment; those of its sources are as few.
 FEW = ("train.steps=16", "train.log_every=3", "train.evaluate_every=6", "train.checkpoint_every=5")
 _QUOTED = ",".join(f"'{each}'" for each in FEW)

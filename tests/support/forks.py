@@ -203,6 +203,11 @@ def become(address: str, request: dict[str, Any]) -> None:
         os.close(descriptor)
     if request["slow_saves"] is not None:
         slow_saves(Path(request["slow_saves"]))
+    if request["killed_at"] is not None:
+        from tests.support.kills import kill_at
+
+        kill = functools.partial(os.kill, os.getpid(), signal.SIGKILL)
+        kill_at(Path.cwd() / "runs", request["killed_at"], kill)
     forking = types.SimpleNamespace(**vars(subprocess))
     forking.Popen = functools.partial(Forked, address)
     # Any: modules, one of whose imports is exchanged.

@@ -7,9 +7,8 @@ import gc
 import itertools
 import os
 import struct
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,58 +23,13 @@ from runner.runs.resumption import ResumeCriteria, StartKind, claim_run
 from runner.runs.run_directory import RunDirectory, RunRecord
 from runner.runs.saved_checkpoints import PREFIX, recover, save, state
 from runner.system.status import Status
+from tests.support.kills import KILLS, Killed, killed_at
 
-# By the names of Python's audit events.
-OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")
 ENDS = ("data-00000-of-00001", "index")  # In this order.
 KILLED_STEPS, STEPS = 2, 3
 
 # Linux's inotify: a file that got this name, and the head of an event.
 _MOVED_TO, _EVENT = 0x80, struct.Struct("iIII")
-
-
-class Killed(BaseException):
-    """Ends a process like SIGKILL: no code that handles errors takes it for one."""
-
-
-@dataclass
-class _Kills:
-    """Raises `Killed` in place of one operation that changes files below a folder.
-
-    Where that opens a file to write it, the file then has a part of its content.
-    """
-
-    folder: str = ""
-    left: int = 0
-    last: str = ""
-
-    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.folder or event not in OPERATIONS or not isinstance(arguments[0], str | Path):
-            return
-        path = Path(arguments[0])
-        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if not path.is_relative_to(self.folder) or (event == "open" and not writes):
-            return
-        self.left -= 1
-        if self.left < 0:
-            self.folder, self.last = "", f"{event} {path}"
-            if writes:
-                path.write_bytes(b"half")
-            raise Killed
-
-
-KILLS = _Kills()
-sys.addaudithook(KILLS)  # For the life of the process: there is no way to remove one.
-
-
-@contextmanager
-def killed_at(folder: Path, operation: int) -> Iterator[None]:
-    """Kills the block at an operation that changes files in a folder, after so many others."""
-    KILLS.folder, KILLS.left = str(folder), operation
-    try:
-        yield
-    finally:
-        KILLS.folder = ""
 
 
 class _SaverInPython:
