@@ -6,6 +6,7 @@ Exit code: 0 when everything is delivered, 1 when something is left, 2 for a mis
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from runner.tracking.delivery import print_warnings, sync
@@ -22,8 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Delivers the records of a run; returns 1 when something is left."""
     print_warnings()
     directory = TrackingDirectory(Path(arguments.run).absolute())
-    print(f"delivering what {arguments.run} recorded", flush=True)
-    if not sync(directory, arguments.uri):
+    if not sync(directory, arguments.uri, partial(print, flush=True)):
         return 1
     print("all is delivered")
     return 0

@@ -1,7 +1,7 @@
 """The settings that a run cannot combine: one table, from which checks and a page are made.
 
 A feature that does not go with another adds a row here. `IN_A_CONFIGURATION`, `IN_A_CLUSTER` and
-`IN_A_SWEEP` are checked before anything is built; those of `IN_A_MODEL` show only there, and the
+`IN_A_SWEEP` are checked before anything is built; the rows of `IN_A_MODEL` show only there, and the
 code that sees one raises its `error`. `python -m runner.config.conflicts` prints the page
 `docs/reference/combinations.md`.
 """

@@ -13,7 +13,7 @@ from runner.config.composition import default_optimizer
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
+from runner.internals.tensorflow1_optimizers import TensorFlow1Optimizer
 from runner.system.user_code import calling
 
 _RATE_KEY = "optimizer.learning_rate"
@@ -46,7 +46,7 @@ def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Op
 
 
 def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
-    """Returns the configured learning rate as Keras takes one; None where there is none.
+    """Returns the configured learning rate as Keras takes one; None without one.
 
     It is a number, a schedule of Keras, or a function without arguments, to which a function of the
     global step is made.

@@ -19,11 +19,11 @@ from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, UserCodeError, ranked
 from runner.graph.building_optimizers import build_optimizer
 from runner.graph.contracts import overrides
-from runner.graph.optimizer_state import optimizers_of
 from runner.graph.plain_config import plain
 from runner.graph.step_errors import described
 from runner.graph.traces import operation_name
 from runner.internals.keras import compiled_with
+from runner.planning.optimizer_state import optimizers_of
 from runner.system.user_code import calling
 
 # The session takes steps in place of these methods of `fit` and `evaluate`.

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import keras
 import tensorflow as tf
 
-from runner.graph.optimizer_state import learning_rates_of, optimizers_of
 from runner.graph.plain_config import plain, plain_config
 from runner.internals.keras import compiled_with, layers_of, to_snake_case
 from runner.internals.tensorflow import give, is_freed
+from runner.planning.optimizer_state import learning_rates_of, optimizers_of
 
 
 def model_digest(model: keras.Model) -> str:

@@ -20,7 +20,6 @@ from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
 from runner.graph.model_values import OUTSIDE, ModelValues
-from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
 from runner.graph.program import Program, unused_name
 from runner.graph.replica import Replicas
 from runner.graph.session_variables import (
@@ -38,6 +37,7 @@ from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
 from runner.planning.model_variables import initializers, keras_variables, layer_facts
 from runner.planning.optimizer_slots import keras_slots
+from runner.planning.optimizer_state import averages_of, learning_rates_of, optimizers_of
 from runner.planning.weights_layout import weights_layout
 from runner.runs.provenance import OF_MODEL
 
@@ -360,7 +360,7 @@ class ProgramInSession:
         return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
     def _shared_state(self) -> dict[str, tuple[str, ...]]:
-        """Returns operation of an optimizer's counter -> those of the weights that it trains."""
+        """Returns an optimizer's counter -> the weights that it trains, by their operations."""
         held = self._copy.variables
         return {
             held[name].op.name: tuple(held[weight].op.name for weight in weights)

@@ -28,11 +28,10 @@ from runner.system.user_code import ERRORS, raised, staying
 _Callback: TypeAlias = keras.callbacks.Callback
 
 # Callbacks of Keras that never read weights, and those that do at the ends of epochs only unless
-# `save_freq` counts batches. For callbacks of one's own the weights are there in every method.
+# `save_freq` counts batches. For callbacks of one's own, and those that call one's own functions,
+# the weights are there in every method.
 _WITHOUT_WEIGHTS = (
     keras.callbacks.CSVLogger,
-    keras.callbacks.LambdaCallback,
-    keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
     keras.callbacks.TerminateOnNaN,
 )

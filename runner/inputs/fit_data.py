@@ -351,7 +351,7 @@ def _fetched(order: tf.data.Dataset, fetch: _Fetch, specs: Any) -> tf.data.Datas
 def given_data(
     data: Mapping[str, Any], steps_per_epoch: int | None, *, class_weight: bool
 ) -> tuple[dict[str, Any], int | None]:
-    """Returns arguments of `FitData` from those of `fit`, and the number of training batches.
+    """Returns arguments of `FitData` from arguments of `fit`, and the number of training batches.
 
     Generator objects become functions, and are read to their end where nothing else tells how many
     batches they have. The number is None where it is not known, or there is no end.

@@ -18,6 +18,8 @@ from runner.mapping.source import RecordedCheckpoint, Variable
 _MOST_ROWS = 8
 # How many parts a fused tensor may have, and how many combinations of parameters are tried.
 _MOST_PARTS, _MOST_COMBINATIONS = 8, 400
+# In how many ways one module may be the variables of a call.
+_MOST_OF_MODULE = 64
 # How many heads a matrix may have whose shape does not tell.
 _MOST_HEADS = 64
 
@@ -52,7 +54,7 @@ class Candidate:
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """What its variables take, without their names."""
+        """The expressions of its variables, without their names."""
         return tuple(taken.expression() for taken in self.taken.values())
 
     @property
@@ -161,15 +163,17 @@ def _of_module(variables: Sequence[Variable], module: Module) -> Iterator[Candid
             return
         else:
             options[variable.name] = [constant]
-    ordered = [options[variable.name] for variable in variables]
-    for several in itertools.islice(itertools.product(*ordered), 24):
-        used = [taken.tensors[0] for taken in several if taken.tensors]
-        alone = [
-            leaf for leaf in module.leaves.values() if leaf.name not in used and len(leaf.shape) > 1
-        ]
-        if used and len({*used}) == len(used) and not alone:
-            names = (variable.name for variable in variables)
-            yield Candidate(dict(zip(names, several, strict=True)), (module.name,))
+    names = [variable.name for variable in variables]
+    matrices = {leaf.name for leaf in module.leaves.values() if len(leaf.shape) > 1}
+    yield from itertools.islice(
+        (
+            Candidate(dict(zip(names, several, strict=True)), (module.name,))
+            for several in itertools.product(*(options[name] for name in names))
+            for used in [[taken.tensors[0] for taken in several if taken.tensors]]
+            if used and len({*used}) == len(used) and matrices <= {*used}
+        ),
+        _MOST_OF_MODULE,
+    )
 
 
 def _constant(variable: Variable) -> Taken | None:
@@ -325,7 +329,7 @@ def named(
 ) -> Candidate | None:
     """Returns the candidate that names propose for the variables of one call, if for all."""
     taken = {v.name: proposal[v.name] for v in variables if v.name in proposal}
-    if len(taken) < len(variables):
+    if len(taken) < len(variables) or not _are_apart([t for t in taken.values() if t.tensors]):
         return None
     of_tensor = {
         leaf.name: module.name for module in source.modules for leaf in module.leaves.values()

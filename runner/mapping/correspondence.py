@@ -25,7 +25,7 @@ class Computed:
     Attributes:
       record: the module of the source that the layer's output was compared with; may be empty.
       relative: how far they are from each other, relative to the record's largest value.
-      next: how far the closest other candidate is, infinite where there is none.
+      next: how far the closest other candidate is, infinite without one.
       reader: the layer that needs this choice, where the layer's output is not enough.
     """
 
@@ -44,7 +44,6 @@ class Pair:
       taken: the tensors and steps.
       reasons: the evidence.
       candidates: what it could take as well as `taken`, with that; empty for a certain pair.
-      against: the kinds of evidence that speak for another one.
       is_decided: whether values or shapes decide; otherwise names propose it.
       computed: how values decide; None where they do not.
     """
@@ -53,7 +52,6 @@ class Pair:
     taken: Taken
     reasons: tuple[str, ...]
     candidates: tuple[Taken, ...] = ()
-    against: tuple[str, ...] = ()
     is_decided: bool = False
     computed: Computed | None = None
 
@@ -74,6 +72,7 @@ class Correspondence:
       unused: tensors that no variable takes.
       layout: the decision on the layout of kernels, with its reason.
       unread: variables on which no output depends, where a reference tells.
+      undecided: variables on which the reference does not decide; None without a reference.
       others: tensors that are no weights -> what they are.
       codes: tensors that keep weights from being read -> what they are.
     """
@@ -84,6 +83,7 @@ class Correspondence:
     unused: tuple[str, ...]
     layout: str
     unread: tuple[str, ...] = ()
+    undecided: tuple[str, ...] | None = None
     others: Mapping[str, str] = field(default_factory=dict)
     codes: Mapping[str, Unread] = field(default_factory=dict)
 
@@ -97,6 +97,7 @@ class Correspondence:
         constants: Mapping[str, str],
         layout: str,
         unread: tuple[str, ...] = (),
+        undecided: tuple[str, ...] | None = None,
     ) -> Correspondence:
         """Returns a correspondence with what the pairs and constants leave, in the given orders."""
         used = {name for pair in pairs.values() for name in pair.taken.tensors}
@@ -107,6 +108,7 @@ class Correspondence:
             tuple(name for name in tensors if name not in used),
             layout,
             unread,
+            undecided,
         )
 
 
@@ -135,11 +137,11 @@ def correspond(
       variables: name -> shape, in the model's order.
       tensors: name -> shape of the floating tensors, in the file's order.
       layers: variable -> class of its Keras layer, if known.
-      ordered: whether the file's order is that of its model's definition.
+      ordered: whether the file has the order of its model's definition.
       file_format: the name of the file's format, which may tell the layout of kernels.
       flattened: kernel -> (channels, height, width) of the map whose flattened values it reads.
       words: tensor -> its name in words, where the file has a number.
-      known: variable -> its name, where that of the model is no evidence.
+      known: variable -> its name, where the model's name is no evidence.
       hints: words of the file -> words of the model.
     """
     spelled = {name: hinted((words or {}).get(name, name), hints or {}) for name in tensors}
@@ -212,7 +214,6 @@ def _eliminated(pairs: Mapping[str, Pair]) -> dict[str, Pair]:
             name: options[0]
             for name, options in open_.items()
             if len(options) == 1 == wanted[options[0].tensors, options[0].cut]
-            and not pairs[name].against
         }
         if not only:
             return result
@@ -270,6 +271,4 @@ def _pair(pairing: Pairing, judgement: Judgement, row: int, variable: str) -> Pa
     options = () if sure else tuple(candidates.values())
     module, tensors = pairing.variables[row], pairing.tensors[pairing.pairs[row]]
     only = sure and judgement.reasons == (ONLY,) and is_only(module, tensors, variable)
-    return Pair(
-        variable, taken, judgement.reasons, options, judgement.contradiction, is_decided=only
-    )
+    return Pair(variable, taken, judgement.reasons, options, is_decided=only)

@@ -27,6 +27,7 @@ class LayerCall:
       depends: the variables on which its inputs depend.
       inputs: the identity of its first input, which calls side by side share.
       shape: the shape of its first output.
+      outputs: how many outputs it has, such as a sequence and states.
     """
 
     layer: Any
@@ -36,6 +37,7 @@ class LayerCall:
     depends: int
     inputs: int
     shape: tuple[int | None, ...]
+    outputs: int
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ def _calls(spans: Sequence[_Span], flow: _Flow, names: Sequence[str]) -> list[La
                 flow.of(span.inputs),
                 id(span.inputs[0]) if span.inputs else 0,
                 tuple(shape.as_list()) if shape.rank is not None else (),
+                len(span.outputs),
             )
         )
     return calls

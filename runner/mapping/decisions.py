@@ -90,7 +90,7 @@ class Decisions:
       calls: the calls of layers, in order.
       made: index of a call -> decision on the variables that it reads first.
       kinds: the layouts and cuts that agreed, with their numbers.
-      refuted: those of names that did not.
+      refuted: the layouts and cuts, by names, that did not.
       place: the last module that agreed, in the order of computation.
     """
 
@@ -118,10 +118,10 @@ class Decisions:
         made = {at: replace(decision) for at, decision in self.made.items()}
         return Kept(made, self.kinds.copy(), {*self.refuted}, self.place)
 
-    def restore(self, kept: Kept) -> None:
+    def restore(self, saved: Kept) -> None:
         """Takes decisions back."""
-        self.made = kept.made
-        self.kinds, self.refuted, self.place = kept.kinds, kept.refuted, kept.place
+        self.made = saved.made
+        self.kinds, self.refuted, self.place = saved.kinds, saved.refuted, saved.place
 
     def depends(self, reader: int) -> int:
         """Returns the variables on which a call's inputs, or the outputs, depend."""
@@ -270,17 +270,23 @@ class Decisions:
 
         What the calls in `changed` take is free.
         """
-        taken = [decision.candidate for call, decision in self.made.items() if call not in changed]
+        taken = [decision for call, decision in self.made.items() if call not in changed]
 
         def rank(candidate: Candidate) -> tuple[Any, ...]:
-            place = max((self._source.place[m] for m in candidate.modules), default=0)
+            places = (
+                self._source.place[m] for m in candidate.modules if self._source.records_of([m])
+            )
+            # Where nothing is recorded, nothing is behind.
+            place = max(places, default=self.place)
             behind = place < self.place
-            is_used = any(candidate.shares(other) for other in taken)
+            # What another call takes without agreeing may be wrong there.
+            users = (1 + d.agrees for d in taken if candidate.shares(d.candidate))
+            used = max(users, default=0)
             known = -self.kinds[candidate.kind]
             is_part = candidate.cut is not None and not known
             order = is_part, behind, abs(place - self.place), known
             is_proposed = candidate.is_named and candidate.kind not in self.refuted
-            return is_used, not is_proposed, *order
+            return used, not is_proposed, *order
 
         return sorted(self.all(at), key=rank)
 

@@ -20,7 +20,7 @@ from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond, decided
 from runner.mapping.counted import by_position, known_by
 from runner.mapping.layouts import Shape
-from runner.mapping.names import tokens
+from runner.mapping.names import require_used, tokens
 from runner.mapping.numbered import words_for_numbers
 from runner.mapping.text import document
 from runner.mapping.values import decide
@@ -81,16 +81,17 @@ class Proposal:
         some = [*self.correspondences.values()]
         named = [pair for one in some for pair in one.pairs.values() if not pair.is_decided]
         record = "record what the source computes, and give it by --reference: docs/how-to/prove.md"
-        if named:
+        is_named = some[-1].undecided is None
+        if undecided := some[-1].undecided:
+            state = f"{plural(len(undecided), 'variable')} of {len(self.plan.assignments)}"
+            cause = "no recorded value tells one way from another"
+            yield Problem(f"{state} are not decided: {some_of(undecided, 3)}", cause)
+        elif named and is_named:
             state = f"{plural(len(named), 'variable')} of {len(self.plan.assignments)}"
-            if self.proof is None:
-                cause = "names can be wrong: it is a proposal"
-                yield Problem(f"{state} have a tensor by their names alone", cause, record)
-            else:
-                cause = "no recorded value tells one way from another"
-                yield Problem(f"{state} are not decided by the reference", cause)
+            cause = "names can be wrong: it is a proposal"
+            yield Problem(f"{state} have a tensor by their names alone", cause, record)
         constant = [name for one in some for name in one.constants]
-        if constant and self.proof is None:
+        if constant and is_named:
             cause = "zeros() or ones() stands for what the file lacks"
             yield Problem(f"no tensor is {some_of(constant, 3)}", cause, record)
         if left := [name for name in some[-1].left if name not in some[-1].unread]:
@@ -104,7 +105,7 @@ class Proposal:
             yield Problem(f"{some_of([*unread], 3)} may hold weights", cause, remedy)
         unused = [name for one in some for name in one.unused]
         if unused and self.proof is None:
-            yield Problem(f"no variable takes {some_of(unused, 3)}", "", record)
+            yield Problem(f"no variable takes {some_of(unused, 3)}", "", record if is_named else "")
         if self.proof is not None and not self.proof.agrees:
             yield self.proof.problem()
 
@@ -133,7 +134,8 @@ def propose(
         model, and one checkpoint.
 
     Raises:
-      ConfigError: when the model has no variables, or a reference cannot be compared with it.
+      ConfigError: when the model has no variables, a hint changes nothing, or a reference cannot be
+        compared with the model.
       CheckpointError: when a checkpoint or the reference cannot be read.
     """
     variables = {
@@ -160,13 +162,16 @@ def propose(
     is_complex = any("complex" in dtype_name(held) for held in eager_variables(model).values())
     files: dict[str, str] = {}
     correspondences: dict[str, Correspondence] = {}
-    free = dict(variables)
+    free, named = dict(variables), list[str]()
     for path in paths:
         ((resolved,), name) = checkpoint_paths(path, "latest"), _free_name(path, files)
         files[name], reader = path, open_reader(resolved)
         spec = reader.spec()
         sorted_out = sort_out(spec, is_complex=is_complex)
         tensors = sorted_out.weights
+        named += tensors
+        if len(files) == len(paths):
+            require_used(hints or {}, named, variables)
         known, words = _known(spec, layout, variables, tensors)
         correspondence = correspond(
             free,

@@ -18,7 +18,7 @@ from runner.proof.reference import Recent, Reference
 from runner.proof.source_modules import named_as_tensors
 from runner.rules.expressions import names_in, parse
 from runner.rules.named_conversions import expanded
-from runner.rules.steps import source_tensor
+from runner.rules.steps import build_source_tensor
 from runner.rules.target import ConvertedVariable
 
 # One layer and direction of a recurrent network, whose module in PyTorch holds them all.
@@ -88,7 +88,9 @@ class RecordedCheckpoint:
             for name, base in bases.items()
         }
         self._exact = {name for name, base in bases.items() if spelled.get(base) in self.outlines}
-        self._exact -= deepest
+        # What holds parameters beside other modules computes more than a layer with these.
+        containers = {one for base in bases.values() for one in _around(base)[1:]}
+        self._exact -= {*deepest, *(name for name, base in bases.items() if base in containers)}
         first = {
             name: min(places[record] for record in records)
             for name, records in self._records.items()
@@ -117,8 +119,8 @@ class RecordedCheckpoint:
         )
         expression = expanded(parse(taken.expression()), target, self._has)
         specs = [spec for name in names_in(expression) if (spec := self._spec.find(name))]
-        piece = source_tensor(expression, "", target, iter(specs))
-        value = piece.convert([self._tensor(spec.name) for spec in specs])
+        source_tensor = build_source_tensor(expression, "", target, iter(specs))
+        value = source_tensor.convert([self._tensor(spec.name) for spec in specs])
         if value.size != np.prod(variable.shape):
             raise ValueError(f"{taken.expression()} has the shape {[*value.shape]}")
         return value.reshape(variable.shape)

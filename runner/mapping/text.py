@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -101,14 +101,16 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
         yield f"- {pair.variable}{more}: {' or '.join(options[:4])}"
         if len(options) > 4:
             yield f"  or one of {len(options) - 4} more"
-        reason = f"{', '.join(pair.against)} speak against it" if pair.against else ""
         if len(options) == 1:
-            yield f"  {reason or 'nothing but the shape speaks for it'}"
+            yield "  nothing but the shape speaks for it"
         else:
-            yield f"  {reason or 'nothing decides'}; for example --hint '{_hint(pair, options)}'"
+            yield f"  nothing decides; for example --hint '{_hint(pair, options)}'"
     if len(groups) > _MOST_SHOWN:
         yield f"- and {len(groups) - _MOST_SHOWN} more sets of such variables"
+    open_ = {pair.variable for pair in unsure}
+    by_names = [name for name in correspondence.undecided or () if name not in open_]
     for title, names in (
+        ("Not decided by values, proposed by names", by_names),
         ("No tensor fits", correspondence.left),
         ("No variable takes", correspondence.unused),
         ("No output reads", correspondence.unread),
@@ -141,7 +143,7 @@ def _hint(pair: Pair, options: Sequence[str]) -> str:
     return f"{word}={parts[-2] if len(parts) > 1 else parts[-1]}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     groups: dict[str, list[str]] = defaultdict(list)
     for name in names:
         groups[_skeleton([name])].append(name)

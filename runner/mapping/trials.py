@@ -183,8 +183,6 @@ class Trials:
         size = math.prod(size or 0 for size in shape)
         if not size:
             return True
-        if record.size not in (size, size * max(1, shape[0] or 1)) and size % record.size:
-            return False
         return bool(arrangements(record, tuple(size or 0 for size in shape)))
 
     def is_equal(self, one: Candidate, other: Candidate) -> bool:

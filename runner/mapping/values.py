@@ -124,6 +124,9 @@ def _decided(
     # What no call reads is as names propose it.
     pairs |= {name: pair for name, pair in proposed.pairs.items() if name not in seen}
     constants |= {n: step for n, step in proposed.constants.items() if n not in seen}
+    decided = {name for name, pair in pairs.items() if pair.is_decided}
+    for at, decision in decisions.made.items():
+        decided |= {*decisions.calls[at].variables} if decision.by else {*()}
     return Correspondence.of(
         variables,
         tensors,
@@ -131,6 +134,7 @@ def _decided(
         constants=constants,
         layout=proposed.layout,
         unread=decisions.unread(),
+        undecided=tuple(n for n in (*pairs, *constants) if n not in decided),
     )
 
 

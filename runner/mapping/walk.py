@@ -195,7 +195,9 @@ class Walk:
     def _fall_back(self, at: int, tried: Sequence[Tried]) -> None:
         """Decides on a call of which no candidate agrees with a record."""
         options = self._decisions.in_order(at)
-        ranked = sorted(tried, key=lambda one: one.relative)
+        # The record of a block is not that of its parameters.
+        recorded = (one for one in tried if self._source.has_record(one.candidate.modules))
+        ranked = sorted(recorded, key=lambda one: one.relative)
         best = ranked[0] if ranked else None
         # What names propose counts as recorded, undecided, so that what follows can be decided.
         is_named = best is not None and best.candidate.is_named and best.relative < 1
@@ -209,9 +211,13 @@ class Walk:
                 ):
                     decision.is_hidden = True
                 return
-        silent = [o for o in options if not self._source.has_record(o.modules)]
-        first = next((o for o in (*silent, *options) if o.is_named), (*silent, *options)[0])
-        self._decide(at, Tried(first, math.inf))
+
+        def rank(option: Candidate) -> tuple[bool, ...]:
+            recorded = {self._source.has_record([module]) for module in option.modules}
+            # Parameters without a record beside tensors with one are hardly of one layer.
+            return len(recorded) > 1, not option.is_named, recorded == {True}
+
+        self._decide(at, Tried(min(options, key=rank), math.inf))
 
     def _measure(self, reader: int, changes: Mapping[int, Candidate]) -> float:
         """Returns how far a reader is from its record after changes before it."""

@@ -119,7 +119,7 @@ class Ways:
                     yield {one.call: first[kind], two.call: second[kind]}
 
     def _fused(self, one: Decision, two: Decision) -> Iterator[dict[int, Candidate]]:
-        """Yields the exchange of all parts of one fused module with those of another."""
+        """Yields the exchange of all parts of one fused module with all parts of another."""
         made = self._decisions.made.items()
         families = one.candidate.family, two.candidate.family
         calls, others = (
@@ -155,7 +155,9 @@ class Ways:
             else:
                 some = self._decisions.in_order(decision.call, calls)
             choices.append([o for o in some if not self._decisions.is_taken(o, calls)])
-        now = tuple(decision.candidate.key for decision in group)
+        # A record that is only near may be of more than the layer: without it, this way is another.
+        is_near = any(decision.handed_on and not decision.agrees for decision in group)
+        now = () if is_near else tuple(decision.candidate.key for decision in group)
         # Layers side by side take parts of one module in one way, before anything else.
         families = Counter(o.family for some in choices for o in some if o.cut)
         fused = [[[o for o in some if o.family == one] for some in choices] for one in families]
@@ -171,7 +173,7 @@ class Ways:
 
 
 def _by_rank(choices: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yields the combinations of choices, those of the first ones first."""
+    """Yields the combinations of choices, in the order of the first ones."""
     if math.prod(map(len, choices)) > 20000:
         choices = [some[:20] for some in choices[:3]] + [some[:2] for some in choices[3:]]
     numbers = itertools.product(*(range(len(some)) for some in choices))

@@ -3,6 +3,9 @@
 Layers side by side that read one input, such as query and key, all agree with their own records
 even if their tensors are exchanged. So they hand on each other's record too, and what reads them
 must not agree better.
+
+A layer that is called several times has one record: the model may make its calls in another order,
+so the call that is closest to the record is the one that was recorded.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,8 +24,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.errors import RunnerError
-from runner.internals.keras import layers_of, replaced_calls
+from runner.internals.keras import ReachedLayerError, layers_of, replaced_calls
 from runner.planning.comparison import Comparison, arrangements, compare, difference
 from runner.proof.feeding import array_of
 
@@ -65,12 +68,8 @@ class Layer:
 
     @property
     def record(self) -> NDArray[Any]:
-        """What the module computed; not held in memory."""
+        """The record of what the module computed; not held in memory."""
         return self.records[self.module]
-
-
-class _ReachedError(RunnerError):
-    """Ends a call of the model at a layer."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +115,13 @@ class _Pass:
     Attributes:
       compared: `id` of a `Layer` -> its comparison.
       inputs: `id` of a layer, in the order of the model -> the number of its first input.
+      calls: `id` of a layer -> which of its calls was compared, from 1.
       handed_on: `id` of a layer -> the record that it hands on.
     """
 
     compared: dict[int, Comparison] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
+    calls: dict[int, int] = field(default_factory=dict)
     handed_on: dict[int, _HandedOn] = field(default_factory=dict)
 
 
@@ -132,10 +133,15 @@ class LocalComparison:
         self._layers: dict[int, list[Layer]] = {}
         for layer in layers:
             self._layers.setdefault(id(layer.layer), []).append(layer)
+        # `id` of a layer -> which of its calls was recorded, once that is known.
+        self._recorded: dict[int, int] = {}
 
     def compared(self) -> Iterator[Comparison]:
         """Yields the comparisons, one a module, in the order of the layers."""
         first = self._call({})
+        self._recorded = first.calls
+        if {*first.calls.values()} > {1}:
+            first = self._call({})
         exchanged = self._exchanged(first)
         best: dict[str, Comparison] = {}
         for layer in itertools.chain.from_iterable(self._layers.values()):
@@ -186,12 +192,20 @@ class LocalComparison:
             before = behind.get(numbers[first])
             if before is not None and not layer.weights:
                 self._compare_behind(before, output, result)
-            if id(layer) not in self._layers or id(layer) in result.inputs:
+            if id(layer) not in self._layers:
                 return output
-            result.inputs[id(layer)] = numbers[first]
-            handed_on = self._compare(layer, output, result)
+            counts[id(layer)] += 1
+            recorded = self._recorded.get(id(layer), counts[id(layer)])
+            if counts[id(layer)] != recorded:
+                return output
+            compared = self._compare(layer, output)
+            if not _is_closer(compared, result.compared):
+                return output
+            result.compared |= compared
+            result.inputs[id(layer)], result.calls[id(layer)] = numbers[first], recorded
+            handed_on = self._closest(layer, output, result)
             if reader is not None and layer is reader.layer:
-                raise _ReachedError
+                raise ReachedLayerError
             read = exchange.get(id(layer), handed_on.value if handed_on else None)
             if isinstance(output, list | tuple) or read is None:
                 first = next(iter(keras.tree.flatten(output)), None)
@@ -207,14 +221,14 @@ class LocalComparison:
             return replacement
 
         behind: dict[int, Layer] = {}
-        with replaced_calls(on_call), suppress(_ReachedError):
+        counts = Counter[int]()
+        with replaced_calls(on_call), suppress(ReachedLayerError):
             self._model(self._inputs, training=False)
         return result
 
-    def _compare(self, layer: Any, output: Any, result: _Pass) -> _HandedOn | None:
-        """Compares a layer with its modules; returns the closest record."""
-        value, closest = array_of(output), math.inf
-        handed_on: _HandedOn | None = None
+    def _compare(self, layer: Any, output: Any) -> dict[int, Comparison]:
+        """Compares a layer with its modules; returns `id` of a `Layer` -> comparison."""
+        value, result = array_of(output), dict[int, Comparison]()
         function = getattr(layer, "activation", None)
         for one in self._layers[id(layer)]:
             comparison = compare(
@@ -222,7 +236,15 @@ class LocalComparison:
             )
             if not comparison.agrees and isinstance(layer, keras.layers.Embedding):
                 comparison = _scaled(one, value, self.tolerance) or comparison
-            result.compared[id(one)] = comparison
+            result[id(one)] = comparison
+        return result
+
+    def _closest(self, layer: Any, output: Any, result: _Pass) -> _HandedOn | None:
+        """Returns the record that is closest to what a layer computes, if one is near."""
+        value, closest = array_of(output), math.inf
+        handed_on: _HandedOn | None = None
+        function = getattr(layer, "activation", None)
+        for one in self._layers[id(layer)]:
             for number, array in enumerate(arrangements(one.record, value.shape)):
                 for after in (None, function) if function else (None,):
                     relative = difference(value, np.asarray(after(array)) if after else array)[0]
@@ -230,7 +252,7 @@ class LocalComparison:
                     if relative < min(closest, NEAR):
                         closest = relative
                         handed_on = _HandedOn(one, value.shape, number, after)
-            if comparison.agrees and _is_nonlinear(function):
+            if result.compared[id(one)].agrees and _is_nonlinear(function):
                 self._compare_behind(one, output, result)
         return handed_on
 
@@ -310,6 +332,12 @@ class LocalComparison:
                     one.module, one.path, here.absolute, here.relative, agrees=False, note=note
                 )
         return result
+
+
+def _is_closer(compared: Mapping[int, Comparison], known: Mapping[int, Comparison]) -> bool:
+    """Whether a call of a layer is closer to a record than those before it, if there are any."""
+    before = [known[one].relative for one in compared if one in known]
+    return not before or min(one.relative for one in compared.values()) < min(before)
 
 
 def _scaled(layer: Layer, value: NDArray[Any], tolerance: float) -> Comparison | None:

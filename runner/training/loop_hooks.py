@@ -54,7 +54,7 @@ from runner.training.named_hooks import NamedHook, StoppingCallback
 _ONE_KIND_UNTIL = 5000
 
 
-# Begins the names of metrics that `fit` reports of an epoch, among those of a step.
+# Begins the names of metrics that `fit` reports of an epoch, among the metrics of a step.
 _OF_EPOCH = "epoch/"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +17,9 @@ from omegaconf import OmegaConf
 
 from runner.checkpoints import contents
 from runner.config.cluster_spec import configured
+from runner.config.command import on_run, program, resuming
 from runner.config.keys import flatten
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.config.spelling import on_run, program, resuming
 from runner.config.training_schema import metric_of
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.graph.build import graph_maker
@@ -332,7 +331,7 @@ def interrupted_lines(run: OpenedRun) -> Iterator[str]:
     if best := _best_value(run):
         yield f"best:    {best}"
     yield f"files:   {run.directory.path}"
-    yield f"resume:  {program()} {run.experiment.mask.command(resuming(sys.argv[1:]))}"
+    yield f"resume:  {program()} {run.experiment.mask.command(resuming())}"
 
 
 def _best_value(run: OpenedRun) -> str:

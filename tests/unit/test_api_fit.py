@@ -25,6 +25,7 @@ from runner.errors import (
     InterruptedRunError,
     NonFiniteLossError,
     PlanError,
+    SaveError,
     UserCodeError,
 )
 from runner.graph.given_model import model_digest, model_name
@@ -201,6 +202,17 @@ def test_a_model_is_as_usable_after_an_error_as_after_fit(
     model.fit(X, Y, verbose=0)
 
 
+def test_a_model_has_its_values_where_the_disk_has_no_room_for_them(small_disk: Path) -> None:
+    hidden = [keras.layers.Dense(700, name=name) for name in ("small", "large")]
+    model = keras.Sequential([keras.Input(X.shape[1:]), *hidden, keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    before = model.get_weights()
+    with pytest.raises(SaveError, match="cannot be written\n  cause: No space left"):
+        fit(small_disk, model=model, x=X, y=Y)
+    for value, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
 def test_a_file_holds_the_experiment_that_the_command_line_takes(tmp_path: Path) -> None:
     build = functools.partial(net, units=2)
     result = fit(tmp_path, model=build, x=arrays, epochs=2, validation_split=0.2)
@@ -326,6 +338,29 @@ def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: 
     result = fit(tmp_path, model=model, x=X, y=Y, epochs=2, callbacks=listed)
     assert seen == [0, 1]
     assert [*result.config.callbacks] == ["LambdaCallback"]
+
+
+def test_functions_of_callbacks_see_the_weights_of_the_epoch(tmp_path: Path) -> None:
+    """They reach the model as a variable of the program that defines them."""
+    models = [net(), net()]
+    seen: tuple[list[Any], list[Any]] = ([], [])
+    models[1].set_weights(models[0].get_weights())
+
+    def callbacks(index: int) -> list[keras.callbacks.Callback]:
+        def note(epoch: int, *logs: Any) -> float:
+            seen[index].append([weight.sum() for weight in models[index].get_weights()])
+            return 0.1 / (epoch + 1)
+
+        return [
+            keras.callbacks.LambdaCallback(on_epoch_end=note),
+            keras.callbacks.LearningRateScheduler(note),
+        ]
+
+    data: dict[str, Any] = {"x": X, "y": Y, "epochs": 3, "shuffle": False}
+    models[0].fit(**data, callbacks=callbacks(0), verbose=0)
+    fit(tmp_path, model=models[1], callbacks=callbacks(1), **data)
+    assert len(seen[0]) == 6
+    np.testing.assert_allclose(seen[1], seen[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -185,3 +186,67 @@ def test_layers_without_a_record_that_have_each_others_tensors_are_named(
     proof = runner.prove(model, source.with_suffix(".npz"), plan)
     assert proof.first_difference is not None
     assert proof.first_difference.layer in guilty
+
+
+@pytest.mark.parametrize("first", ["left", "right"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_shared_layer_agrees_by_the_call_that_was_recorded(
+    first: str, wrong: bool, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    x = {name: rng.normal(size=(4, 3)).astype("f4") for name in ("left", "right")}
+    one, two = (rng.normal(size=(3, 3)).astype("f4") for _ in range(2))
+    codes = {name: np.tanh(value @ one) @ two for name, value in x.items()}
+    np.savez(
+        tmp_path / "r.npz",
+        outputs=codes["left"] - 2 * codes["right"],
+        **{f"inputs/{name}": value for name, value in x.items()},
+        # Of the source's first call.
+        **{"activations/one": x["left"] @ one, "activations/two": codes["left"]},
+    )
+    tensors = {"one.weight": two if wrong else one, "two.weight": one if wrong else two}
+    safetensors.numpy.save_file(tensors, tmp_path / "w.safetensors")
+
+    class Siamese(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = layers.Dense(3, activation="tanh", use_bias=False, name="one")
+            self.two = layers.Dense(3, use_bias=False, name="two")
+
+        def call(self, inputs: dict[str, Any]) -> Any:
+            order = sorted(inputs, reverse=first == "right")
+            codes = {name: self.two(self.one(inputs[name])) for name in order}
+            return codes["left"] - 2 * codes["right"]
+
+    model = Siamese()
+    model({name: np.zeros((1, 3), "f4") for name in x})
+    rules = {"one/kernel": "one.weight", "two/kernel": "two.weight"}
+    scaffold = {"checkpoint": str(tmp_path / "w.safetensors"), "rules": rules}
+    plan = runner.warm_start(model, {"s": {**scaffold, "variables": {"include": ["*"]}}})
+    proof = runner.prove(model, tmp_path / "r.npz", plan)
+    assert len(proof.layers) == 2
+    assert proof.agrees == (not wrong)
+
+
+def test_a_causal_convolution_agrees_with_one_that_computes_steps_that_are_cut_off(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    kernel, x = rng.normal(size=(3, 2, 4)).astype("f4"), rng.normal(size=(2, 7, 2)).astype("f4")
+    padded = np.pad(x, ((0, 0), (2, 2), (0, 0)))
+    steps = sum(padded[:, at : at + 9] @ kernel[at] for at in range(3))
+    safetensors.numpy.save_file(
+        {"c.weight": kernel.transpose(2, 1, 0).copy()}, tmp_path / "w.safetensors"
+    )
+    model = keras.Sequential(
+        [keras.Input((7, 2)), layers.Conv1D(4, 3, padding="causal", use_bias=False, name="c")]
+    )
+    scaffold = {"checkpoint": str(tmp_path / "w.safetensors"), "convert": {"*": "torch"}}
+    scaffolds = {"s": {**scaffold, "variables": {"include": ["*"]}, "rules": {"c/": "c."}}}
+    plan = runner.warm_start(model, scaffolds)
+    for begin, agrees in ((0, True), (1, False)):
+        records = {"activations/c": np.moveaxis(steps[:, begin:], 1, 2)}
+        np.savez(tmp_path / "r.npz", inputs=x, outputs=steps[:, :7], **records)
+        proof = runner.prove(model, tmp_path / "r.npz", plan)
+        assert [one.agrees for one in proof.layers] == [agrees]
+        assert agrees or "shapes differ" in proof.layers[0].note
