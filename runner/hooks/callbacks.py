@@ -255,8 +255,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
                 callback.append = True
                 _cut_rows(Path(callback.filename), callback.sep, self._epoch)
             with eager_mode():
-                callback.set_params(params)
-                callback.set_model(self.model)
+                named.call("set_params", params)
+                named.call("set_model", self.model)
             if names := unsaved(callback):
                 self._report(
                     f"{named.key}: a resumed run begins with a new {', '.join(names)}; checkpoints "
