@@ -206,7 +206,7 @@ EXIT_CODES = {
     "+experiment=tinny": 2,
     "+experiment=tiny mode=plan": 0,
     "+experiment=tiny mode=plan scaffolds.b.variables.include=[haed/]": 3,
-    "+experiment=tiny tracking=none data._target_=tests.samples.faulty.Breaking": 1,
+    "+experiment=tiny tracking=none model._target_=tests.samples.faulty.Refusing": 1,
 }
 
 
