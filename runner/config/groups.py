@@ -102,11 +102,11 @@ def to_add(key: str) -> str:
 
 
 def value_in(file: str, key: str) -> Any:
-    """Returns the value of a key in a configuration file; None if it cannot be read."""
+    """Returns the value of a key, or all for no key, of a file; None if it cannot be read."""
     for folder in _folders():
         with suppress(Exception):  # The message about it is worth more than the value.
             config = OmegaConf.load(folder / f"{file}.yaml")
-            value = OmegaConf.select(config, key)
+            value = OmegaConf.select(config, key) if key else config
             return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     return None
 

@@ -23,11 +23,12 @@ from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import (
     epoch_count_problems,
     merged,
+    misfit,
     rule_problems,
     unknown_key,
     unresolved,
 )
-from runner.config.keys import flatten, keys, target_nodes, unknown_keys
+from runner.config.keys import flatten, keys, misfits, target_nodes, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.objective import metric_names, objective_problem
 from runner.config.scaffold_reading import read_scaffolds
@@ -118,6 +119,9 @@ def _complete(config: DictConfig | Mapping[str, Any]) -> DictConfig:
     """Returns a copy over the schema, with its defaults for keys that are absent or deleted."""
     completed: Any = copy.deepcopy(config)
     if OmegaConf.get_type(config) is not RunConfig:
+        plain: Any = OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
+        if problems := [misfit(key, value) for key, value in misfits(plain, RunConfig)]:
+            raise ConfigError(*problems)
         register_resolvers()
         with reporting_composition():
             silent: dict[str, Any] = {} if "optimizer" in config else {"optimizer": {}}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.mapping.evidence import NUMBERS, Exchanges, Ties
+from runner.mapping.evidence import Exchanges
 from runner.mapping.orders import ORDER, Orders
 from runner.mapping.pairing import Pairing
 
@@ -22,12 +22,10 @@ class Judgement:
     Attributes:
       reasons: the evidence that each exchange contradicts.
       candidates: indices of all modules of tensors that could be meant; empty for a certain pair.
-      contradiction: the kinds of evidence that speak for an exchange.
     """
 
     reasons: tuple[str, ...]
     candidates: tuple[int, ...] = ()
-    contradiction: tuple[str, ...] = ()
 
 
 def weigh_exchanges(pairing: Pairing) -> tuple[Pairing, dict[int, Judgement]]:
@@ -135,22 +133,13 @@ def _doubts(verdicts: Sequence[_Verdict]) -> dict[int, set[int]]:
 
 def _judgements(pairing: Pairing, verdicts: Sequence[_Verdict]) -> dict[int, Judgement]:
     reasons: dict[int, dict[str, None]] = defaultdict(dict)
-    against: dict[int, dict[str, None]] = defaultdict(dict)
-    rivals = set[int]()
     for verdict in verdicts:
         for index in (verdict.row, verdict.taker):
             if index is not None:
-                rivals.add(index)
                 reasons[index] |= dict.fromkeys(verdict.support)
-                against[index] |= dict.fromkeys(verdict.opposed)
-    doubts, ties = _doubts(verdicts), Ties(pairing)
-    for row in rivals - {*doubts}:
-        # What speaks against all exchanges may be evidence for the other pairs alone.
-        if reasons[row].keys().isdisjoint((NUMBERS, ORDER)) and not ties.bind(row):
-            doubts[row] = set()
-    candidates = _sets(pairing, doubts)
+    candidates = _sets(pairing, _doubts(verdicts))
     return {
-        row: Judgement(tuple(reasons[row]) or (ONLY,), candidates.get(row, ()), tuple(against[row]))
+        row: Judgement(tuple(reasons[row]) or (ONLY,), candidates.get(row, ()))
         for row in pairing.pairs
     }
 

@@ -44,7 +44,6 @@ class Pair:
       taken: the tensors and steps.
       reasons: the evidence.
       candidates: what it could take as well as `taken`, with that; empty for a certain pair.
-      against: the kinds of evidence that speak for another one.
       is_decided: whether values or shapes decide; otherwise names propose it.
       computed: how values decide; None where they do not.
     """
@@ -53,7 +52,6 @@ class Pair:
     taken: Taken
     reasons: tuple[str, ...]
     candidates: tuple[Taken, ...] = ()
-    against: tuple[str, ...] = ()
     is_decided: bool = False
     computed: Computed | None = None
 
@@ -216,7 +214,6 @@ def _eliminated(pairs: Mapping[str, Pair]) -> dict[str, Pair]:
             name: options[0]
             for name, options in open_.items()
             if len(options) == 1 == wanted[options[0].tensors, options[0].cut]
-            and not pairs[name].against
         }
         if not only:
             return result
@@ -274,6 +271,4 @@ def _pair(pairing: Pairing, judgement: Judgement, row: int, variable: str) -> Pa
     options = () if sure else tuple(candidates.values())
     module, tensors = pairing.variables[row], pairing.tensors[pairing.pairs[row]]
     only = sure and judgement.reasons == (ONLY,) and is_only(module, tensors, variable)
-    return Pair(
-        variable, taken, judgement.reasons, options, judgement.contradiction, is_decided=only
-    )
+    return Pair(variable, taken, judgement.reasons, options, is_decided=only)

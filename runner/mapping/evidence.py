@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from runner.mapping.modules import Module
-from runner.mapping.names import KINDS, RELATIVE, STAGES, Token
+from runner.mapping.names import RELATIVE, STAGES, Token
 from runner.mapping.pairing import Pairing
 
 Cut = tuple[Token, ...]
@@ -92,8 +92,6 @@ class Exchanges:
 
 # How many of the modules with one beginning must be paired with one beginning of the other side.
 _LINKED = 0.7
-# How many of a file's modules have a word that tells none of them apart, as `model.`.
-_COMMON = 0.9
 
 
 class _Places:
@@ -147,58 +145,6 @@ class _Places:
             support |= not self._firm[cut].isdisjoint(theirs[shared_of_theirs:])
             opposed |= not self._links[cut].isdisjoint(others[shared_of_theirs:])
         return support, opposed
-
-
-class Ties:
-    """Evidence that ties a module to its tensors, whatever other modules do."""
-
-    def __init__(self, pairing: Pairing) -> None:
-        self._pairing = pairing
-        self._mine = _both(pairing.variables)
-        self._theirs = _both(pairing.tensors)
-        self._sizes = Counter(cut for row in pairing.pairs for cut in self._mine[row])
-        columns = pairing.pairs.values()
-        self._sizes_of_theirs = Counter(cut for column in columns for cut in self._theirs[column])
-        self._common = Counter(
-            (cut, end)
-            for row, column in pairing.pairs.items()
-            for cut in self._mine[row]
-            for end in self._theirs[column]
-        )
-        words = Counter(word for module in pairing.tensors for word in module.words)
-        least = _COMMON * len(pairing.tensors)
-        self._prefix = {word for word, count in words.items() if count >= least}
-
-    def bind(self, row: int) -> bool:
-        """Returns whether words or the modules around it tie a module to its tensors.
-
-        Where one side has no words but for kinds of layers, none contradict.
-        """
-        column = self._pairing.pairs[row]
-        one, two = self._pairing.variables[row], self._pairing.tensors[column]
-        mine, theirs = one.words - KINDS, two.words - KINDS - self._prefix
-        if not mine or not theirs or mine & theirs & self._pairing.trusted:
-            return True
-        return any(
-            common > 1 and common - 1 >= _LINKED * (size - 1)
-            for cut in self._mine[row]
-            for end in self._theirs[column]
-            for common in [self._common[cut, end]]
-            for size in [max(self._sizes[cut], self._sizes_of_theirs[end])]
-        )
-
-
-def _both(modules: Sequence[Module]) -> list[list[tuple[bool, Cut]]]:
-    """Returns the beginnings and ends of each name that say more than a kind of layer."""
-    return [
-        [
-            (ends, cut)
-            for ends, cuts in ((False, starts), (True, stops))
-            for cut in cuts
-            if not KINDS.issuperset(cut)
-        ]
-        for starts, stops in zip(_cuts(modules, False), _cuts(modules, True), strict=True)
-    ]
 
 
 def _cuts(modules: Sequence[Module], ends: bool) -> list[list[Cut]]:

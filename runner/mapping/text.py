@@ -101,11 +101,10 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
         yield f"- {pair.variable}{more}: {' or '.join(options[:4])}"
         if len(options) > 4:
             yield f"  or one of {len(options) - 4} more"
-        reason = f"{', '.join(pair.against)} speak against it" if pair.against else ""
         if len(options) == 1:
-            yield f"  {reason or 'nothing but the shape speaks for it'}"
+            yield "  nothing but the shape speaks for it"
         else:
-            yield f"  {reason or 'nothing decides'}; for example --hint '{_hint(pair, options)}'"
+            yield f"  nothing decides; for example --hint '{_hint(pair, options)}'"
     if len(groups) > _MOST_SHOWN:
         yield f"- and {len(groups) - _MOST_SHOWN} more sets of such variables"
     open_ = {pair.variable for pair in unsure}

@@ -17,6 +17,8 @@ from runner.proof.local_comparison import MARGIN, LocalComparison
 
 # How many exchanges are tried.
 _MOST_TRIED = 80
+# How much farther a layer behind the first difference is than one before it.
+_BEHIND = 4
 
 
 def with_exchanges(
@@ -61,9 +63,14 @@ def _exchanged(
     agreeing = {one.layer for one in compared if one.agrees}
     paths = [path for path in layers if path not in agreeing]
     at = paths.index(first.layer) if first.layer in paths else len(paths)
+    # One of the two is before it. What is behind has hardly the other's tensors.
     pairs = sorted(
-        itertools.combinations_with_replacement(range(len(paths)), 2),
-        key=lambda pair: sum(abs(one - at) for one in pair),
+        (
+            pair
+            for pair in itertools.combinations_with_replacement(range(len(paths)), 2)
+            if pair[0] <= at
+        ),
+        key=lambda pair: sum(at - one if one <= at else _BEHIND * (one - at) for one in pair),
     )
     ways = (
         (paths[one], paths[two], way)

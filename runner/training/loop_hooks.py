@@ -51,7 +51,7 @@ from runner.training.named_hooks import NamedHook, StoppingCallback
 
 # Preparing a second kind of step, with the metrics or without, takes 0.1 s of the processor for a
 # tiny model and 0.3 s for `lstm_cnn`, more than the metrics of so many steps.
-_ONE_KIND_UNTIL = 1000
+_ONE_KIND_UNTIL = 5000
 
 
 # Begins the names of metrics that `fit` reports of an epoch, among the metrics of a step.

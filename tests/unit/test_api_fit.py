@@ -6,7 +6,7 @@ import functools
 import itertools
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from runner.errors import (
     NonFiniteLossError,
     PlanError,
     SaveError,
+    UserCodeError,
 )
 from runner.graph.given_model import model_digest, model_name
 from runner.inputs import FitData
@@ -378,6 +379,15 @@ def test_functions_of_callbacks_see_the_weights_of_the_epoch(tmp_path: Path) -> 
         ({"x": within_another()}, "uses an object made outside of it, Iterator"),
         ({"model": keras.Sequential([keras.layers.Dense(2)]), "x": X}, "is not compiled"),
         ({"x": X, "y": Y, "scaffolds": {"a": {"chekpoint": "b"}}}, "chekpoint"),
+        ({"x": X, "y": Y, "epochs": None}, "epochs is None"),
+        ({"x": X, "y": Y, "batch_size": 0}, "batch_size is 0"),
+        ({"x": X, "y": Y, "validation_split": 1.0}, "validation_split is 1.0"),
+        ({"x": X, "y": Y, "validation_freq": [0]}, r"validation_freq is \[0\]"),
+        ({"x": X, "y": Y, "validation_data": (X, Y, Y, Y)}, "validation_data has 4 parts"),
+        ({"x": X, "y": Y, "class_weight": [1.0, 2.0]}, r"class_weight is \[1.0, 2.0\]"),
+        ({"x": X, "y": Y, "callbacks": [keras.callbacks.History]}, "a callback is the class Hist"),
+        ({"x": X, "y": Y, "scaffolds": 5}, "scaffolds is 5"),
+        ({"x": []}, "the data are empty"),
         *(
             (
                 {
@@ -399,6 +409,32 @@ def test_mistakes_are_named_before_anything_is_created(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         fit(tmp_path, **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["generator", "PyDataset", "function of a map"])
+def test_data_that_cannot_be_read_are_named_before_anything_is_created(
+    kind: str, tmp_path: Path
+) -> None:
+    def failing(*ignored: Any) -> Any:
+        raise OSError("the disk is gone")
+
+    class Failing(Sequence):
+        __getitem__ = failing
+
+    def generator() -> Iterator[Any]:
+        yield failing()
+
+    def mapped(x: Any, y: Any) -> Any:
+        return tf.numpy_function(failing, [x], tf.float32), y
+
+    data: dict[str, Callable[[], Any]] = {
+        "generator": generator,
+        "PyDataset": Failing,
+        "function of a map": lambda: dataset().map(mapped),
+    }
+    with pytest.raises(UserCodeError, match=r"^data raised (UnknownError: )?OSError: the disk"):
+        fit(tmp_path, x=data[kind]())
     assert list(tmp_path.iterdir()) == []
 
 

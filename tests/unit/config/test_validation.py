@@ -342,3 +342,23 @@ def test_epochs_and_their_length_count_the_steps() -> None:
     train = {"epochs": 4, "steps_per_epoch": 30}
     config = validate(composed(train=train, optimizer=DECAY))
     assert config.train.steps == config.optimizer["learning_rate"]["decay_steps"] == 120
+
+
+CONTAINERS = {
+    "data": (["a"], "data is a list", "it must be a mapping"),
+    "hooks": ([{"a": 1}], "hooks is a list", "it must be a mapping"),
+    "train": (["a"], "train is a list", "it must be a mapping with the keys steps, epochs"),
+    "sweep": ({"bands": {"a": 1}}, "sweep.bands is a mapping", "it must be a list of "),
+    "restoration": ({"verify": ["a"]}, "restoration.verify is a list", "it must be true or false"),
+    "session": ({"intra_op_threads": [1]}, "session.intra_op_threads is a list", "it must be a "),
+}
+
+
+@pytest.mark.parametrize("key", CONTAINERS)
+def test_a_list_or_mapping_where_none_belongs_is_named_by_its_key(key: str) -> None:
+    value, state, cause = CONTAINERS[key]
+    with pytest.raises(ConfigError) as caught:
+        validate({"name": "x", key: value})
+    (problem,) = caught.value.problems
+    assert problem.state == state
+    assert problem.cause.startswith(cause)

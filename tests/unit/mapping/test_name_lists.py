@@ -44,7 +44,7 @@ def test_no_pair_is_wrong_whatever_the_words_and_the_order(name: str, change: st
     assert counts["inside"] >= 0.95 * counts["flagged"]
 
 
-def test_layers_of_llama_that_mislead_by_name_are_flagged_with_what_speaks_against() -> None:
+def test_layers_of_llama_that_mislead_by_name_are_flagged() -> None:
     names = load(LISTS / "hugging_face-llama-kerashub.json.gz")
     pair = names.correspondence().pairs["transformer_layer_0/feedforward_layernorm/scale"]
     assert {option.tensors[0].split(".")[-2] for option in pair.candidates} == {
