@@ -46,7 +46,10 @@ def config(program: Program, **changes: Any) -> RunConfig:
 
 
 def logs_of_fit(program: Program) -> list[Mapping[str, float]]:
-    """Returns the log of each step of `fit`, with metrics of the step's batch alone."""
+    """Returns the log of each step of `fit`, with metrics of the step's batch alone.
+
+    Where the data tell the length of an epoch, they are those of the epoch so far, as in a run.
+    """
     keras.utils.set_random_seed(SEED)
     model = program.model()
     logged: list[Mapping[str, float]] = []
@@ -54,9 +57,11 @@ def logs_of_fit(program: Program) -> list[Mapping[str, float]]:
     class Log(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             logged.append({name: float(value) for name, value in logs.items()})
-            model.reset_metrics()
+            if not has_epochs:
+                model.reset_metrics()
 
     arguments = {**of_fit(program), "verbose": 0, "shuffle": False, **program.fit}
+    has_epochs = isinstance(arguments["x"], keras.utils.PyDataset)
     model.fit(callbacks=[Log()], **arguments)
     return logged[:STEPS]
 
