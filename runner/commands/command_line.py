@@ -64,7 +64,7 @@ def run_command(name: str, *arguments: str) -> int:
     """Runs one of `COMMANDS` and returns its exit code.
 
     Raises:
-      RunnerError: as the command does; `ConfigError` when there is none of this name.
+      RunnerError: as the command does; `ConfigError` when no command has this name.
       SystemExit: after a mistake in the arguments, or with --help.
     """
     if name not in COMMANDS:

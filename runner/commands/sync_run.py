@@ -9,6 +9,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
+from runner.errors import RunDirectoryError
 from runner.tracking.delivery import print_warnings, sync
 from runner.tracking.tracking_directory import TrackingDirectory
 
@@ -23,6 +24,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Delivers the records of a run; returns 1 when something is left."""
     print_warnings()
     directory = TrackingDirectory(Path(arguments.run).absolute())
+    identity = directory.identity()
+    if identity is not None and not (identity.stores or arguments.uri):
+        state, remedy = f"{arguments.run} was recorded in no store", "name one by --uri"
+        raise RunDirectoryError.of(state, "its tracking was off", remedy)
     if not sync(directory, arguments.uri, partial(print, flush=True)):
         return 1
     print("all is delivered")

@@ -81,6 +81,17 @@ def _nothing_to_delete(message: re.Match[str], overrides: Sequence[str]) -> Prob
     )
 
 
+def _no_key_to_delete(message: re.Match[str], overrides: Sequence[str]) -> Problem:
+    state, cause = f"~{message[1]} deletes nothing", "the configuration has no such key"
+    return Problem(state, cause, "fix the name, or leave it out")
+
+
+def _other_value_to_delete(message: re.Match[str], overrides: Sequence[str]) -> Problem:
+    key, value, typed = message.groups()
+    remedy = f"~{key} deletes it whatever its value is"
+    return Problem(f"~{key}={typed} deletes nothing", f"{key} is {value}", remedy)
+
+
 def _no_option(message: re.Match[str], overrides: Sequence[str]) -> Problem | None:
     """Returns the problem of an override such as `data=null`."""
     for key, value in _typed(overrides).items():
@@ -136,6 +147,11 @@ def _chosen_twice(message: re.Match[str], overrides: Sequence[str]) -> Problem:
 
 _Report = Callable[[re.Match[str], Sequence[str]], Problem | None]
 _MESSAGES: Sequence[tuple[re.Pattern[str], _Report]] = (
+    (re.compile(r"Could not delete from config\. '([^']+)' does not exist"), _no_key_to_delete),
+    (
+        re.compile(r"Could not delete from config\. The value of '([^']+)' is (.*) and not (.*)\."),
+        _other_value_to_delete,
+    ),
     (
         re.compile(r"(Ambiguous value for argument|Sweep parameters) '(.+?)'(?:$|\n| requires)"),
         _several_values,

@@ -1,4 +1,4 @@
-"""What Keras objects are made from, as plain values: to record them, and to tell them apart."""
+"""Returns the plain values that Keras objects are made from, to record and to tell them apart."""
 
 from __future__ import annotations
 

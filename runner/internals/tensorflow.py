@@ -150,7 +150,7 @@ def gradients_end_with_graphs() -> Iterator[None]:
     """Lets the gradients of functions with `tf.custom_gradient` in the block go with their graphs.
 
     TensorFlow registers the gradient of every call in a graph for good, and the gradient holds the
-    graph: that of every step, as Keras's optimizers call `all_reduce`, which has such a gradient.
+    graph of every step, as Keras's optimizers call `all_reduce`, which has such a gradient.
     """
     register = tf.RegisterGradient.__call__
 

@@ -100,7 +100,7 @@ class ModelCalls:
         record = keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on()))
         if self._calls[at].outputs == 1:
             return record
-        # The record is that of the first one, as a sequence before its states.
+        # The record is of the first one, as a sequence before its states.
         output = run()
         rest = keras.tree.flatten(output)[1:]
         return keras.tree.pack_sequence_as(output, [record, *rest])

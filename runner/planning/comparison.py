@@ -200,7 +200,7 @@ def arrangements(array: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[An
 
 
 def _is_longer(whole: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a shape differs from another one by one axis, not that of the examples, longer."""
+    """Whether a shape is another one with one longer axis, which is not the examples' axis."""
     if len(whole) != len(shape) or whole[:1] != shape[:1]:
         return False
     return [a > b for a, b in zip(whole, shape, strict=True) if a != b] == [True]

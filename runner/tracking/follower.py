@@ -207,7 +207,7 @@ class Follower:
             self._saved = replace(self._position)
 
     def _failed(self, error: Exception, patience: float | None) -> None:
-        """Logs a failure; `patience` is how long it is tried again, None while the run goes on."""
+        """Logs a failure; `patience` is how long it is tried again, None while the run lasts."""
         self._failures += 1
         if self._destination is not None:
             message = self._destination.describe(error)

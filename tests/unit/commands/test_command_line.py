@@ -18,6 +18,7 @@ from runner.config.keys import annotation, options
 from runner.config.schema import RunConfig
 from runner.errors import InterruptedRunError
 from runner.system.lifeline import LIFELINE
+from tests.conformance.goldens import save_npz
 from tests.support.command_line import CONF, Command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -177,6 +178,60 @@ def test_the_help_of_a_command_waits_for_no_library(
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: runner {name} ")
     assert max(map(len, done.stdout.splitlines())) <= columns
+
+
+# `{run}` is a finished run; `d.npz` differs from `c.npz`, and both hold a `dense/kernel`.
+EXIT_CODES = {
+    "--help": 0,
+    "init project": 0,
+    "init c.npz": 2,
+    "inspect c.npz": 0,
+    "inspect c.npz c.npz": 0,
+    "inspect c.npz d.npz": 1,
+    "inspect gone": 2,
+    "lineage {run}": 0,
+    "lineage gone": 2,
+    f"lineage {'0' * 32}": 2,
+    "verify {run}": 0,
+    "verify gone": 2,
+    "prove gone c.npz": 2,
+    "prove {run} c.npz": 2,
+    "sync gone": 2,
+    "sync {run}": 2,
+    "map keras.layers.Nope c.npz": 2,
+    "map tiny.keras gone": 2,
+    "map +experiment c.npz": 2,
+    "mode=evaluate run_dir={run}": 0,
+    "mode=evaluate run_dir=gone": 2,
+    "+experiment=tinny": 2,
+    "+experiment=tiny mode=plan": 0,
+    "+experiment=tiny mode=plan scaffolds.b.variables.include=[haed/]": 3,
+    "+experiment=tiny tracking=none model._target_=tests.samples.faulty.Refusing": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    arguments = [*CONF, "+experiment=tiny", "train.steps=2", "tracking=none"]
+    subprocess.run(
+        [sys.executable, "-m", "runner", *arguments, f"run_dir={folder}"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    return folder / "001"
+
+
+@pytest.mark.parametrize("line", EXIT_CODES)
+def test_exit_codes(line: str, command: Command, finished_run: Path, tmp_path: Path) -> None:
+    for name, value in (("c", 1.0), ("d", 2.0)):
+        save_npz(tmp_path / f"{name}.npz", **{"dense/kernel": value})
+    arguments = line.format(run=finished_run).split()
+    outcome = command(*(CONF if "=" in line else ()), *arguments)
+    assert outcome.code == EXIT_CODES[line], outcome.err
+    assert "Traceback" not in outcome.err
+    assert outcome.err or outcome.code == 0 or "d.npz" in line
 
 
 def test_python_m_runner(tmp_path: Path) -> None:
