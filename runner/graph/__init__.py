@@ -10,7 +10,7 @@
   `step_sums`: sums over replicas; `batch_norm`: statistics of the replicas' whole batch, and of
   frozen scaffolds.
 - `traces`: traced functions, and their counterparts in a session's graph, with what they take from
-  layers (`captured`); `program_in_session`: the program in the session's graph; `keras_graph`: the
+  layers (`captured`); `imported_program`: the program, with these; `keras_graph`: the
   maker for `model`, which imports them; `step_errors`: their errors, by the user's lines.
 - `model_values`: exchanges values between a session, the model and, meanwhile, a file;
   `trained_model`: the model with a checkpoint's values; `keras_serving`: what it predicts and

@@ -1,4 +1,4 @@
-"""A Keras program in a session's graph: its training step, its evaluation, its variables."""
+"""A Keras program, imported into a session's graph: its training step, evaluation, variables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CALLBACKS = "callbacks"
 """The variable by which checkpoints hold the state of callbacks."""
 
 
-class ProgramInSession:
+class ImportedProgram:
     """A program's steps in the default graph.
 
     Args:
