@@ -181,7 +181,7 @@ def _model_node(experiment: FitExperiment, model: Any) -> tuple[dict[str, Any], 
     """Returns the node of a model or function, and the name of the experiment."""
     import keras
 
-    from runner.graph.given_model import model_digest, model_name
+    from runner.graph.plain_config import model_digest, model_name
 
     if isinstance(model, keras.Model):
         if not model.compiled:
@@ -204,7 +204,7 @@ def _left_usable(model: Any) -> AbstractContextManager[None]:
     """Leaves a model that is handed over usable, also if its run does not end."""
     import keras
 
-    from runner.graph.given_model import left_usable
+    from runner.graph.model_values import left_usable
 
     return left_usable(model) if isinstance(model, keras.Model) else nullcontext()
 

@@ -13,10 +13,10 @@ from runner.graph import keras_serving
 from runner.graph.batch_norm import replicated_norms
 from runner.graph.built_graph import BuiltGraph, Features, GraphMaker
 from runner.graph.devices import devices_of
+from runner.graph.imported_program import ImportedProgram
 from runner.graph.input_pipeline import TrainingInput
 from runner.graph.keras_steps import KerasSteps
 from runner.graph.program import as_in_fit, load_program
-from runner.graph.program_in_session import ProgramInSession
 from runner.graph.replica import Replica, Replicas
 from runner.graph.splits import needs_labels, one_pass, training_batches, weighted_by_class
 from runner.graph.step_sums import StepSums
@@ -59,7 +59,7 @@ class KerasGraph(GraphMaker):
             if batches is not None and sums is not None:
                 steps.notes += replicas.notes(batches.element_spec, sums.bytes)
                 steps.notes += replicated_norms(program.model, config.devices)
-            session = ProgramInSession(
+            imported = ImportedProgram(
                 program,
                 steps,
                 replicas,
@@ -69,18 +69,18 @@ class KerasGraph(GraphMaker):
             with tf.Graph().as_default() as graph, replica.scope(), replicas.first_scope():
                 tf.compat.v1.set_random_seed(config.seed)
                 training = None
-                session.begin()
+                imported.begin()
                 if batches is not None and train_trace is not None:
                     source = TrainingInput(
                         dataset_in_graph(batches),
                         prefetch=getattr(program.data, "prefetch", True),
                         replicas=replica.count,
                         epochs=epochs,
-                        begin=session.batches_read() if reads_generator(batches) else None,
+                        begin=imported.batches_read() if reads_generator(batches) else None,
                     )
-                    training = session.training(source, train_trace)
-                evaluation = session.evaluation(split, evaluated, cardinality, trace=test_trace)
-                return session.built(graph, training, evaluation)
+                    training = imported.training(source, train_trace)
+                evaluation = imported.evaluation(split, evaluated, cardinality, trace=test_trace)
+                return imported.built(graph, training, evaluation)
 
     def save(self, checkpoint: str, folder: Path) -> None:
         """Writes the forward pass."""

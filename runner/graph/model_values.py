@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO, Any
 
 import keras
@@ -10,10 +12,19 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.graph.stored_values import StoredValues
 from runner.internals.keras import finalize
-from runner.internals.tensorflow import assign_in_session, free_in_session, give
+from runner.internals.tensorflow import (
+    array_of_tensor,
+    assign_in_session,
+    eager_mode,
+    free,
+    free_in_session,
+    give,
+    is_freed,
+)
 from runner.planning.optimizer_slots import LEARNING_RATE
+from runner.planning.optimizer_state import learning_rates_of, optimizers_of
+from runner.system.array_file import ArrayFile, Place
 
 OUTSIDE = "program/"
 """Begins the names of variables that steps use and that the model does not track."""
@@ -23,6 +34,43 @@ _LARGE = 1024
 # The bytes that a session hands over at once: what it fetches is there twice for a moment, and each
 # part needs a run of its own.
 _PART = 2**26
+
+
+class StoredValues:
+    """The values of eager variables, of which some may be in a file."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # TensorFlow initialises variables in several threads.
+        self._file: ArrayFile | None = None
+        # The `id` of a variable -> the variable, and where its value is.
+        self._places: dict[int, tuple[tf.Variable, Place]] = {}
+
+    def store(self, variables: Iterable[tf.Variable], file: IO[bytes]) -> None:
+        """Moves the values of variables that have one into a file."""
+        self._file, self._places = ArrayFile(file), {}
+        with eager_mode():
+            for variable in variables:
+                if is_freed(variable):
+                    continue
+                place = self._file.append(array_of_tensor(variable.read_value()))
+                self._places[id(variable)] = variable, place
+                free(variable)
+
+    def value(self, variable: tf.Variable) -> NDArray[Any]:
+        """Returns the value of a variable, from the file where the variable has none."""
+        with eager_mode():
+            if id(variable) not in self._places or not is_freed(variable):
+                return array_of_tensor(variable.read_value())
+        with self._lock:
+            assert self._file is not None
+            return self._file.read(self._places[id(variable)][1])
+
+    def give_back(self) -> None:
+        """Gives variables their values again where they have none."""
+        with eager_mode():
+            for variable, _ in self._places.values():
+                if is_freed(variable):
+                    give(variable, self.value(variable))
 
 
 class ModelValues:
@@ -135,3 +183,24 @@ def _is_same(value: Any, other: Any) -> bool:
         return np.array_equal(one, two)
     # By their bytes, as NaN differs from itself.
     return np.array_equal(one.view(np.uint8), two.view(np.uint8))
+
+
+@contextmanager
+def left_usable(model: keras.Model) -> Iterator[None]:
+    """Gives slots that the block has freed their zeros again.
+
+    Where it fails, it puts learning rates back too, so that the same call resumes its run.
+    """
+    rates = [rate for _, optimizer in optimizers_of(model) for rate in learning_rates_of(optimizer)]
+    values = [rate.numpy() for rate in rates]
+    try:
+        yield
+    except BaseException:
+        for rate, value in zip(rates, values, strict=True):
+            rate.assign(value)
+        raise
+    finally:
+        for _, optimizer in optimizers_of(model):
+            for slot in (variable.value for variable in optimizer.variables):
+                if is_freed(slot):
+                    give(slot, tf.zeros(slot.shape, slot.dtype))

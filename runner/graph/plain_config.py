@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
+from runner.internals.keras import compiled_with, layers_of, to_snake_case
+from runner.planning.optimizer_state import optimizers_of
 from runner.system.user_code import ERRORS
 
 # Where users find the classes whose modules are Keras's internal ones.
@@ -17,6 +22,29 @@ _PUBLIC = {
     "keras.losses": keras.losses,
     "keras.metrics": keras.metrics,
 }
+
+
+def model_digest(model: keras.Model) -> str:
+    """Returns 12 hexadecimal digits that tell models apart by architecture and compilation.
+
+    The values of their weights, which another process draws again, do not count.
+    """
+    layers = [
+        [layer.name, plain_config(layer), [str(v.shape) for v in layer.weights]]
+        for layer in layers_of(model)
+    ]
+    compiled = dict(compiled_with(model))
+    compiled.pop("auto_scale_loss", None)
+    optimizers = [[name, plain_config(optimizer)] for name, optimizer in optimizers_of(model)]
+    content = json.dumps([layers, plain(compiled), optimizers], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def model_name(model: keras.Model) -> str:
+    """Returns the name of a model, without the number that Keras counts in the process."""
+    name = str(model.name)
+    without = re.sub(r"_\d+$", "", name)
+    return without if without == to_snake_case(type(model).__name__) else name
 
 
 def plain_config(part: Any) -> dict[str, Any]:

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from runner.config.choices import StateClass
 from runner.graph.captured import not_importable, tables_of
+from runner.graph.model_values import StoredValues
 from runner.graph.replica import draw_others, seed_of
-from runner.graph.stored_values import StoredValues
 from runner.internals.tensorflow import (
     clear_local_devices,
     eager_mode,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from runner.console import some_of
 from runner.errors import RunDirectoryError
 from runner.graph.built_graph import BuiltGraph
-from runner.graph.program_in_session import CALLBACKS
+from runner.graph.imported_program import CALLBACKS
 from runner.graph.session_variables import CheckpointSaver, PartialSaver, saved_as
 from runner.graph.traces import METRICS
 from runner.planning.optimizer_slots import LEARNING_RATE

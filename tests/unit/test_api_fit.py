@@ -28,7 +28,7 @@ from runner.errors import (
     SaveError,
     UserCodeError,
 )
-from runner.graph.given_model import model_digest, model_name
+from runner.graph.plain_config import model_digest, model_name
 from runner.inputs import FitData
 from runner.inputs.data_digest import digest
 from runner.tracking.journal import Parameters, read_lines, segments

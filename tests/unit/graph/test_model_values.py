@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.graph.stored_values import StoredValues
+from runner.graph.model_values import StoredValues
 from runner.internals.tensorflow import is_freed
 
 

@@ -1,4 +1,4 @@
-"""A Keras program in a session's graph: its training step, its evaluation, its variables."""
+"""A Keras program, imported into a session's graph: its training step, evaluation, variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.graph.contracts import Sized
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
-from runner.graph.model_values import OUTSIDE, ModelValues
+from runner.graph.model_values import OUTSIDE, ModelValues, StoredValues
 from runner.graph.program import Program, unused_name
 from runner.graph.replica import Replicas
 from runner.graph.session_variables import (
@@ -31,7 +31,6 @@ from runner.graph.session_variables import (
     variable_specs,
 )
 from runner.graph.step_errors import StepErrors
-from runner.graph.stored_values import StoredValues
 from runner.graph.traces import Imported, SessionCopy, Trace
 from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
@@ -45,7 +44,7 @@ CALLBACKS = "callbacks"
 """The variable by which checkpoints hold the state of callbacks."""
 
 
-class ProgramInSession:
+class ImportedProgram:
     """A program's steps in the default graph.
 
     Args:
