@@ -83,7 +83,9 @@ def bad_value(key: str, error: OmegaConfBaseException, file: str = "") -> Proble
     remedy = _remedy(key)
     if kind is Any and "ListConfig" in first:
         return Problem(f"{key} is a list", f"{place}the experiment has a mapping there", remedy)
-    if kind is None or kind is Any or "deletion" in first:
+    if "deletion" in first:
+        return Problem(f"~{key} cannot be deleted", "every run has this key", f"set it: {key}=...")
+    if kind is None or kind is Any:
         return Problem(f"{key} has a value that does not fit", f"{place}{first}", remedy)
     cause = f"{place}{_wanted(kind)}"
     if "not Optional" in first:
