@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-import faulthandler
-import logging
 import os
+import signal
 import sys
-from pathlib import Path
 from typing import NoReturn
-
-from runner.commands.command_line import main
 
 
 def command() -> NoReturn:
     """Runs the command `runner`: like `python -m runner`, with the current directory's modules."""
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, os.getcwd())
     _main_within_grace()
 
 
 def _main_within_grace() -> NoReturn:
     """Runs `main` and ends the process, after a signal without a cleanup that takes seconds."""
+    # Python's own handler would print a traceback of the imports.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    import faulthandler
+    import logging
+
+    from runner.system.output import GuardedOutput
+    from runner.system.signals import ending_at_once
+
     # If native code aborts the process, the Python frames show in which step.
     faulthandler.enable(all_threads=False)
-    try:
-        code: object = main()
-    except SystemExit as end:
-        code = end.code
+    output = GuardedOutput()
+    with ending_at_once():
+        from runner.commands.command_line import fail, main
+
+        try:
+            code: object = main()
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()
+        if output.failure is not None and not code:
+            code = fail(output.failure)
     if code in (130, 143):
         logging.shutdown()
         sys.stdout.flush()

@@ -34,9 +34,9 @@ def as_text(renderable: RenderableType) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with escapes for its control characters, which could steer a terminal.
+    r"""Returns a string with escapes for its control characters, which could steer a terminal.
 
-    Names in a file are any text: one with a newline has one line, as `\n`.
+    Names in a file are any string: one with a newline has one line, as `\n`.
     """
     if text.isprintable():
         return text

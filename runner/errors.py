@@ -176,17 +176,25 @@ class UserCodeError(RunnerError):
         self.details = details
 
 
+class OutputError(RunnerError):
+    """Standard output could not be written."""
+
+
 class InterruptedRunError(RunnerError):
-    """A signal ended the run; its progress is saved and the same command resumes it.
+    """A signal ended the command; a run is saved, and the same command resumes it.
+
+    Args:
+      number: the signal.
+      cause: why the run did not end in an orderly way.
+      resumable: whether there is a run that the same command continues.
 
     Attributes:
       exit_code: 128 plus the signal's number, as shells have it: 130 or 143.
     """
 
-    def __init__(self, number: signal.Signals, cause: str = "") -> None:
-        super().__init__(
-            Problem(f"ended by {number.name}", cause, "the same command continues the run")
-        )
+    def __init__(self, number: signal.Signals, cause: str = "", *, resumable: bool = False) -> None:
+        remedy = "the same command continues the run" if resumable else ""
+        super().__init__(Problem(f"ended by {number.name}", cause, remedy))
         self.args = (number,)  # Pickling builds the error from these.
         self.exit_code = 128 + number
 

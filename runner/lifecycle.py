@@ -80,6 +80,7 @@ def perform(experiment: Experiment) -> Outcome:
                 metrics = evaluate_run(experiment)
                 name = metric_of(config.train.objective)
                 objective = metrics.get(name, next(iter(metrics.values())))
+                experiment.context.watch.check(objective)
                 return Outcome(objective, metrics=metrics)
             if config.mode is Mode.plan:
                 return Outcome(plan=show_plan(experiment))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from runner.api.door import door
+from runner.api.fit_arguments import checked
 from runner.api.result import Result
 from runner.api.run import Overrides, as_typed, python_context
 from runner.api.start import start
@@ -29,11 +32,12 @@ from runner.console import Screen
 from runner.errors import ConfigError
 from runner.system.atomic_files import write_text
 from runner.system.imports import import_tensorflow
+from runner.system.user_code import calling
 from runner.training.context import TrialWatch
 
 # Arguments of `fit` that are arguments of `FitData`.
 _OF_DATA = (
-    *("x", "y", "sample_weight", "batch_size", "validation_data", "validation_split"),
+    *("y", "sample_weight", "batch_size", "validation_data", "validation_split"),
     *("validation_batch_size", "validation_steps", "shuffle"),
 )
 
@@ -108,7 +112,6 @@ def fit(
     silent = {"screen": Screen(Console(file=io.StringIO()))} if verbose == 0 else {}
     with experiment_of(**arguments) as (stored, text, objects), _left_usable(model):
         typed = as_typed(overrides)
-        _require_whole_optimizer(model, typed)
         command = without_hydra(compose_command([f"+experiment={stored}", *typed]))
         context = python_context(typed, watch=_FileOfExperiment(text), **silent)
         return replace(start(command, context), objects=objects)
@@ -116,19 +119,7 @@ def fit(
 
 @contextmanager
 def experiment_of(
-    model: Any,
-    x: Any,
-    *,
-    epochs: int = 1,
-    initial_epoch: int = 0,
-    steps_per_epoch: int | None = None,
-    validation_freq: int | Sequence[int] = 1,
-    callbacks: Any = None,
-    class_weight: Mapping[int, float] | None = None,
-    name: str = "",
-    seed: int = 0,
-    needs_objective: bool = False,
-    **arguments: Any,
+    model: Any, x: Any, *, needs_objective: bool = False, **arguments: Any
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Provides the experiment of the arguments of `fit`, and the scope to compose it in.
 
@@ -138,38 +129,50 @@ def experiment_of(
 
     Raises:
       ConfigError: when they are no experiment.
+      UserCodeError: when the data cannot be read.
     """
     import_tensorflow()
     from runner.inputs.data_digest import digest
     from runner.inputs.fit_data import given_data
 
+    unknown = arguments.keys() - inspect.signature(fit).parameters.keys()
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        raise ConfigError.of(
+            f"fit takes no {names}", choices=tuple(inspect.signature(fit).parameters)
+        )
+    given = checked(arguments)
     experiment = FitExperiment(digest)
     model_node, default_name = _model_node(experiment, model)
-    others = {key: value for key, value in arguments.items() if value is not None}
-    data = {"x": x, **{key: others.pop(key) for key in _OF_DATA if key in others}}
-    data, length = given_data(data, steps_per_epoch, class_weight=class_weight is not None)
-    node = experiment.node(model_node, data, name=name or default_name, seed=seed)
+    data = {"x": x, **{key: given[key] for key in _OF_DATA if given.get(key) is not None}}
+    steps_per_epoch, class_weight = given.get("steps_per_epoch"), given.get("class_weight")
+    name, seed = given.get("name") or default_name, given.get("seed", 0)
+    with calling("data"):  # Counting and telling them apart reads batches.
+        data, length = given_data(data, steps_per_epoch, class_weight=class_weight is not None)
+        node = experiment.node(model_node, data, name=name, seed=seed)
+    validation_freq = given.get("validation_freq", 1)
     if {"validation_data", "validation_split"}.isdisjoint(data):
         evaluate_every = "end" if needs_objective and length is not None else NEVER
-    elif isinstance(validation_freq, int):
+    elif isinstance(validation_freq, Integral):
         evaluate_every = f"{validation_freq} epochs"
     else:
         evaluate_every = ", ".join(f"at epoch {epoch}" for epoch in validation_freq) or NEVER
     node["train"] = {
-        "epochs": epochs,
+        "epochs": given.get("epochs", 1),
         "log_every": "50 steps, 1 epoch",
         "evaluate_every": evaluate_every,
         "checkpoint_every": "1 epoch",
     }
-    if initial_epoch:
-        node["train"]["initial_epoch"] = initial_epoch
+    if given.get("initial_epoch"):
+        node["train"]["initial_epoch"] = given["initial_epoch"]
     if steps_per_epoch is not None:
         node["train"]["steps_per_epoch"] = steps_per_epoch
-    if callbacks:
-        node["callbacks"] = experiment.callbacks(_listed(callbacks))
+    if given.get("callbacks"):
+        node["callbacks"] = experiment.callbacks(given["callbacks"])
     if class_weight:
-        node["class_weight"] = {int(key): float(weight) for key, weight in class_weight.items()}
-    node |= {key: dict(part) for key, part in others.items()}
+        node["class_weight"] = class_weight
+    if given.get("scaffolds") is not None:
+        node["scaffolds"] = dict(given["scaffolds"])
     with command_scope(), python_objects(experiment.objects), experiment_in_store(node) as stored:
         yield stored, experiment.text(node), experiment.objects
 
@@ -195,30 +198,6 @@ def _model_node(experiment: FitExperiment, model: Any) -> tuple[dict[str, Any], 
         raise ConfigError.of(f"model is a {kind}", cause, "give one of these")
     node = experiment.built_by(model)
     return node, node["_target_"].rpartition(".")[2]
-
-
-def _require_whole_optimizer(model: Any, overrides: Sequence[str]) -> None:
-    import keras
-
-    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    parts = [key for key in keys if key.startswith("optimizer.")]
-    whole = {"optimizer", "optimizer._target_"}.intersection(keys)
-    if isinstance(model, keras.Model) and parts and not whole:
-        raise ConfigError.of(
-            f"{parts[0]} is set, and the model has the optimizer that it was compiled with",
-            "it would belong to another one, the default of runs",
-            "set it where the model is compiled, or name an optimizer: optimizer=adam",
-        )
-
-
-def _listed(callbacks: Any) -> list[Any]:
-    """Returns callbacks as a list, without those that `fit` adds: a run has its own."""
-    import keras
-
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        added = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
-        return [callback for callback in callbacks.callbacks if not isinstance(callback, added)]
-    return [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks]
 
 
 def _left_usable(model: Any) -> AbstractContextManager[None]:

@@ -72,14 +72,17 @@ class Result:
                 epochs.setdefault(values["epoch"], {}).update(values)
         named: dict[str, list[float]] = {}
         for values in epochs.values():
+            metrics, added = {}, {}
             for name, value in values.items():
                 kind, _, metric = name.partition("/")
                 if kind == "train" and metric not in _NOT_IN_HISTORY:
-                    named.setdefault(metric, []).append(value)
+                    metrics[metric] = value
                 elif kind == "validation":
-                    named.setdefault(f"val_{metric}", []).append(value)
+                    metrics[f"val_{metric}"] = value
                 elif kind == "callbacks":
-                    named.setdefault(metric, []).append(value)
+                    added[metric] = value
+            for metric, value in [*sorted(metrics.items()), *added.items()]:
+                named.setdefault(metric, []).append(value)
         return named
 
     @property

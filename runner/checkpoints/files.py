@@ -162,7 +162,7 @@ def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
 
 
 def read_text(path: str, limit: int = MAX_TEXT) -> str:
-    """Returns the content of a text file of at most `limit` bytes.
+    """Returns the text of a file of at most `limit` bytes.
 
     Raises:
       OSError: when it cannot be read, or is larger.

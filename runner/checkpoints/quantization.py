@@ -87,7 +87,7 @@ def quantization(name: str, tensors: Mapping[str, TensorSpec]) -> str | None:
         return None
     module, leaf = _split(name)
     patterns = {**_IN_PLACE, **(_BESIDE if stored else {})}
-    if stored is None and leaf not in _WEIGHTS:  # Codes of a module are not those of its bias.
+    if stored is None and leaf not in _WEIGHTS:  # The codes of a module are not its bias's.
         patterns = {p: kind for p, kind in patterns.items() if "{name}" in p or "{leaf}" in p}
     for pattern, layout in patterns.items():
         if pattern.format(name=name, module=module, leaf=leaf) in tensors:

@@ -17,7 +17,7 @@ They have in common:
 In mode `collective` there are no parameter servers: every task holds the model.
 
 - `collective`: how the tasks follow the chief, which tells them before every step what comes, and
-  take over its values. The sums of a step are those of `runner.graph.step_sums`.
+  take over its values. `runner.graph.step_sums` sums over the tasks of a step.
 - `peers`: sessions that begin and end together, and the worker of this mode.
 
 `local` starts the tasks of a cluster on this machine.

@@ -50,14 +50,11 @@ _RECEIVE_SECONDS = 1.0
 _POLL_SECONDS = 0.5
 
 
-class Chief(Coordinator):
-    """Leads the tasks of a cluster: its server, its sessions and the flags of the servers."""
+class _Leader(Coordinator):
+    """Leads the other tasks of a cluster."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config, self._cluster = config, config.cluster
-        self.replica: ClusterReplica = ClusterReplica(config.cluster)
-        self._target: str
-        self._creator: ClusterChiefSessionCreator
 
     def report_begun(self) -> None:
         """Tells the process that started this one that the run has begun or resumed."""
@@ -66,23 +63,43 @@ class Chief(Coordinator):
     def is_trained(self, run: OpenedRun) -> bool:
         """Returns whether the run is trained already, and then releases the parameter servers.
 
-        A chief may die after the servers have ended, and cannot train without them when it is
+        A chief may die after the other tasks have ended, and cannot train without them when it is
         restarted.
         """
         if not run.directory.load_record().trained:
             return False
         with run.interruption.deferred():
             run.screen.line("cluster: trained already, so that only the record is closed")
-            self._target = start_server(self._config)
-            self._set(released_flag, run)
+            self._release_servers(run)
         return True
+
+    def _release_servers(self, run: OpenedRun) -> None:
+        """Lets parameter servers end, if there are any."""
+
+    def _task(self, run: OpenedRun) -> tuple[ClusterTask, str]:
+        """Starts the server; returns this task and the name by which the others find the run."""
+        task = ClusterTask(self._config, run.screen, run.interruption, start_server(self._config))
+        # Another machine may have mounted the configured folder elsewhere.
+        return task, str(run.directory.path.relative_to(self._config.run_dir))
+
+
+class Chief(_Leader):
+    """Leads the tasks of a cluster: its server, its sessions and the flags of the servers."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        self.replica: ClusterReplica = ClusterReplica(config.cluster)
+        self._target: str
+        self._creator: ClusterChiefSessionCreator
+
+    def _release_servers(self, run: OpenedRun) -> None:
+        self._target = start_server(self._config)
+        self._set(released_flag, run)
 
     def session_creator(self, run: OpenedRun, **arguments: Any) -> ClusterChiefSessionCreator:
         """Starts the server, and returns the creator of the run's sessions; see `start_server`."""
-        self._target = start_server(self._config)
-        task = ClusterTask(self._config, run.screen, run.interruption, self._target)
-        # Another machine may have mounted the configured folder elsewhere.
-        name = str(run.directory.path.relative_to(self._config.run_dir))
+        task, name = self._task(run)
+        self._target = task.target
         self._creator = ClusterChiefSessionCreator(task, name, **arguments)
         return self._creator
 
@@ -127,22 +144,17 @@ class Chief(Coordinator):
                 session.run(flags)
 
 
-class CollectiveChief(Coordinator):
+class CollectiveChief(_Leader):
     """Leads the tasks of a cluster in mode `collective`, in which it alone saves and evaluates."""
 
     def __init__(self, config: RunConfig) -> None:
-        self._config, self._cluster = config, config.cluster
+        super().__init__(config)
         self.replica: CollectiveReplica = CollectiveReplica(config.cluster)
         self._creator: CollectiveChiefSessionCreator
 
-    def report_begun(self) -> None:
-        """Tells the process that started this one that the run has begun or resumed."""
-        report_begun(os.environ)
-
     def session_creator(self, run: OpenedRun, **arguments: Any) -> CollectiveChiefSessionCreator:
         """Starts the server, and returns the creator of the run's session."""
-        task = ClusterTask(self._config, run.screen, run.interruption, start_server(self._config))
-        name = str(run.directory.path.relative_to(self._config.run_dir))
+        task, name = self._task(run)
         self._creator = CollectiveChiefSessionCreator(
             task, name, built=run.built, replica=self.replica, **arguments
         )
@@ -243,6 +255,7 @@ def serve(config: RunConfig, screen: Screen) -> None:
     """
     index = task_of(config.cluster).index
     with Interruption(config.session.grace_seconds).handled() as interruption:
+        interruption.promise_resume()
         target = start_server(config)
         only_here = tf.compat.v1.ConfigProto(device_filters=[f"/job:{PS}/task:{index}"])
         with tf.Graph().as_default():

@@ -35,6 +35,7 @@ def follow_checkpoints(config: RunConfig, screen: Screen) -> None:
       InterruptedRunError: after a signal.
     """
     with Interruption(config.session.grace_seconds).handled() as interruption:
+        interruption.promise_resume()
         task = ClusterTask(config, screen, interruption)
         followed = FollowedRun(task.cluster, Path(config.run_dir))
         built = build_graph(config, "validation", train=False)

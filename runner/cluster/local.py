@@ -24,7 +24,7 @@ from runner.config.cluster_spec import VARIABLE, write_tf_config
 from runner.config.schema import CHIEF, EVALUATOR, PS, WORKER, ClusterConfig
 from runner.errors import ClusterError, ConfigError, PlanError
 from runner.system.imports import python_path
-from runner.system.lifeline import LIFELINE, redirect_to_devnull
+from runner.system.lifeline import LIFELINE
 from runner.system.signals import GRACE_SECONDS, Interruption
 
 _POLL_SECONDS = 0.1
@@ -106,6 +106,7 @@ class LocalCluster:
                 LIFELINE: str(os.getpid()),
                 BEGUN: str(Path(folder) / "begun"),
             }
+            interruption.promise_resume()
             try:
                 with interruption.deferred():
                     self._start_all()
@@ -234,14 +235,7 @@ class LocalCluster:
 
     def _print(self, name: str, line: str) -> None:
         with self._printing:
-            try:
-                sys.stdout.write(f"[{name}] {line}\n")
-                sys.stdout.flush()
-            except BrokenPipeError:
-                # As with `| head`: all tasks end normally. Their further lines, and those that
-                # the interpreter flushes when it ends, go to /dev/null.
-                redirect_to_devnull(sys.stdout.fileno())
-                os.kill(os.getpid(), signal.SIGTERM)
+            print(f"[{name}] {line}", flush=True)
 
 
 def report_begun(environ: Mapping[str, str]) -> None:

@@ -213,6 +213,7 @@ def worker_graph(
       UserCodeError: when an operation of the experiment's own code raises an error.
     """
     with Interruption(config.session.grace_seconds).handled() as interruption:
+        interruption.promise_resume()
         task = ClusterTask(config, screen, interruption, start_server(config))
         # The configured hooks run in the chief.
         built = build_graph(replace(config, hooks={}), "validation", train=True, replica=replica)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 
+from runner.config.command import typed_arguments
 from runner.config.masked_output import masked, masked_output
-from runner.errors import InterruptedRunError, RunnerError, UserCodeError
-from runner.system.lifeline import LIFELINE, redirect_to_devnull
-from runner.system.signals import ending_at_once
+from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError, ranked
+from runner.system.lifeline import LIFELINE
 
 COMMANDS = {
     "init": "init_project",
@@ -26,6 +29,8 @@ COMMANDS = {
     "verify": "verify_run",
 }
 """The commands besides a run -> their modules in this room."""
+# No override: these have a `=`, or begin with `~`.
+_WORD = re.compile(r"\w[\w/-]*")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,15 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The code is 0 when all is done, 2 for a mistake in the command or configuration, 3 for a plan
     with problems, 130 or 143 after a signal, and 1 for anything else.
 
-    `arguments` are by default those of this process.
+    `arguments` are by default the arguments of this process.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = typed_arguments() if arguments is None else arguments
     with masked_output():
         try:
             if "--version" in arguments:
                 print(versions())
                 return 0
-            if arguments and arguments[0] in COMMANDS:
+            if arguments and _WORD.fullmatch(arguments[0]):
                 return run_command(*arguments)
             # Hydra is not installed where runs are not wanted.
             from runner.commands.run_experiment import run
@@ -59,25 +64,27 @@ def run_command(name: str, *arguments: str) -> int:
     """Runs one of `COMMANDS` and returns its exit code.
 
     Raises:
-      RunnerError: as the command does.
+      RunnerError: as the command does; `ConfigError` when no command has this name.
       SystemExit: after a mistake in the arguments, or with --help.
     """
+    if name not in COMMANDS:
+        raise ConfigError.of(
+            f"there is no command {name!r}",
+            "a first argument that is only a word names a command",
+            f"fix the name; an experiment is run by +experiment={name}",
+            ranked(name, (*COMMANDS, "--help", "--version")),
+        )
     command = importlib.import_module(f"runner.commands.{COMMANDS[name]}")
+    width = shutil.get_terminal_size().columns - 2  # As argparse folds the rest.
+    paragraphs = (command.__doc__ or "").split("\n\n")
     parser = argparse.ArgumentParser(
         f"runner {name}",
-        description=command.__doc__,
+        description="\n\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)
-    parsed = parser.parse_args(arguments)
-    with ending_at_once():
-        try:
-            code = command.run(parsed)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            redirect_to_devnull(sys.stdout.fileno())  # The reader of the pipe has closed it.
-            return 0
-    return code or 0
+    parser.epilog = parser.epilog and textwrap.fill(parser.epilog, width)
+    return command.run(parser.parse_args(arguments)) or 0
 
 
 def versions() -> str:

@@ -9,8 +9,8 @@ import re
 import shlex
 from pathlib import Path
 
+from runner.config.command import program
 from runner.config.groups import shipped
-from runner.config.spelling import program
 from runner.errors import ConfigError
 
 # The template's folder and package, which take the name of the project.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -22,16 +23,15 @@ from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_number, is_
 from runner.config.choices import WARM_STARTED, StateClass
 from runner.config.schema import TrackingConfig
 from runner.console import Listing, Screen, as_text, plural, shaped, sized
-from runner.errors import CheckpointError, RunnerError
+from runner.errors import CheckpointError, ConfigError, RunnerError
 from runner.planning.variables import classify
 from runner.runs.provenance import chain, provenance_of
 from runner.runs.run_directory import PROVENANCE
 from runner.system.imports import without_import_notes
 from runner.tracking import open_store
 
-# The exit codes, as those of `diff`.
+# The exit codes, as of `diff`.
 _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 2
-_OPTIMIZER = ("optimizer", "_optimizer", "optimizer_weights")
 _FLAGS = {
     "--stats": "read all values: min, max, mean, NaN count",
     "--all": "a row for every tensor: optimizer slots, counters and seeds too",
@@ -75,6 +75,10 @@ def run(arguments: argparse.Namespace, screen: Screen | None = None) -> int:
 
 def _inspect(arguments: argparse.Namespace, screen: Screen) -> int:
     paths = [path for path in (arguments.path, arguments.other) if path is not None]
+    listing = [flag for flag in _FLAGS if getattr(arguments, flag.strip("-"))]
+    if len(paths) > 1 and listing:
+        cause = "two checkpoints are compared, value by value, and not listed"
+        raise ConfigError.of(f"{' and '.join(listing)} with OTHER", cause, "name one checkpoint")
     with without_import_notes():  # Some formats import TensorFlow.
         tracked = arguments.tracking is not None and any(map(is_mlflow_uri, paths))
         artifacts = open_store(TrackingConfig(uri=arguments.tracking), {}) if tracked else None
@@ -91,20 +95,50 @@ def _inspect(arguments: argparse.Namespace, screen: Screen) -> int:
     return _DIFFERENT if differences else _SAME
 
 
-def state_class(name: str, alias: str, names: Mapping[str, object]) -> StateClass:
-    """Returns the class of state of a checkpoint's tensor.
+def kinds_of(spec: CheckpointSpec) -> dict[str, str]:
+    """Returns tensor -> the noun of what it holds, as its names and its dtype tell.
 
-    Args:
-      name: the tensor.
-      alias: its other name, or the same name if it has no other.
-      names: all tensors of the checkpoint; one whose name extends another's, such as `kernel/Adam`,
-        belongs to an optimizer.
+    An optimizer's state is what is named after its count of steps (`Adam/iterations`, hence also
+    `Adam/loss_scale/...`), extends the name of another tensor (`kernel/Adam`), or is in a part of
+    the path that is called an optimizer. Keras 3 saves the model's weights there too.
     """
+    alias_of = {name: alias for alias, name in spec.aliases.items()}
+    optimizers = {count[1] for count in map(_STEP_COUNT.fullmatch, spec.tensors) if count}
+    kinds = {}
+    for name, tensor in spec.tensors.items():
+        names = (name, alias_of.get(name, name))
+        nouns = (noun for pattern, noun in _OTHERS if any(map(pattern.fullmatch, names)))
+        before = _prefixes(name)
+        slot = not optimizers.isdisjoint(before) or not spec.tensors.keys().isdisjoint(before)
+        slot |= bool(_OF_OPTIMIZER.fullmatch(name))
+        if tensor.dtype == "variant":
+            kinds[name] = "input position"
+        else:
+            model = not slot or "_trainable_variables" in name.split("/")
+            kinds[name] = next(nouns, "") or classify(names[1], model=model).noun
+    return kinds
+
+
+def _prefixes(name: str) -> set[str]:
     parts = name.split("/")
-    owners = ("/".join(parts[:count]) for count in range(1, len(parts)))
-    slot = any(owner in names for owner in owners) or any(part in _OPTIMIZER for part in parts)
-    power = parts[-1].startswith(("beta1_power", "beta2_power"))
-    return classify(alias, model=not (slot or power))
+    return {"/".join(parts[:count]) for count in range(1, len(parts))}
+
+
+_WEIGHTS = tuple(state.noun for state in WARM_STARTED)
+_STEP_COUNT = re.compile(r"(.+)/(_?iterations?|iter)")
+_OF_OPTIMIZER = re.compile(
+    r"(.*/)?([^/]*optimizer|optimizer_weights|opt_state)/.*|(.*/)?beta[12]_power[^/]*"
+)
+# What `classify`, which knows the variables of runs, does not.
+_OTHERS = (
+    (re.compile(r"(.*/)?metrics/.*"), "metric variable"),
+    (re.compile(r"(.*/)?(_state_var|seed_generator/vars/\d+)"), StateClass.random_state.noun),
+    (re.compile(r"step"), StateClass.global_step.noun),
+    (
+        re.compile(r"(.*[./])?(running_(mean|var)|num_batches_tracked)|batch_stats/.*"),
+        StateClass.batch_norm.noun,
+    ),
+)
 
 
 def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) -> None:
@@ -112,7 +146,7 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
 
     Optimizer slots and the like have one row together, unless all are asked for.
     """
-    spec, classes = checkpoint.spec, _classes(checkpoint.spec)
+    spec, nouns = checkpoint.spec, kinds_of(checkpoint.spec)
     numbers: dict[str, Statistics] = {}
     if parsed.stats:
         names = [
@@ -123,7 +157,7 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
         numbers = {name: statistics(value) for name, value in checkpoint.reader.read(names)}
     kinds: dict[str, list[TensorSpec]] = {_MODEL: []}
     for name, tensor in spec.tensors.items():
-        kind = _MODEL if classes[name] in WARM_STARTED else classes[name].noun
+        kind = _MODEL if nouns[name] in _WEIGHTS else nouns[name]
         kinds.setdefault(kind, []).append(tensor)
     aliases = {name: alias for alias, name in spec.aliases.items()}
     ties: dict[str, list[str]] = {}
@@ -137,7 +171,7 @@ def _list(checkpoint: Checkpoint, parsed: argparse.Namespace, screen: Screen) ->
         if parsed.all or kind == _MODEL or len(tensors) == 1:
             for tensor in tensors:
                 alias = aliases.get(tensor.name, tensor.name)
-                cells = _cells(tensor, classes[tensor.name].noun, numbers.get(tensor.name))
+                cells = _cells(tensor, nouns[tensor.name], numbers.get(tensor.name))
                 rows.append(
                     [
                         " = ".join((alias, *ties.get(tensor.name, ()))),
@@ -177,11 +211,6 @@ def _with_nan_in_red(row: Sequence[str]) -> Sequence[str | Text]:
     if row[_COLUMNS.index("NaN")] in ("", "0"):
         return row
     return [Text(cell, style="red") for cell in row]
-
-
-def _classes(spec: CheckpointSpec) -> dict[str, StateClass]:
-    aliases = {name: alias for alias, name in spec.aliases.items()}
-    return {name: state_class(name, aliases.get(name, name), spec.tensors) for name in spec.tensors}
 
 
 def _show_provenance(path: str, screen: Screen) -> None:

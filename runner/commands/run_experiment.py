@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
-import signal
+import re
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -23,13 +27,16 @@ from runner.config.composition import (
 )
 from runner.config.groups import shipped
 from runner.config.masked_output import masked_output
+from runner.console import WIDEST
 from runner.errors import ConfigError, InterruptedRunError, RunnerError
 from runner.system.lifeline import LIFELINE, end_with_launcher
-from runner.system.signals import ending_at_once
 from runner.training.context import RunContext
 
 # Hydra's options that take the next argument as their value.
 _VALUED = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"}
+_HELP = {"--help", "-h", "--hydra-help"}
+# The row of a key, or its meaning.
+_KEY = re.compile(r"  [+~]?[\w.@]+[=:]| {4,}")
 _VALUED |= {"--config-dir", "-cd", "--experimental-rerun"}
 
 
@@ -45,14 +52,12 @@ def run(arguments: Sequence[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         sys.argv[1:] = _options_first([with_plus_plus(argument) for argument in arguments])
-        with ending_at_once():
+        with _folded_help() if _HELP & {*arguments} else nullcontext():
             _job()
     except RAISED as error:
         if not is_of_composition(error):
             raise  # An error of the run, with its traceback.
         raise ConfigError(problem_of(error, arguments)) from error
-    except KeyboardInterrupt:
-        raise InterruptedRunError(signal.SIGINT) from None
     except SystemExit as end:
         if isinstance(end.code, RunnerError):
             raise end.code from None
@@ -77,6 +82,27 @@ def _job(config: DictConfig) -> float | None:
             raise
         # Hydra would print a line of its own before an exception; SystemExit passes through.
         raise SystemExit(error) from error
+
+
+@contextmanager
+def _folded_help() -> Iterator[None]:
+    """Folds what the block prints at the terminal's width, but for the keys, which are folded."""
+    help_text = io.StringIO()
+    try:
+        with redirect_stdout(help_text):
+            yield
+    finally:
+        width = shutil.get_terminal_size((WIDEST, 24)).columns - 1
+        for line in help_text.getvalue().splitlines():
+            indent = " " * (len(line) - len(line.lstrip()) + 4)
+            folded = textwrap.wrap(
+                line,
+                width,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
+            print("\n".join(folded) if len(line) > width and not _KEY.match(line) else line)
 
 
 def _options_first(arguments: Sequence[str]) -> list[str]:

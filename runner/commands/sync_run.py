@@ -6,8 +6,10 @@ Exit code: 0 when everything is delivered, 1 when something is left, 2 for a mis
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
+from runner.errors import RunDirectoryError
 from runner.tracking.delivery import print_warnings, sync
 from runner.tracking.tracking_directory import TrackingDirectory
 
@@ -22,8 +24,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Delivers the records of a run; returns 1 when something is left."""
     print_warnings()
     directory = TrackingDirectory(Path(arguments.run).absolute())
-    print(f"delivering what {arguments.run} recorded", flush=True)
-    if not sync(directory, arguments.uri):
+    identity = directory.identity()
+    if identity is not None and not (identity.stores or arguments.uri):
+        state, remedy = f"{arguments.run} was recorded in no store", "name one by --uri"
+        raise RunDirectoryError.of(state, "its tracking was off", remedy)
+    if not sync(directory, arguments.uri, partial(print, flush=True)):
         return 1
     print("all is delivered")
     return 0

@@ -5,9 +5,10 @@
   `keys`: the paths and types of keys, and the names of nested values; `reference_page`: the
   keys with their comments, as a page of the docs and in `--help`.
 - `composition`: composes sources and trials (Hydra composes a command's own configuration), and
-  reports Hydra's errors as problems; `key_problems`: problems of single keys; `groups`: the groups
-  of options, and problems of an option out of place; `spelling`: values as overrides and YAML, and
-  commands to copy into a shell.
+  reports Hydra's errors as problems; `hydra_messages`: those that it has only as messages;
+  `key_problems`: problems of single keys; `groups`: the groups of options, and the problem of an
+  option out of place; `spelling`: values as overrides and YAML; `command`: the command that started
+  this process, and commands to copy into a shell.
 - `validation`: from a composed configuration to a typed `RunConfig`, or all of its problems;
   `scaffold_reading` does so for scaffolds; `objective`: the metric that selects the best
   checkpoint.

@@ -90,7 +90,7 @@ class StateClass(Enum):
 
     @property
     def noun(self) -> str:
-        """What a variable of the class is called, such as `optimizer slot`."""
+        """The name for a variable of the class, such as `optimizer slot`."""
         return self.value.replace("_", " ").removesuffix("s")
 
 

@@ -32,13 +32,14 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from runner.config.groups import group_of, hydra_problem, misplaced, not_found, shipped, to_add
+from runner.config.groups import group_of, misplaced, shipped, to_add
+from runner.config.hydra_messages import file_in, hydra_problem, missing_option
 from runner.config.instantiation import register_resolvers
 from runner.config.key_problems import bad_value, unknown_key
 from runner.config.keys import annotation
 from runner.config.reference_page import help_of_keys
 from runner.config.schema import RunConfig, to_compose
-from runner.errors import ConfigError, Problem, ranked, similar
+from runner.errors import ConfigError, Problem, similar
 
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 # A composition, like a run, can also raise these: OmegaConf fails itself at an override below a key
@@ -210,16 +211,8 @@ def _packages(error: BaseException) -> list[str]:
 
 def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
     """Returns the problem that an error of the composition of `overrides` reports."""
-    if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        if unfound := not_found(group, name, _file(str(error))):
-            return unfound
-        return Problem(
-            f"{group} {name!r} is not known",
-            str(error).splitlines()[0],
-            "fix the name, or add your folder with --config-dir",
-            ranked(name, error.options or ()),
-        )
+    if isinstance(error, MissingConfigException) and (missing := missing_option(error)):
+        return missing
     if isinstance(error, OverrideParseException):
         return _not_an_override(error)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
@@ -253,6 +246,7 @@ def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
 def _not_an_override(error: OverrideParseException) -> Problem:
     lines = str(error).splitlines()
     cause = "; ".join(line for line in lines if not line.startswith(("Error parsing", "See")))
+    cause = cause.replace("missing EQUAL at '<EOF>'", "it has no =")
     remedy = (
         "write key=value to change, +key=value to add, ~key to delete; quote a value that "
         "contains any of {}[](),:=$ and the whole for your shell: 'key=\"a,b\"'"
@@ -281,16 +275,10 @@ def _below_nothing(state: str) -> Problem:
     )
 
 
-def _file(text: str) -> str:
-    """Returns the file that Hydra's message names: `In 'experiment/mine': ...`."""
-    named = re.match(r"In '([^']+)'", text)
-    return named[1] if named else ""
-
-
 def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     """Returns the problem of a key or a value that OmegaConf does not accept."""
     key = str(cause.full_key or "the configuration")
-    file = _file(text)
+    file = file_in(text)
     if isinstance(cause, MissingMandatoryValue):
         return _below_nothing(f"{key} has no value, and an override is below it")
     if not isinstance(cause, ConfigKeyError | ConfigAttributeError):
@@ -331,9 +319,12 @@ def _refused(cause: OmegaConfBaseException, text: str) -> Problem:
     )
 
 
-def default_optimizer() -> Any:
-    """Returns the `optimizer` of a configuration that chooses none."""
-    return OmegaConf.load(shipped("conf") / "optimizer" / "default.yaml")
+def default_optimizer() -> dict[str, Any]:
+    """Returns the optimizer of a model that has none, and for which a configuration names none."""
+    register_resolvers()
+    default: Any = OmegaConf.load(shipped("conf") / "optimizer" / "default.yaml")
+    plain: Any = OmegaConf.to_container(default, resolve=True)
+    return dict(plain)
 
 
 @cache

@@ -1,7 +1,7 @@
 """The settings that a run cannot combine: one table, from which checks and a page are made.
 
 A feature that does not go with another adds a row here. `IN_A_CONFIGURATION`, `IN_A_CLUSTER` and
-`IN_A_SWEEP` are checked before anything is built; those of `IN_A_MODEL` show only there, and the
+`IN_A_SWEEP` are checked before anything is built; the rows of `IN_A_MODEL` show only there, and the
 code that sees one raises its `error`. `python -m runner.config.conflicts` prints the page
 `docs/reference/combinations.md`.
 """
@@ -199,6 +199,13 @@ IN_A_SWEEP = (
     ),
 )
 
+PART_OF_OPTIMIZER = Conflict(
+    "a model that has an optimizer",
+    "an argument of `optimizer` without its `_target_`",
+    "it would belong to another optimizer, the default of runs",
+    "set it where the model is compiled; an argument of the function that compiles it is "
+    "model.NAME; or name the whole optimizer: optimizer=adam",
+)
 AVERAGED_TWICE = Conflict(
     "an optimizer with use_ema",
     "train.ema_decay",
@@ -267,7 +274,14 @@ TRAINED_BY_FUNCTION = Conflict(
     "return an operation as train_op",
 )
 IN_A_MODEL = (
-    *(AVERAGED_TWICE, AVERAGED_BY_BUILT, FROZEN_BY_FTRL, WITHOUT_RATE, ACCUMULATED_TWICE),
+    *(
+        PART_OF_OPTIMIZER,
+        AVERAGED_TWICE,
+        AVERAGED_BY_BUILT,
+        FROZEN_BY_FTRL,
+        WITHOUT_RATE,
+        ACCUMULATED_TWICE,
+    ),
     *(WITHOUT_EFFECT, WEIGHTED_TWICE, SUMMED_LOSS, SUMMED_ACTIVITY, UNSUMMED_METRIC),
     TRAINED_BY_FUNCTION,
 )

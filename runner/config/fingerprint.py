@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -115,10 +115,13 @@ class Identity:
             with ConfigError.within(f"scaffolds.{scaffold}.checkpoint"):
                 composed = compose_experiment(name, entry.overrides)
                 experiment = validate(composed, experiment_names())
-            experiment.tracking = self._config.tracking
-            experiment.run_dir = str(Path(self._config.run_dir).parent / experiment.name)
-            experiment.mode, experiment.resume = Mode.train, Resume.auto
-            self._experiments[scaffold] = experiment
+            self._experiments[scaffold] = replace(
+                experiment,
+                tracking=self._config.tracking,
+                run_dir=str(Path(self._config.run_dir).parent / experiment.name),
+                mode=Mode.train,
+                resume=Resume.auto,
+            )
         return self._experiments[scaffold]
 
     def of(self, experiment: RunConfig) -> str:

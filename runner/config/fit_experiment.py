@@ -69,8 +69,7 @@ class FitExperiment:
             name = type(callback).__name__
             name += f"_{len(nodes)}" * (name in nodes)
             self.bound[f"callbacks.{name}"] = "in memory; name its class, and its arguments"
-            reference = self._reference(name, lambda callback=callback: callback)
-            nodes[name] = {"_target_": CALL, "function": reference}
+            nodes[name] = {"_target_": GIVEN, "value": self._reference(name, callback)}
         return nodes
 
     def value(self, key: str, value: Any) -> Any:

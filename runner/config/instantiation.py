@@ -31,7 +31,7 @@ _HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 KINDS = ("graph", "run", "python")
 # The objects of kind `python`: what a Python call gives to its run, by name.
 _PYTHON_OBJECTS: dict[str, Any] = {}
-# Marks an argument of the default optimizer, which goes when another `_target_` replaces it.
+# Marks what is so by default, as a model or another `_target_` may replace it.
 DEFAULT = "default"
 _REFERENCE = re.compile(rf"\$\{{({'|'.join(KINDS)}):([^}}]+)\}}")
 
@@ -189,10 +189,11 @@ def name_of(node: Mapping[str, Any]) -> str:
 def _called(node: Mapping[str, Any]) -> tuple[str, set[str]]:
     """Returns the name of what a node calls, and the names of its arguments."""
     arguments = {name for name in node if name not in _HYDRA_KEYS[:2]}
-    function = _REFERENCE.fullmatch(str(node.get("function")))
-    if node["_target_"] != CALL or function is None:
+    argument = {CALL: "function", GIVEN: "value"}.get(node["_target_"], "")
+    reference = _REFERENCE.fullmatch(str(node.get(argument)))
+    if reference is None:
         return str(node["_target_"]), arguments
-    return function[2], arguments - {"function"}
+    return reference[2].partition("@")[0], arguments - {argument}
 
 
 def check_target(key: str, node: Mapping[str, Any], references: References) -> None:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import KeyValidationError, OmegaConfBaseException
 
 from runner.config.groups import group_of, misplaced, value_in
-from runner.config.keys import annotation, hints, is_enum, keys, options, paths, words
+from runner.config.keys import annotation, hints, keys, misfits, options, paths, words
 from runner.config.schema import RunConfig
 from runner.config.spelling import number_or_text
 from runner.config.value_rules import FINITE, MOST_BYTES, RULE
@@ -64,8 +64,15 @@ def bad_value(key: str, error: OmegaConfBaseException, file: str = "") -> Proble
         value = error.value
         value = number_or_text(str(value)) if isinstance(value, Node) else value
         if not error.full_key and file and "ListConfig" in first:
-            none = (name for name in keys(RunConfig) if annotation(name, RunConfig) is not Any)
-            key = next((name for name in none if isinstance(value_in(file, name), list)), key)
+            content = value_in(file, "")
+            lists = [
+                name
+                for name, item in content.items()
+                if isinstance(item, list) and annotation(name, RunConfig) is Any
+            ]
+            for wrong in misfits(content, RunConfig):
+                return misfit(*wrong, place)
+            key = next(iter(lists), key)
     kind = annotation(key, RunConfig)
     group = group_of(key)
     if group is not None and isinstance(value, str):
@@ -78,15 +85,30 @@ def bad_value(key: str, error: OmegaConfBaseException, file: str = "") -> Proble
         return Problem(f"{key} is a list", f"{place}the experiment has a mapping there", remedy)
     if kind is None or kind is Any or "deletion" in first:
         return Problem(f"{key} has a value that does not fit", f"{place}{first}", remedy)
-    article = "" if kind is bool or is_enum(kind) else "a "
-    cause = f"{place}it must be {article}{words(kind, 'one of the choices')}"
+    cause = f"{place}{_wanted(kind)}"
     if "not Optional" in first:
         state = f"{key} is null"
     elif value is None:  # Of a list in place of a mapping, or the reverse, it names both kinds.
         state = f"{key} is {'a list' if 'ListConfig' in first else 'a mapping'}"
+    elif isinstance(value, str) and value[:1] in ("[", "{"):  # OmegaConf's spelling of a container.
+        state = f"{key} is {'a list' if value[0] == '[' else 'a mapping'}"
     else:
         state = f"{key} is {_shown(value)}"
     return Problem(state, cause, remedy, options(kind))
+
+
+def misfit(key: str, value: object, place: str = "") -> Problem:
+    """Returns the problem of a list or a mapping at a key to which it does not belong."""
+    kind = annotation(key, RunConfig)
+    what = "a list" if isinstance(value, list) else "a mapping"
+    cause = f"{place}{_wanted(kind)}"
+    return Problem(f"{key} is {what}", cause, _remedy(key), options(kind))
+
+
+def _wanted(kind: Any) -> str:
+    wanted = words(kind, "one of the choices").replace("to the values below", "to the choices")
+    article = "" if wanted.startswith(("true", "one of")) else "a "
+    return f"it must be {article}{wanted}"
 
 
 # OmegaConf's message about a value in place of a whole section.
@@ -142,7 +164,8 @@ def merged(kind: Any, value: Any, key: str) -> tuple[DictConfig, list[Problem]]:
     if isinstance(entry, str) and group_of(key):
         return typed, [misplaced(key, entry)]
     if not isinstance(entry, Mapping):
-        return typed, [Problem(f"{key} is {entry!r}", "it must be a mapping", choices=keys(kind))]
+        state = f"{key} is {'null' if entry is None else repr(entry)}"
+        return typed, [Problem(state, "it must be a mapping", choices=keys(kind))]
     with contextlib.suppress(OmegaConfBaseException):
         return OmegaConf.merge(typed, entry), []  # type: ignore[return-value]
     problems = []

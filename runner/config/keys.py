@@ -128,6 +128,33 @@ def _plural(kind: Any) -> str:
     return "the values below" if is_enum(kind) else f"{words(kind)}s"
 
 
+def misfits(values: Mapping[Any, Any], root: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the dotted keys, and values, of a list or mapping where another kind of value belongs.
+
+    OmegaConf does not name the key, or accepts the value where it belongs to a list or a mapping.
+    """
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if not _admits(annotation(key, root), value):
+            yield key, value
+            continue
+        below = dict(enumerate(value)) if isinstance(value, list) else value
+        if isinstance(below, Mapping):
+            yield from misfits(below, root, f"{key}.")
+
+
+def _admits(kind: Any, value: object) -> bool:
+    """Whether an annotation admits a list or a mapping; True for any other value."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    if isinstance(value, list):
+        return any(one in (None, Any) or get_origin(one) is list for one in kinds)
+    mappings = (
+        one in (None, Any) or get_origin(one) is dict or dataclasses.is_dataclass(one)
+        for one in kinds
+    )
+    return not isinstance(value, Mapping) or any(mappings)
+
+
 def is_enum(kind: Any) -> bool:
     """Whether an annotation is an enum."""
     return isinstance(kind, type) and issubclass(kind, Enum)
@@ -144,7 +171,9 @@ def options(kind: Any) -> tuple[str, ...]:
     """Returns the values that an annotation allows, if they can be listed."""
     if is_enum(kind):
         return tuple(name for name, member in kind.__members__.items() if member not in INTERNAL)
-    return ("true", "false") if kind is bool else ()
+    if kind is bool:
+        return ("true", "false")
+    return tuple(name for argument in get_args(kind) for name in options(argument))
 
 
 def paths(kind: Any, prefix: str = "") -> Iterator[str]:

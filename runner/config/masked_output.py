@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from runner.config.command import typed_arguments
 from runner.config.masking import Mask, mask_of_command
 
 # Of the command, and of the configurations that this process has run.
@@ -34,7 +35,7 @@ def masked_output() -> Iterator[None]:
         yield
         return
     streams, before = (sys.stdout, sys.stderr), list(_masks)
-    _masks[:] = [mask_of_command(sys.argv), *before]
+    _masks[:] = [mask_of_command(typed_arguments()), *before]
     sys.stdout, sys.stderr = _Masked(streams[0]), _Masked(streams[1])
     try:
         yield

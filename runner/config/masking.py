@@ -49,6 +49,7 @@ _WORDS = re.compile(r"[A-Za-z]{0,20}(?:[_/. -][A-Za-z]{0,20})*")
 _VALUE = r"((?<=')[^'\n]+|(?<=\")[^\"\n]+|[^\s,;&'\"]+)"
 
 # (last part of a key, value) -> the `${...}` that gave the value from an environment variable.
+# The environment is the process's, and so is this: no configuration of it may record such a value.
 _typed: dict[tuple[str, str], str] = {}
 
 

@@ -235,12 +235,14 @@ def help_of_keys(_root_: Any) -> str:
 
 def _row(left: str, right: str, width: int) -> Iterator[str]:
     """Yields a key with its meaning beside it, or below it if the key is long."""
-    text = textwrap.wrap(right, max(width, 2 * _LEFT) - _LEFT, break_on_hyphens=False)
+    column = _LEFT if width > 2 * _LEFT else 4
+    room = max(width, 2 * column) - column
+    text = textwrap.wrap(right, room, break_on_hyphens=False, break_long_words=False)
     first = f"  {left}"
-    if text and len(first) < _LEFT - 1:
-        first = f"{first:{_LEFT}}{text.pop(0)}"
+    if text and len(first) < column - 1:
+        first = f"{first:{column}}{text.pop(0)}"
     yield first
-    yield from (f"{' ' * _LEFT}{line}" for line in text)
+    yield from (f"{' ' * column}{line}" for line in text)
 
 
 @cache

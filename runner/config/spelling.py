@@ -1,4 +1,4 @@
-"""Spells values in overrides and in YAML, and commands that a user may copy into a shell.
+"""Spells values in overrides and in YAML.
 
 Hydra is imported only where its grammar is needed, because programs that use `runner.warm_start`
 also show problems of a plan, and do not need Hydra.
@@ -9,11 +9,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -22,9 +19,6 @@ from omegaconf import OmegaConf
 _UNQUOTED = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _WORDS = ("null", "true", "false", "nan", "inf")
 _ESCAPED_IN_KEYS = re.compile(r"[\\()\[\]{}:=, ]")
-# A path that needs no quotes in Hydra's grammar.
-_PLAIN_PATH = re.compile(r"/[\w./@%+-]*", re.ASCII)
-_NEVER = re.compile(r"\+*resume=never")
 
 
 Value = str | Sequence[int]
@@ -135,36 +129,6 @@ def _read(value: str) -> Any:
 def plain_node(value: Any) -> Any:
     """Returns a value of Hydra's configuration as plain lists and mappings."""
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-
-
-def called(program: Path, name: str) -> str:
-    """Returns the shortest command that calls a program of this environment from here."""
-    on_path = shutil.which(name)
-    if on_path and Path(on_path) == program:
-        return name
-    folder = Path.cwd()
-    inside = program.is_relative_to(folder)
-    return shlex.quote(str(program.relative_to(folder) if inside else program))
-
-
-def program() -> str:
-    """Returns the command that calls the runner: `runner` if this process was started so."""
-    python = Path(sys.executable)
-    if Path(sys.argv[0]).name == "runner":
-        return called(python.with_name("runner"), "runner")
-    return f"{called(python, 'python')} -m runner"
-
-
-def on_run(mode: str, run_dir: Path) -> str:
-    """Returns the command that evaluates or exports a run by its directory, from any folder."""
-    path = str(run_dir.absolute())
-    value = path if _PLAIN_PATH.fullmatch(path) else quoted(path, double=True)
-    return f"{program()} mode={mode} {shlex.quote(f'run_dir={value}')}"
-
-
-def resuming(arguments: Sequence[str]) -> str:
-    """Returns the arguments of a command, quoted, without those that would start another run."""
-    return shlex.join(argument for argument in arguments if not _NEVER.fullmatch(argument))
 
 
 def number_or_text(text: str) -> float | int | str:

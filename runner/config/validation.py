@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.choices import Goal, Mode
-from runner.config.composition import default_optimizer, reporting_composition
+from runner.config.composition import reporting_composition
 from runner.config.conditions import Setup, conflict_problems
 from runner.config.conflicts import IN_A_CONFIGURATION
 from runner.config.groups import group_of, misplaced
@@ -23,11 +23,12 @@ from runner.config.instantiation import DEFAULT, register_resolvers
 from runner.config.key_problems import (
     epoch_count_problems,
     merged,
+    misfit,
     rule_problems,
     unknown_key,
     unresolved,
 )
-from runner.config.keys import flatten, keys, target_nodes, unknown_keys
+from runner.config.keys import flatten, keys, misfits, target_nodes, unknown_keys
 from runner.config.masking import remember_typed
 from runner.config.objective import metric_names, objective_problem
 from runner.config.scaffold_reading import read_scaffolds
@@ -53,8 +54,8 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
       ConfigError: with every problem.
     """
     config = _complete(config)
+    _drop_default_optimizer(config)
     _empty_parts(config)
-    _drop_defaults_of_replaced_optimizer(config)
     if OmegaConf.is_missing(config, "name"):
         raise ConfigError(no_experiment(experiments, config.mode))
     try:
@@ -93,9 +94,9 @@ def validate(config: DictConfig | Mapping[str, Any], experiments: Sequence[str] 
 
 def no_experiment(experiments: Sequence[str], mode: Mode) -> Problem:
     """Returns the problem of a command that names no experiment."""
-    remedy = "python -m runner +experiment=NAME"
+    remedy = "name one by +experiment=NAME"
     if mode in OF_A_RUN:
-        remedy += "; or name one run by run_dir=runs/NAME/001"
+        remedy += ", or one run by run_dir=runs/NAME/001"
     return Problem(
         "no experiment is named",
         "the configuration has no `name`; an experiment's file sets it",
@@ -118,10 +119,13 @@ def _complete(config: DictConfig | Mapping[str, Any]) -> DictConfig:
     """Returns a copy over the schema, with its defaults for keys that are absent or deleted."""
     completed: Any = copy.deepcopy(config)
     if OmegaConf.get_type(config) is not RunConfig:
+        plain: Any = OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
+        if problems := [misfit(key, value) for key, value in misfits(plain, RunConfig)]:
+            raise ConfigError(*problems)
         register_resolvers()
         with reporting_composition():
-            optimizer = {} if "optimizer" in config else {"optimizer": default_optimizer()}
-            completed = OmegaConf.merge(OmegaConf.structured(to_compose()), optimizer, completed)
+            silent: dict[str, Any] = {} if "optimizer" in config else {"optimizer": {}}
+            completed = OmegaConf.merge(OmegaConf.structured(to_compose()), silent, completed)
     OmegaConf.set_struct(completed, False)
     deleted = {field.name for field in fields(RunConfig)} - set(completed)
     if deleted:
@@ -143,21 +147,19 @@ def _empty_parts(config: DictConfig) -> None:
     """Empties the keys that `graph` or `model_fn` replaces, unless the experiment sets them."""
     if config.get("graph") is None and config.get("model_fn") is None:
         return
-    default = default_optimizer()
     for key in ("data", "model", "loss", "optimizer"):
-        if OmegaConf.is_missing(config, key) or config[key] == default:
+        if OmegaConf.is_missing(config, key):
             config[key] = {}
 
 
-def _drop_defaults_of_replaced_optimizer(config: DictConfig) -> None:
-    """Deletes the default optimizer's arguments where the experiment names another `_target_`."""
+def _drop_default_optimizer(config: DictConfig) -> None:
+    """Deletes what no one has chosen, so that a model's own optimizer is not taken for replaced."""
     if OmegaConf.is_missing(config, "optimizer"):
         return
     plain: Any = OmegaConf.to_container(config.optimizer, resolve=False)
-    if plain.get("_target_") != default_optimizer()["_target_"]:
-        for key, value in plain.items():
-            if str(value).startswith(f"${{{DEFAULT}:"):
-                del config.optimizer[key]
+    for key, value in plain.items():
+        if str(value).startswith(f"${{{DEFAULT}:"):
+            del config.optimizer[key]
 
 
 def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
@@ -171,7 +173,7 @@ def _target_problems(resolved: Mapping[str, Any]) -> Iterator[Problem]:
             yield from _measure_problems(key, node)
         elif isinstance(node, str) and group_of(key):
             yield misplaced(key, node)
-        elif not isinstance(node, Mapping) or "_target_" not in node:
+        elif not isinstance(node, Mapping) or ("_target_" not in node and key != "optimizer"):
             yield _no_target(key)
 
 

@@ -98,6 +98,8 @@ def _patterns(patterns: Sequence[str]) -> str:
     for pattern in patterns:
         try:
             re.compile(pattern)
+        except TypeError:  # OmegaConf accepts containers as the elements of a list[str].
+            causes.append(f"{pattern!r} is not a string")
         except re.error as error:
             causes.append(f"{pattern!r} is not a regular expression: {error}")
     return "; ".join(causes)
@@ -178,7 +180,7 @@ AVERAGE = rule(
 _STATES = [state.name for state in StateClass if state not in INTERNAL]
 STATE = rule(
     _is(
-        lambda names: names and {*names} <= {*_STATES},
+        lambda names: names and all(name in _STATES for name in names),
         "it must list what is restored from the checkpoint",
     ),
     "to initialise the scaffold, set checkpoint=null",

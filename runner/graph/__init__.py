@@ -4,11 +4,11 @@
   maker fulfils: how a step is taken and a split evaluated, hooks, scaffold, saver, signatures.
 - `program`: a Keras model and its data, built eagerly as for `fit`; `contracts`: what data must
   offer; `splits`: their batches, epochs and class weights; `compiling`: compiles the model;
-  `building_optimizers`: builds its optimizer; `given_model`: a model that `runner.fit` is given.
+  `building_optimizers`: builds its optimizer; `given_model`: a model that `runner.fit` is given;
+  `plain_config`: what both and records know of Keras objects.
 - `keras_steps`: traces the model's steps; `run_optimizer`: what a run adds to an optimizer before;
-  `step_sums`: sums over replicas; `tensorflow1_optimizer`: optimizers of TensorFlow 1 as Keras's;
-  `optimizer_state`: the names of their variables; `batch_norm`: statistics of the replicas' whole
-  batch, and of frozen scaffolds.
+  `step_sums`: sums over replicas; `batch_norm`: statistics of the replicas' whole batch, and of
+  frozen scaffolds.
 - `traces`: traced functions, and their counterparts in a session's graph, with what they take from
   layers (`captured`); `program_in_session`: the program in the session's graph; `keras_graph`: the
   maker for `model`, which imports them; `step_errors`: their errors, by the user's lines.

@@ -42,7 +42,7 @@ def replicated_norms(model: keras.Model, devices: DevicesConfig) -> Iterator[str
         yield f"replicas: the statistics of the whole batch in {count}"
     if len(joint) < len(norms):
         count = plural(len(norms) - len(joint), "batch-norm layer")
-        yield f"replicas: each replica's own statistics in {count}; those of the first are saved"
+        yield f"replicas: each replica's own statistics in {count}; the first replica's are saved"
 
 
 def _local_moments(layer: Any, inputs: tf.Tensor, mask: Any, present: tf.Tensor) -> tf.Tensor:

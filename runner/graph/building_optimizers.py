@@ -9,28 +9,24 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from runner.config.composition import default_optimizer
 from runner.config.instantiation import References, build_target, locate_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
+from runner.internals.tensorflow1_optimizers import TensorFlow1Optimizer
 from runner.system.user_code import calling
 
 _RATE_KEY = "optimizer.learning_rate"
 
 
 def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Optimizer:
-    """Builds the configured optimizer; one of TensorFlow 1 becomes one of Keras.
+    """Builds the configured optimizer, or the default; one of TensorFlow 1 becomes one of Keras.
 
     Raises:
       ConfigError: when it is no optimizer.
     """
-    node = config.optimizer
-    if not node:
-        raise ConfigError.of(
-            "optimizer has no _target_",
-            "the model has none of its own: it is not compiled, or with optimizer=None",
-            "choose one, for example optimizer=adamw",
-        )
+    named = "_target_" in config.optimizer
+    node = config.optimizer if named else {**default_optimizer(), **config.optimizer}
     rate = _learning_rate(node, step)
     target = locate_target("optimizer", node)
     if isinstance(target, type) and issubclass(target, tf.compat.v1.train.Optimizer):
@@ -50,7 +46,7 @@ def build_optimizer(config: RunConfig, step: tf.Variable) -> keras.optimizers.Op
 
 
 def _learning_rate(node: Mapping[str, Any], step: tf.Variable) -> Any:
-    """Returns the configured learning rate as Keras takes one; None where there is none.
+    """Returns the configured learning rate as Keras takes one; None without one.
 
     It is a number, a schedule of Keras, or a function without arguments, to which a function of the
     global step is made.

@@ -109,6 +109,8 @@ class BuiltGraph:
       explaining: surrounds a session and explains errors of the graph's operations.
       sizes: split -> number of examples; empty where the data do not report it.
       notes: lines on what the configuration replaces of a compiled model.
+      compiled: what the model is compiled with where the configuration names nothing, by the keys
+        that would name it; empty for other graphs.
       model: the Keras model whose steps the graph holds; None for other graphs.
       layout: returns where Keras saves the model's variables; None for a model that is not Keras's.
       slots: the variables of a Keras optimizer; None for any other optimizer.
@@ -128,6 +130,7 @@ class BuiltGraph:
     explaining: Callable[[], AbstractContextManager[object]]
     sizes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    compiled: Mapping[str, Any] = field(default_factory=dict)
     model: ModelValues | None = None
     layout: Callable[[], WeightsLayout] | None = None
     slots: Slots | None = None

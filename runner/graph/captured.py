@@ -61,7 +61,7 @@ def made_before_restoring(
 
 
 def _variables_in(layer: Any) -> Iterator[tf.Variable]:
-    """Yields the variables of a layer itself, without those of the layers in it."""
+    """Yields the variables of a layer itself, without the variables of the layers in it."""
     for value in vars(layer).values():
         for part in value if isinstance(value, list | tuple) else [value]:
             if isinstance(part, Variable):

@@ -13,22 +13,25 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.config.composition import default_optimizer
+from runner.config import conflicts
 from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, Problem, UserCodeError, ranked
 from runner.graph.building_optimizers import build_optimizer
 from runner.graph.contracts import overrides
-from runner.graph.optimizer_state import optimizers_of
+from runner.graph.plain_config import plain
 from runner.graph.step_errors import described
 from runner.graph.traces import operation_name
 from runner.internals.keras import compiled_with
+from runner.planning.optimizer_state import optimizers_of
 from runner.system.user_code import calling
 
 # The session takes steps in place of these methods of `fit` and `evaluate`.
 _NOT_CALLED = ("make_train_function", "make_test_function")
 METRICS = ("metrics", "weighted_metrics")
 """The keys that name metrics."""
+# Arguments of `compile` that stand where the configuration names nothing in their place.
+_KEPT = ("loss", "loss_weights", *METRICS, "jit_compile", "auto_scale_loss")
 # Names that Keras resolves by the shapes of a batch, so that they stay names.
 _BY_SHAPE = {"loss": ("crossentropy", "ce"), "metric": ("accuracy", "acc")}
 
@@ -48,48 +51,71 @@ def compile_model(config: RunConfig, model: keras.Model, step: tf.Variable) -> l
       ConfigError: when one of them cannot be built, or none is there.
     """
     compiled = compiled_with(model)
-    has_optimizer = compiled.get("optimizer") is not None or bool(optimizers_of(model))
-    chosen = {
+    named = {
         "loss": config.loss is not None,
-        "metrics": bool(config.metrics or config.weighted_metrics),
-        "optimizer": names_optimizer(config) or not has_optimizer,
+        **{group: bool(getattr(config, group)) for group in METRICS},
+        "optimizer": names_optimizer(config),
         "model.jit_compile": "jit_compile" in config.model,
     }
     _require_called(model)
     _require_loss(config, model)
     _require_outputs(config, model)
     _require_weighted(config.loss_weights, config.loss)
-    if not any(chosen.values()):
-        return list(_notes(config, model))
+    lacks_optimizer = not optimizers_of(model)
+    if not (lacks_optimizer or named["optimizer"]):
+        _require_whole_optimizer(config, model)
     notes = list(_notes(config, model))  # First, because a new compilation drops settings.
-    optimizer = build_optimizer(config, step) if chosen["optimizer"] else compiled.get("optimizer")
+    if not (lacks_optimizer or any(named.values())):
+        return notes
     arguments: dict[str, Any] = {
-        "loss": compiled.get("loss"),
-        "loss_weights": compiled.get("loss_weights"),
-        "metrics": compiled.get("metrics"),
-        "weighted_metrics": compiled.get("weighted_metrics"),
-        "jit_compile": config.model.get("jit_compile", compiled.get("jit_compile", False)),
+        "optimizer": getattr(model, "optimizer", None),
+        "jit_compile": False,
+        **{name: value for name, value in compiled.items() if name in _KEPT},
     }
-    if chosen["loss"]:
+    if lacks_optimizer or named["optimizer"]:
+        arguments["optimizer"] = build_optimizer(config, step)
+    if named["loss"]:
         arguments |= {
             "loss": resolved("loss", "loss", config.loss),
             "loss_weights": _loss_weights(config),
         }
-    if chosen["metrics"]:
-        for group in METRICS:
-            arguments[group] = _metrics(config, group)
+    if named["model.jit_compile"]:
+        arguments["jit_compile"] = config.model["jit_compile"]
+    arguments |= {group: _metrics(config, group) for group in METRICS if named[group]}
     replaced = [
         f"{name}: from the configuration, instead of the compiled model's own"
-        for name, is_chosen in chosen.items()
-        if is_chosen and compiled.get(name) is not None
+        for name, is_named in named.items()
+        if is_named and compiled.get(name) is not None
     ]
-    keras.Model.compile(model, optimizer=optimizer, **arguments)
+    keras.Model.compile(model, **arguments)
     return [*replaced, *notes]
 
 
 def names_optimizer(config: RunConfig) -> bool:
     """Whether the configuration names an optimizer; the default is for models that have none."""
-    return bool(config.optimizer) and config.optimizer != default_optimizer()
+    return "_target_" in config.optimizer
+
+
+def compilation(config: RunConfig, model: keras.Model) -> dict[str, Any]:
+    """Returns what a model is compiled with where the configuration names nothing, as it would."""
+    compiled = compiled_with(model)
+    parts = {"loss": config.loss, **{group: getattr(config, group) for group in METRICS}}
+    silent = {key: compiled.get(key) for key, named in parts.items() if not named}
+    if config.loss is None:
+        silent["loss_weights"] = compiled.get("loss_weights")
+    if not names_optimizer(config):
+        ((name, optimizer), *others) = optimizers_of(model)
+        silent["optimizer"] = {name: optimizer, **dict(others)} if others else optimizer
+    return {key: plain(value) for key, value in silent.items() if value is not None}
+
+
+def _require_whole_optimizer(config: RunConfig, model: keras.Model) -> None:
+    """Raises a ConfigError for parts of an optimizer beside a model that has one."""
+    if config.optimizer:
+        key = f"optimizer.{next(iter(config.optimizer))}"
+        raise conflicts.PART_OF_OPTIMIZER.error(
+            f"{key} is set, and the model has an optimizer of its own"
+        )
 
 
 def _require_called(model: keras.Model) -> None:

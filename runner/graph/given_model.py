@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from runner.graph.optimizer_state import learning_rates_of, optimizers_of
+from runner.graph.plain_config import plain, plain_config
 from runner.internals.keras import compiled_with, layers_of, to_snake_case
 from runner.internals.tensorflow import give, is_freed
-from runner.system.user_code import ERRORS
+from runner.planning.optimizer_state import learning_rates_of, optimizers_of
 
 
 def model_digest(model: keras.Model) -> str:
@@ -25,13 +23,13 @@ def model_digest(model: keras.Model) -> str:
     The values of their weights, which another process draws again, do not count.
     """
     layers = [
-        [_kind(layer), layer.name, _config(layer), [str(v.shape) for v in layer.weights]]
+        [layer.name, plain_config(layer), [str(v.shape) for v in layer.weights]]
         for layer in layers_of(model)
     ]
     compiled = dict(compiled_with(model))
     compiled.pop("auto_scale_loss", None)
-    optimizers = [[name, _config(optimizer)] for name, optimizer in optimizers_of(model)]
-    content = json.dumps([layers, _plain(compiled), optimizers], sort_keys=True, default=str)
+    optimizers = [[name, plain_config(optimizer)] for name, optimizer in optimizers_of(model)]
+    content = json.dumps([layers, plain(compiled), optimizers], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -61,31 +59,3 @@ def left_usable(model: keras.Model) -> Iterator[None]:
             for slot in (variable.value for variable in optimizer.variables):
                 if is_freed(slot):
                     give(slot, tf.zeros(slot.shape, slot.dtype))
-
-
-def _config(part: Any) -> Any:
-    """Returns what a layer or an optimizer is made from; its class alone where it does not tell."""
-    try:
-        return [_kind(part), _plain(part.get_config())]
-    except ERRORS:  # A class of one's own raises what it likes, most often NotImplementedError.
-        return [_kind(part)]
-
-
-def _plain(value: Any) -> Any:
-    """Returns a nested value without addresses in memory and values of weights."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_plain(item) for item in value]
-    if isinstance(value, str | int | float | bool | None):
-        return value
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if hasattr(value, "get_config"):
-        return _config(value)
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def _kind(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -10,7 +10,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.config.instantiation import References, build_target, check_target, locate_target
+from runner.config.instantiation import (
+    References,
+    build_target,
+    check_target,
+    locate_target,
+    name_of,
+)
 from runner.errors import ConfigError
 from runner.graph.built_graph import Training
 
@@ -101,7 +107,7 @@ class HookKind:
         return hook
 
     def _error(self, key: str, node: Mapping[str, Any]) -> ConfigError:
-        state = f"{key}: {node['_target_']} is not a {self.base_name}"
+        state = f"{key}: {name_of(node)} is not a {self.base_name}"
         return ConfigError.of(state, self.cause, self.remedy)
 
 

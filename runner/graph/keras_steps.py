@@ -18,7 +18,6 @@ from runner.errors import ConfigError
 from runner.graph.batch_norm import frozen_norms, statistics_notes, synchronized_norms
 from runner.graph.compiling import METRICS, names_optimizer
 from runner.graph.contracts import overrides
-from runner.graph.optimizer_state import optimizers_of
 from runner.graph.program import Program
 from runner.graph.run_optimizer import RunOptimizer, TrainingPolicy, accumulated
 from runner.graph.step_errors import described, naming_calls, values_are_unknown
@@ -32,6 +31,7 @@ from runner.internals.keras import (
     layers_of,
 )
 from runner.planning.model_variables import addresses, keras_variables, which_train
+from runner.planning.optimizer_state import optimizers_of
 from runner.planning.variables import owners_of_weights
 from runner.system.user_code import calling
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from runner.config.schema import RunConfig
 from runner.graph.replica import Replica
+from runner.internals.tensorflow import gradients_end_with_graphs
 
 
 def set_threads(config: RunConfig) -> None:
@@ -41,7 +42,7 @@ def new_graph(config: RunConfig, replica: Replica) -> Iterator[tf.Graph]:
     """Provides a new default graph with the seed and the global step, placed by `replica`."""
     keras.utils.clear_session()  # Names of layers and seeds count from the start in every graph.
     keras.utils.set_random_seed(config.seed)
-    with tf.Graph().as_default() as graph, replica.scope():
+    with gradients_end_with_graphs(), tf.Graph().as_default() as graph, replica.scope():
         tf.compat.v1.set_random_seed(config.seed)
         tf.compat.v1.train.get_or_create_global_step()
         yield graph

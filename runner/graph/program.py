@@ -18,13 +18,19 @@ from runner.errors import ConfigError
 from runner.graph.compiling import compile_model
 from runner.graph.contracts import Data, features_of, overrides
 from runner.graph.model_values import is_large
-from runner.graph.optimizer_state import kind_of, named_state, optimizers_of
 from runner.graph.splits import build_data
 from runner.graph.step_errors import described, values_are_unknown
 from runner.graph.traces import METRICS
 from runner.internals.keras import layers_of, metrics_of, restored_names, trained_by
-from runner.internals.tensorflow import array_of_tensor, free, give, restored_seed
+from runner.internals.tensorflow import (
+    array_of_tensor,
+    free,
+    give,
+    gradients_end_with_graphs,
+    restored_seed,
+)
 from runner.planning.model_variables import keras_variables, tensorflow_variable
+from runner.planning.optimizer_state import kind_of, named_state, optimizers_of
 from runner.restoration.reading import checksum
 from runner.system.user_code import calling, unchanged_random_states
 
@@ -40,7 +46,10 @@ def as_in_fit(config: RunConfig) -> Iterator[None]:
     changes of the process is put back: names, seeds, policy.
     """
     policy = keras.config.dtype_policy()
-    with unchanged_random_states(), restored_names(), restored_seed(), ExitStack() as stack:
+    with ExitStack() as stack:
+        for unchanged in (unchanged_random_states, restored_names, restored_seed):
+            stack.enter_context(unchanged())
+        stack.enter_context(gradients_end_with_graphs())
         keras.utils.clear_session()
         keras.utils.set_random_seed(config.seed)
         keras.config.set_dtype_policy(config.model.get("dtype_policy", "float32"))

@@ -14,12 +14,12 @@ from runner.config.training_schema import OBJECTIVE
 from runner.graph.averages import AveragedWeights
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.captured import made_before_restoring
+from runner.graph.compiling import compilation
 from runner.graph.contracts import Sized
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
 from runner.graph.keras_steps import SCALE, KerasSteps
 from runner.graph.model_values import OUTSIDE, ModelValues
-from runner.graph.optimizer_state import averages_of, learning_rates_of, optimizers_of
 from runner.graph.program import Program, unused_name
 from runner.graph.replica import Replicas
 from runner.graph.session_variables import (
@@ -37,6 +37,7 @@ from runner.internals.datasets import dataset_in_graph
 from runner.internals.keras import layers_of
 from runner.planning.model_variables import initializers, keras_variables, layer_facts
 from runner.planning.optimizer_slots import keras_slots
+from runner.planning.optimizer_state import averages_of, learning_rates_of, optimizers_of
 from runner.planning.weights_layout import weights_layout
 from runner.runs.provenance import OF_MODEL
 
@@ -299,6 +300,7 @@ class ProgramInSession:
             explaining=self._errors.explaining,
             sizes=program.data.sizes() if isinstance(program.data, Sized) else {},
             notes=tuple(self._steps.notes),
+            compiled=compilation(self._config, model),
             model=ModelValues(model, self._pairs(variables), self._stored),
             layout=partial(weights_layout, model, weights) if weights else None,
             slots=keras_slots(shapes) if training else None,
@@ -358,7 +360,7 @@ class ProgramInSession:
         return {name for name, variable in self._optimizer.items() if id(variable) in rates}
 
     def _shared_state(self) -> dict[str, tuple[str, ...]]:
-        """Returns operation of an optimizer's counter -> those of the weights that it trains."""
+        """Returns an optimizer's counter -> the weights that it trains, by their operations."""
         held = self._copy.variables
         return {
             held[name].op.name: tuple(held[weight].op.name for weight in weights)

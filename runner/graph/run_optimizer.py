@@ -20,8 +20,8 @@ from runner.config import conflicts
 from runner.config.schema import ClipConfig, RunConfig
 from runner.errors import ConfigError
 from runner.graph.step_sums import StepSums
-from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.internals.keras import WEIGHT_DECAY, trained_by
+from runner.internals.tensorflow1_optimizers import TensorFlow1Optimizer
 from runner.planning.model_variables import tensorflow_variable
 from runner.system.user_code import calling
 

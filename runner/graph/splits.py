@@ -144,7 +144,7 @@ def data_to_predict(config: RunConfig) -> tf.data.Dataset:
 
 
 def _passes_of_fit(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns data whose passes have the orders that those of `fit` have.
+    """Returns data whose passes have the orders of the passes of `fit`.
 
     Where their length is known, `fit` makes an iterator at the end of an epoch, and another one
     where the next epoch begins. Each draws an order, so that epochs have every second one.

@@ -191,7 +191,7 @@ class StepSums:
     def _differentiable(self, value: tf.Tensor) -> tf.Tensor:
         """Returns the sum of values over the replicas.
 
-        A replica's gradients are those of its loss, and are weighted by its share later: here they
+        A replica's gradients follow from its loss, and are weighted by its share later: here they
         are weighted by the shares of all, over its own.
         """
 

@@ -166,7 +166,7 @@ class SessionCopy:
           apart: name -> variable of the session that this trace uses in place of the shared one;
             variables that it lacks are added to it, see `copies`.
           after: tensors without which the trace changes nothing, such as the batch of a pass that
-            ends: a seed would advance where there is none.
+            ends: a seed would advance without one.
 
         Raises:
           ConfigError: when the trace captures something that no session can hold.

@@ -28,11 +28,10 @@ from runner.system.user_code import ERRORS, raised, staying
 _Callback: TypeAlias = keras.callbacks.Callback
 
 # Callbacks of Keras that never read weights, and those that do at the ends of epochs only unless
-# `save_freq` counts batches. For callbacks of one's own the weights are there in every method.
+# `save_freq` counts batches. For callbacks of one's own, and those that call one's own functions,
+# the weights are there in every method.
 _WITHOUT_WEIGHTS = (
     keras.callbacks.CSVLogger,
-    keras.callbacks.LambdaCallback,
-    keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
     keras.callbacks.TerminateOnNaN,
 )
@@ -167,7 +166,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         self._values.forget()
         self._evaluated = {}
         batch = self._epochs.place(self._step)
-        logs = {name: float(value) for name, value in values.items()}
+        logs = {name: float(value) for name, value in sorted(values.items())}
         self._logs = {name: float(value) for name, value in of_epoch.items()}
         self._step = int(step)
         self.call(run_context.session, "on_train_batch_end", batch, logs)
@@ -230,13 +229,13 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
     def batch(self, session: Session, metrics: Mapping[str, float]) -> None:
         """Begins and ends a batch of an evaluation."""
         self.call(session, "on_test_batch_begin", self._test_batches)
-        self.call(session, "on_test_batch_end", self._test_batches, dict(metrics))
+        self.call(session, "on_test_batch_end", self._test_batches, dict(sorted(metrics.items())))
         self._test_batches += 1
 
     def ends(self, session: Session, metrics: Mapping[str, float]) -> None:
         """Ends an evaluation."""
         self._evaluated = {f"val_{name}": value for name, value in metrics.items()}
-        self.call(session, "on_test_end", dict(metrics))
+        self.call(session, "on_test_end", dict(sorted(metrics.items())))
 
     def store(self, session: Session) -> None:
         """Makes the session hold the state of the callbacks, for a checkpoint."""
@@ -256,8 +255,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
                 callback.append = True
                 _cut_rows(Path(callback.filename), callback.sep, self._epoch)
             with eager_mode():
-                callback.set_params(params)
-                callback.set_model(self.model)
+                named.call("set_params", params)
+                named.call("set_model", self.model)
             if names := unsaved(callback):
                 self._report(
                     f"{named.key}: a resumed run begins with a new {', '.join(names)}; checkpoints "
@@ -292,7 +291,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         self._logs |= self._evaluated
         self._is_open = False
         epoch = self._epochs.done(self._step - 1)
-        logs: dict[str, Any] = dict(self._logs)  # Callbacks share what they add.
+        # Callbacks share what they add, after what Keras gives them by name.
+        logs: dict[str, Any] = dict(sorted(self._logs.items()))
         self.call(session, "on_epoch_end", epoch, logs)
         metrics = self._logs if self._epochs.place(self._step) else {}
         added = {name: value for name, value in logs.items() if name not in self._logs}

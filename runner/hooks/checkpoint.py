@@ -60,7 +60,7 @@ def warned(warn: Callable[[str], None]) -> Callable[[SaveError], None]:
 
 
 class SavedBeside:
-    """State outside of the session that is saved with it; by default there is none.
+    """State outside of the session that is saved with it; by default nothing.
 
     Attributes:
       changed_at_end: whether the session has changed after its last step.

@@ -65,7 +65,7 @@ class FinalWeights(tf.compat.v1.train.SessionRunHook, SavedBeside):
                 self._values.hand_over(session)
 
     def lines(self) -> Iterator[str]:
-        """Yields a line where the weights are not those of the last step."""
+        """Yields a line where the weights are not what the last step left."""
         if self._changed_by:
             yield f"weights: as {', '.join(self._changed_by)} left them at the end of training"
         elif self._are_averages:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from html import escape
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +13,7 @@ from rich.constrain import Constrain
 from rich.table import Column
 from rich.text import Text
 
-from runner.console import NotebookScreen, Screen
+from runner.console import NotebookScreen, Screen, as_html
 from runner.hooks.scheduled import (
     Session,
     SessionRunArgs,
@@ -58,35 +57,28 @@ class _Bar(progress.Progress):
             yield Constrain(renderable, max(self._terminal.width - len("^C "), 1))
 
 
-class _NotebookBar:
-    """A bar below a notebook's cell, with the methods of Rich's that are used."""
+class _NotebookBar(progress.Progress):
+    """The bar as HTML below a notebook's cell; Rich itself needs `ipywidgets` to replace it."""
 
-    def __init__(self, screen: NotebookScreen, total: int, step: int) -> None:
-        self._total, self._first, self._step = total, step, step
-        self._values, self._drawn, self._began = "", 0.0, time.monotonic()
-        self._replace = screen.live(self._html(0.0))
+    def __init__(self, *columns: progress.ProgressColumn, screen: NotebookScreen) -> None:
+        super().__init__(*columns, console=screen.console)
+        self._screen, self._drawn = screen, time.monotonic()
 
-    def update(self, _task: Any, completed: int | None = None, values: str | None = None) -> None:
+    def start(self) -> None:
+        """Shows the bar."""
+        self._replace = self._screen.live(as_html(self.get_renderable()))
+
+    def update(self, *args: Any, **changes: Any) -> None:
         """Takes the step or the values, and draws now and then."""
-        self._step = self._step if completed is None else completed
-        self._values = self._values if values is None else values
+        super().update(*args, **changes)
         now = time.monotonic()
         if now - self._drawn >= 1 / _DRAWN_PER_SECOND:
             self._drawn = now
-            self._replace(self._html(now - self._began))
+            self._replace(as_html(self.get_renderable()))
 
     def stop(self) -> None:
         """Removes the bar."""
         self._replace("")
-
-    def _html(self, seconds: float) -> str:
-        done = self._step - self._first
-        rate = done / seconds if seconds else 0.0
-        left = f", {max(self._total - self._step, 0) / rate:.0f} s left" if rate else ""
-        text = f"{self._step}/{self._total}  {rate:.0f} steps/s{left}  {self._values}"
-        style = "width: 20em; vertical-align: middle"
-        bar = f'<progress style="{style}" value="{self._step}" max="{self._total}"></progress>'
-        return f"{bar} <code>{escape(text)}</code>"
 
 
 class ProgressHook(tf.compat.v1.train.SessionRunHook):
@@ -108,7 +100,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
     ) -> None:
         self._step_after, self._steps, self._screen, self._clock = step, steps, screen, clock
         self._shown = (0.0, 0)
-        self._bar: progress.Progress | _NotebookBar | None = None
+        self._bar: progress.Progress | None = None
         self._task: Any = None
 
     def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
@@ -116,22 +108,28 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         step = present_step(session)
         self._shown = (self._clock(), step)
         self.close()
+        in_notebook = isinstance(self._screen, NotebookScreen)
+        columns = (
+            progress.TextColumn("training", table_column=_one_line()),
+            # On a terminal it takes what the others leave.
+            progress.BarColumn(40 if in_notebook else None),
+            progress.MofNCompleteColumn(table_column=_one_line()),
+            _Rate(table_column=_one_line()),
+            progress.TimeRemainingColumn(table_column=_one_line()),
+            progress.TextColumn("{task.fields[values]}", table_column=_one_line()),
+        )
         if isinstance(self._screen, NotebookScreen):
-            self._bar = _NotebookBar(self._screen, self._steps, step)
+            self._bar = _NotebookBar(*columns, screen=self._screen)
         elif self._screen.is_terminal:
-            self._bar = bar = _Bar(
-                progress.TextColumn("training", table_column=_one_line()),
-                progress.BarColumn(bar_width=None),  # Takes what the others leave.
-                progress.MofNCompleteColumn(table_column=_one_line()),
-                _Rate(table_column=_one_line()),
-                progress.TimeRemainingColumn(table_column=_one_line()),
-                progress.TextColumn("{task.fields[values]}", table_column=_one_line()),
+            self._bar = _Bar(
+                *columns,
                 console=self._screen.console,
                 transient=True,
                 refresh_per_second=_DRAWN_PER_SECOND,
             )
-            self._task = bar.add_task("", total=self._steps, completed=step, values="")
-            bar.start()
+        if self._bar is not None:
+            self._task = self._bar.add_task("", total=self._steps, completed=step, values="")
+            self._bar.start()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the step."""

@@ -116,7 +116,14 @@ class FitData:
         data = self.validation_data
         if data is None:
             return self._whole
-        return _source(*data) if isinstance(data, tuple | list) else _source(data)
+        if not isinstance(data, tuple | list):
+            return _source(data)
+        if len(data) not in (1, 2, 3):
+            raise ConfigError.of(
+                f"data: validation_data has {len(data)} parts",
+                "it must be (x, y) or (x, y, sample_weight), or batches",
+            )
+        return _source(*data)
 
     @property
     def _splits(self) -> bool:
@@ -223,6 +230,8 @@ def _together(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
 
 def _as_arrays(part: Any) -> Any:
     """Returns nested arrays; lists become tuples, because `tf.data` takes a list for a tensor."""
+    if isinstance(part, dict | list | tuple) and not part:
+        raise ConfigError.of("the data are empty", f"x is {part!r}", "give examples")
     if isinstance(part, dict):
         return {name: _as_arrays(item) for name, item in part.items()}
     if isinstance(part, tuple) or (isinstance(part, list) and hasattr(part[0], "shape")):
@@ -342,7 +351,7 @@ def _fetched(order: tf.data.Dataset, fetch: _Fetch, specs: Any) -> tf.data.Datas
 def given_data(
     data: Mapping[str, Any], steps_per_epoch: int | None, *, class_weight: bool
 ) -> tuple[dict[str, Any], int | None]:
-    """Returns arguments of `FitData` from those of `fit`, and the number of training batches.
+    """Returns arguments of `FitData` from arguments of `fit`, and the number of training batches.
 
     Generator objects become functions, and are read to their end where nothing else tells how many
     batches they have. The number is None where it is not known, or there is no end.

@@ -105,7 +105,7 @@ class GivenGenerator:
       first: these batches.
 
     Raises:
-      ConfigError: when there is none.
+      ConfigError: when it is empty.
     """
 
     def __init__(self, generator: Iterator[Any]) -> None:

@@ -1,7 +1,7 @@
 """The private API that the rooms use, each part with its purpose and its reason.
 
-- `tensorflow`: TensorFlow's; `datasets`: of its datasets; `tensorflow1_optimizers`: of the
-  optimizers of TensorFlow 1.
+- `tensorflow`: TensorFlow's; `datasets`: of its datasets; `tensorflow1_optimizers`: an
+  optimizer of TensorFlow 1 as one of Keras.
 - `original_estimator`: makes the original `tf.estimator` importable, which TensorFlow no longer
   ships.
 - `keras`: Keras's.

@@ -118,7 +118,7 @@ def loaded_batches(loader: Any) -> tf.data.Dataset:
 def begins_ahead() -> bool:
     """Whether `fit` makes an iterator of its data when an epoch ends, and one when it begins.
 
-    Keras 3.6 makes one. `tests/unit/test_fit_parity.py` compares shuffled data with those of `fit`.
+    Keras 3.6 makes one. `tests/unit/test_fit_parity.py` compares shuffled data with `fit`'s.
     """
     return hasattr(EpochIterator, "_enumerate_iterator")
 
@@ -249,6 +249,14 @@ def replaced_calls(call: Callable[..., Any]) -> AbstractContextManager[None]:
     Keras has no hooks for calls. An attribute `call` of a layer would be tracked by it.
     """
     return _replaced(keras.Layer, "__call__", call)
+
+
+class ReachedLayerError(RunnerError):
+    """Ends a call of a model at a layer, from within `replaced_calls`; `call` is the layer's."""
+
+    def __init__(self, call: Callable[[], Any] | None = None) -> None:
+        super().__init__()
+        self.call = call
 
 
 @contextmanager

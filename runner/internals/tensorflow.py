@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -35,6 +36,9 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework.config import (
     is_op_determinism_enabled as is_op_determinism_enabled,
 )
+
+# Has the gradients of `tf.custom_gradient`, which nothing public takes out of it.
+from tensorflow.python.framework.ops import gradient_registry as gradient_registry
 
 # Names the signatures of an export as `tf.estimator` did; no public module offers it any more.
 from tensorflow.python.saved_model.model_utils import (
@@ -141,10 +145,37 @@ def restored_seed() -> Iterator[None]:
         eager._seed, eager._rng = seed
 
 
+@contextmanager
+def gradients_end_with_graphs() -> Iterator[None]:
+    """Lets the gradients of functions with `tf.custom_gradient` in the block go with their graphs.
+
+    TensorFlow registers the gradient of every call in a graph for good, and the gradient holds the
+    graph of every step, as Keras's optimizers call `all_reduce`, which has such a gradient.
+    """
+    register = tf.RegisterGradient.__call__
+
+    def until_graph_ends(registration: Any, gradient: Callable[..., Any]) -> Callable[..., Any]:
+        if gradient.__module__ != tf.custom_gradient.__module__:
+            registered: Callable[..., Any] = register(registration, gradient)
+            return registered
+        graph = tf.compat.v1.get_default_graph()
+        # Each holds the other, so that both live as long as anything uses the graph.
+        graph.custom_gradients = [*getattr(graph, "custom_gradients", ()), gradient]
+        register(registration, weakref.proxy(gradient))
+        weakref.finalize(graph, gradient_registry._registry.pop, registration._op_type, None)
+        return gradient
+
+    tf.RegisterGradient.__call__ = until_graph_ends
+    try:
+        yield
+    finally:
+        tf.RegisterGradient.__call__ = register
+
+
 def clear_local_devices(definition: tf.compat.v1.GraphDef) -> None:
     """Clears the devices that TensorFlow has chosen for eager tensors, of nodes and functions.
 
-    A session has other names for them; those of `tf.py_function` it cannot even parse.
+    A session has other names for them, and cannot even parse the names of `tf.py_function`.
     """
     functions = (function.node_def for function in definition.library.function)
     for node in itertools.chain(definition.node, *functions):

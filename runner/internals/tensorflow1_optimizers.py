@@ -1,62 +1,103 @@
-"""How optimizers of TensorFlow 1 update variables, one at a time and with any learning rate.
+"""An optimizer of TensorFlow 1 as one of Keras, for steps that Keras traces.
 
-Their subclasses implement the methods that are called here, and only `apply_gradients` calls them
-otherwise, which updates all variables with one learning rate. Nothing public does less.
-`tests/unit/graph/test_run_optimizer.py` compares the updates with those of a graph, and fails when
-TensorFlow changes any of it.
+Optimizers of TensorFlow 1 implement private methods that update one variable, and only
+`apply_gradients` calls them otherwise, which updates all variables with one learning rate. Nothing
+public does less. `tests/unit/graph/test_run_optimizer.py` compares the updates with a
+graph's, and fails when TensorFlow changes any of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 
-def create_tensorflow1_slots(
-    optimizer: tf.compat.v1.train.Optimizer, variables: Sequence[tf.Variable]
-) -> None:
-    """Creates the slots of variables, and what the optimizer keeps once."""
-    with tf.init_scope():
-        optimizer._create_slots(list(variables))
+class TensorFlow1Optimizer(keras.optimizers.Optimizer):
+    """Updates variables by an optimizer of TensorFlow 1.
 
-
-def apply_tensorflow1(
-    optimizer: tf.compat.v1.train.Optimizer, gradient: Any, variable: tf.Variable
-) -> None:
-    """Updates one variable and its slots."""
-    optimizer._prepare()
-    if isinstance(gradient, tf.IndexedSlices):
-        optimizer._resource_apply_sparse_duplicate_indices(
-            gradient.values, variable, gradient.indices
-        )
-    else:
-        optimizer._resource_apply_dense(gradient, variable)
-
-
-def finish_tensorflow1(optimizer: tf.compat.v1.train.Optimizer) -> None:
-    """Updates what an optimizer keeps once, after all variables."""
-    optimizer._finish([], f"{optimizer.get_name()}_finish")
-
-
-def state_of_tensorflow1(
-    optimizer: tf.compat.v1.train.Optimizer, trained: Mapping[str, tf.Variable]
-) -> Iterator[tuple[tf.Variable, str]]:
-    """Yields the variables of an optimizer with the names that a graph of TensorFlow 1 gives them.
+    Gradients, clipping, the learning rate and its schedule are handled as for any optimizer of
+    Keras; slots and updates are TensorFlow's.
 
     Args:
-      optimizer: the optimizer.
-      trained: name -> variable, of those that it trains.
+      make: makes the optimizer; its argument is the learning rate, which becomes a tensor of the
+        variable that is being updated.
+      learning_rate: a number, a Keras schedule, or a function without arguments, as the decays of
+        `tf.compat.v1.train` return it eagerly.
+      has_rate: whether the optimizer uses the learning rate.
+
+    Attributes:
+      has_rate: likewise.
+      optimizer: the optimizer of TensorFlow 1.
     """
-    for variable in optimizer._non_slot_variables():  # `variables()` has the slots too.
-        yield variable, _numbered(variable)[0]
-    for name, variable in trained.items():
-        slots = [optimizer.get_slot(variable, slot) for slot in optimizer.get_slot_names()]
-        # A process numbers all slots of variables that share a name; these are in their order.
-        created = sorted((slot for slot in slots if slot is not None), key=_numbered)
-        for number, slot in enumerate(created):
-            yield slot, f"{name}/{_numbered(slot)[0]}" + (f"_{number}" if number else "")
+
+    def __init__(
+        self,
+        make: Callable[[Any], tf.compat.v1.train.Optimizer],
+        learning_rate: Any = 0.0,
+        *,
+        has_rate: bool = True,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate)
+        self.has_rate = has_rate
+        self._trained: list[tf.Variable] = []
+        self._rate = _CurrentRate()
+        self.optimizer = make(self._rate)
+        self.name = self.optimizer.get_name()
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Creates the slots, and what the optimizer keeps once."""
+        super().build(variables)
+        self._trained = [_value(variable) for variable in variables]
+        with tf.init_scope():
+            self.optimizer._create_slots(list(self._trained))
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable and its slots."""
+        self._rate.value = learning_rate
+        self.optimizer._prepare()
+        if isinstance(gradient, tf.IndexedSlices):
+            self.optimizer._resource_apply_sparse_duplicate_indices(
+                gradient.values, _value(variable), gradient.indices
+            )
+        else:
+            self.optimizer._resource_apply_dense(gradient, _value(variable))
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        """Updates the variables, and what the optimizer keeps once for all of them."""
+        super().apply(grads, trainable_variables)
+        self.optimizer._finish([], f"{self.name}_finish")
+
+    def state(self, owner: Callable[[tf.Variable], str]) -> Iterator[tuple[tf.Variable, str]]:
+        """Yields TensorFlow's variables, and their names in checkpoints of TensorFlow 1.
+
+        `owner` returns the name of a variable that the optimizer trains.
+        """
+        optimizer = self.optimizer
+        for variable in optimizer._non_slot_variables():  # `variables()` has the slots too.
+            yield variable, _numbered(variable)[0]
+        for trained in self._trained:
+            slots = [optimizer.get_slot(trained, slot) for slot in optimizer.get_slot_names()]
+            # A process numbers all slots of variables that share a name; these are in their order.
+            created = sorted((slot for slot in slots if slot is not None), key=_numbered)
+            for number, slot in enumerate(created):
+                name = f"{owner(trained)}/{_numbered(slot)[0]}"
+                yield slot, name + (f"_{number}" if number else "")
+
+
+class _CurrentRate:
+    """A value that TensorFlow converts in every update; not all optimizers take a function."""
+
+    value: Any = 0.0
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return tf.convert_to_tensor(self.value, dtype, name=name)
+
+
+def _value(variable: Any) -> tf.Variable:
+    return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 def _numbered(variable: tf.Variable) -> tuple[str, int]:

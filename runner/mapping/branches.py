@@ -11,8 +11,8 @@ from runner.mapping.decisions import AGREES, OUTPUTS, Decisions
 from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.trials import Trials
 
-# How many beginnings of branches before a layer take those of others, with how many candidates
-# beside theirs, and how often in vain.
+# How many beginnings of branches before a layer take the beginnings of others, with how many
+# candidates beside theirs, and how often in vain.
 _MOST_BRANCHES, _MOST_NEAR, _MOST_RECONSIDERED = 6, 6, 60
 
 

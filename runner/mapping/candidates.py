@@ -54,7 +54,7 @@ class Candidate:
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """What its variables take, without their names."""
+        """The expressions of its variables, without their names."""
         return tuple(taken.expression() for taken in self.taken.values())
 
     @property

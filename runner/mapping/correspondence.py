@@ -25,7 +25,7 @@ class Computed:
     Attributes:
       record: the module of the source that the layer's output was compared with; may be empty.
       relative: how far they are from each other, relative to the record's largest value.
-      next: how far the closest other candidate is, infinite where there is none.
+      next: how far the closest other candidate is, infinite without one.
       reader: the layer that needs this choice, where the layer's output is not enough.
     """
 
@@ -137,11 +137,11 @@ def correspond(
       variables: name -> shape, in the model's order.
       tensors: name -> shape of the floating tensors, in the file's order.
       layers: variable -> class of its Keras layer, if known.
-      ordered: whether the file's order is that of its model's definition.
+      ordered: whether the file has the order of its model's definition.
       file_format: the name of the file's format, which may tell the layout of kernels.
       flattened: kernel -> (channels, height, width) of the map whose flattened values it reads.
       words: tensor -> its name in words, where the file has a number.
-      known: variable -> its name, where that of the model is no evidence.
+      known: variable -> its name, where the model's name is no evidence.
       hints: words of the file -> words of the model.
     """
     spelled = {name: hinted((words or {}).get(name, name), hints or {}) for name in tensors}

@@ -90,7 +90,7 @@ class Decisions:
       calls: the calls of layers, in order.
       made: index of a call -> decision on the variables that it reads first.
       kinds: the layouts and cuts that agreed, with their numbers.
-      refuted: those of names that did not.
+      refuted: the layouts and cuts, by names, that did not.
       place: the last module that agreed, in the order of computation.
     """
 
@@ -118,10 +118,10 @@ class Decisions:
         made = {at: replace(decision) for at, decision in self.made.items()}
         return Kept(made, self.kinds.copy(), {*self.refuted}, self.place)
 
-    def restore(self, kept: Kept) -> None:
+    def restore(self, saved: Kept) -> None:
         """Takes decisions back."""
-        self.made = kept.made
-        self.kinds, self.refuted, self.place = kept.kinds, kept.refuted, kept.place
+        self.made = saved.made
+        self.kinds, self.refuted, self.place = saved.kinds, saved.refuted, saved.place
 
     def depends(self, reader: int) -> int:
         """Returns the variables on which a call's inputs, or the outputs, depend."""

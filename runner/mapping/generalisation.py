@@ -116,7 +116,7 @@ def _rules(group: Sequence[tuple[str, str]]) -> dict[str, str]:
 def _one_rule(
     group: Sequence[tuple[str, str]], inputs: Sequence[Sequence[int]] | None = None
 ) -> tuple[str, str] | None:
-    """Returns the one rule of pairs that differ in numbers alone, None if there is none."""
+    """Returns the one rule of pairs that differ in numbers alone, or None."""
     inputs = inputs or [[_count(cell) for cell in _COUNTED.findall(key)] for key, _ in group]
     values = [_split_steps(value)[0] for _, value in group]
     outputs = [[int(cell) for cell in _NUMBER.findall(value)] for value in values]

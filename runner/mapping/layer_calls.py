@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from runner.errors import RunnerError
-from runner.internals.keras import replaced_calls
+from runner.internals.keras import ReachedLayerError, replaced_calls
 from runner.mapping.dataflow import inner_layers
 from runner.mapping.decisions import Decisions
 
@@ -20,14 +20,6 @@ class PauseError(RunnerError):
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__()
         self.work = work
-
-
-class _ReachedCallError(RunnerError):
-    """Ends a call of the model at a layer."""
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        super().__init__()
-        self.run = run
 
 
 class ContradictedError(RunnerError):
@@ -66,8 +58,8 @@ class ModelCalls:
         try:
             with replaced_calls(self._on_call):
                 return self.forward()
-        except _ReachedCallError as reached:
-            return reached.run
+        except ReachedLayerError as reached:
+            return reached.call
         finally:
             self._stop, self._dirty = None, 0
 
@@ -87,7 +79,7 @@ class ModelCalls:
             return original(layer, *arguments, **keywords)
 
         if at == self._stop:
-            raise _ReachedCallError(run)
+            raise ReachedLayerError(run)
         if call.variables and at not in self._decisions.made:
             output = self._solve(at, run)
         else:
@@ -108,7 +100,7 @@ class ModelCalls:
         record = keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on()))
         if self._calls[at].outputs == 1:
             return record
-        # The record is that of the first one, as a sequence before its states.
+        # The record is of the first one, as a sequence before its states.
         output = run()
         rest = keras.tree.flatten(output)[1:]
         return keras.tree.pack_sequence_as(output, [record, *rest])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from runner.mapping.layouts import Layout, Shape, decide, fits, outputs_first
 from runner.mapping.modules import BIAS, BIAS_2, RECURRENT, ROLES, WEIGHT, Leaf, Module
-from runner.rules.expressions import spelled
+from runner.rules.expressions import in_expression
 
 Matrix: TypeAlias = NDArray[Any]
 
@@ -35,7 +35,7 @@ class Taken:
 
     def expression(self) -> str:
         """Returns the expression of a rule."""
-        names = [spelled(name) or name for name in self.tensors]
+        names = [in_expression(name) or name for name in self.tensors]
         if not names:
             return self.step
         source = " | ".join(filter(None, (names[0], self.cut)))

@@ -181,8 +181,8 @@ def _recurrent(modules: list[Module]) -> list[Module]:
 def thirds(tensors: Sequence[Module], variables: Sequence[Module]) -> list[Module]:
     """Returns the modules of a file, with fused projections as three modules.
 
-    A projection is fused if one axis of its weight is three times that of a variable whose size
-    no tensor of the file has otherwise.
+    A projection is fused if one axis of its weight is three times the axis of a variable whose
+    size no tensor of the file has otherwise.
     """
     weights = [module.leaves[WEIGHT] for module in variables if WEIGHT in module.leaves]
     needed = {math.prod(weight.shape) for weight in weights if len(weight.shape) > 1}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
+
+from runner.errors import ConfigError, Problem, nearest
 
 Token: TypeAlias = "str | int"
 
@@ -99,3 +101,25 @@ def hinted(name: str, hints: Mapping[str, str]) -> str:
     for word, other in hints.items():
         name = re.sub(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", other, name)
     return name
+
+
+def require_used(
+    hints: Mapping[str, str], tensors: Collection[str], variables: Collection[str]
+) -> None:
+    """Raises a ConfigError for the hints whose words are in no tensor's or no variable's name."""
+    problems = []
+    known = {token for name in variables for token in tokens(name)}
+    for theirs, ours in hints.items():
+        state = f"the hint {theirs}={ours} changes nothing"
+        if not any(hinted(name, {theirs: ours}) != name for name in tensors):
+            cause, words = f"no tensor has the word {theirs} in its name", _words(tensors)
+            problems.append(Problem(state, cause, "fix or omit it", nearest(theirs, words)))
+        elif known.isdisjoint(tokens(ours)):
+            cause, words = f"no variable has the word {ours} in its name", _words(variables)
+            problems.append(Problem(state, cause, "fix or omit it", nearest(ours, words)))
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _words(names: Collection[str]) -> set[str]:
+    return {word for name in names for word in re.findall(r"[A-Za-z]\w*", name)}

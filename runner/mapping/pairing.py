@@ -34,7 +34,7 @@ class Pairing:
         where they do not fit.
       pairs: variable module -> tensor module, by index.
       trusted: the words that both sides use of the same modules.
-      ordered: whether the file's order is that of its model's definition.
+      ordered: whether the file has the order of its model's definition.
     """
 
     variables: Sequence[Module]
@@ -123,7 +123,7 @@ def _order(variables: Sequence[Module], tensors: Sequence[Module]) -> Matrix:
 
 
 def _ranks(modules: Sequence[Module], by_words: bool) -> Matrix:
-    """Returns the rank of each module, from 0 to 1, among those of equal sizes (and words)."""
+    """Returns the rank of each module, from 0 to 1, among modules of equal sizes (and words)."""
     groups: dict[object, list[int]] = defaultdict(list)
     for index, module in enumerate(modules):
         words = tuple(token for token in module.tokens if isinstance(token, str))

@@ -20,7 +20,7 @@ from runner.errors import ConfigError, Problem
 from runner.mapping.correspondence import Correspondence, correspond, decided
 from runner.mapping.counted import by_position, known_by
 from runner.mapping.layouts import Shape
-from runner.mapping.names import tokens
+from runner.mapping.names import require_used, tokens
 from runner.mapping.numbered import words_for_numbers
 from runner.mapping.text import document
 from runner.mapping.values import decide
@@ -134,7 +134,8 @@ def propose(
         model, and one checkpoint.
 
     Raises:
-      ConfigError: when the model has no variables, or a reference cannot be compared with it.
+      ConfigError: when the model has no variables, a hint changes nothing, or a reference cannot be
+        compared with the model.
       CheckpointError: when a checkpoint or the reference cannot be read.
     """
     variables = {
@@ -161,13 +162,16 @@ def propose(
     is_complex = any("complex" in dtype_name(held) for held in eager_variables(model).values())
     files: dict[str, str] = {}
     correspondences: dict[str, Correspondence] = {}
-    free = dict(variables)
+    free, named = dict(variables), list[str]()
     for path in paths:
         ((resolved,), name) = checkpoint_paths(path, "latest"), _free_name(path, files)
         files[name], reader = path, open_reader(resolved)
         spec = reader.spec()
         sorted_out = sort_out(spec, is_complex=is_complex)
         tensors = sorted_out.weights
+        named += tensors
+        if len(files) == len(paths):
+            require_used(hints or {}, named, variables)
         known, words = _known(spec, layout, variables, tensors)
         correspondence = correspond(
             free,

@@ -18,7 +18,7 @@ from runner.proof.reference import Recent, Reference
 from runner.proof.source_modules import named_as_tensors
 from runner.rules.expressions import names_in, parse
 from runner.rules.named_conversions import expanded
-from runner.rules.steps import source_tensor
+from runner.rules.steps import build_source_tensor
 from runner.rules.target import ConvertedVariable
 
 # One layer and direction of a recurrent network, whose module in PyTorch holds them all.
@@ -119,8 +119,8 @@ class RecordedCheckpoint:
         )
         expression = expanded(parse(taken.expression()), target, self._has)
         specs = [spec for name in names_in(expression) if (spec := self._spec.find(name))]
-        piece = source_tensor(expression, "", target, iter(specs))
-        value = piece.convert([self._tensor(spec.name) for spec in specs])
+        source_tensor = build_source_tensor(expression, "", target, iter(specs))
+        value = source_tensor.convert([self._tensor(spec.name) for spec in specs])
         if value.size != np.prod(variable.shape):
             raise ValueError(f"{taken.expression()} has the shape {[*value.shape]}")
         return value.reshape(variable.shape)

@@ -195,7 +195,7 @@ class Walk:
     def _fall_back(self, at: int, tried: Sequence[Tried]) -> None:
         """Decides on a call of which no candidate agrees with a record."""
         options = self._decisions.in_order(at)
-        # The record of a block is not that of its parameters.
+        # The record of a block is not the record of its parameters.
         recorded = (one for one in tried if self._source.has_record(one.candidate.modules))
         ranked = sorted(recorded, key=lambda one: one.relative)
         best = ranked[0] if ranked else None

@@ -119,7 +119,7 @@ class Ways:
                     yield {one.call: first[kind], two.call: second[kind]}
 
     def _fused(self, one: Decision, two: Decision) -> Iterator[dict[int, Candidate]]:
-        """Yields the exchange of all parts of one fused module with those of another."""
+        """Yields the exchange of all parts of one fused module with all parts of another."""
         made = self._decisions.made.items()
         families = one.candidate.family, two.candidate.family
         calls, others = (
@@ -173,7 +173,7 @@ class Ways:
 
 
 def _by_rank(choices: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yields the combinations of choices, those of the first ones first."""
+    """Yields the combinations of choices, in the order of the first ones."""
     if math.prod(map(len, choices)) > 20000:
         choices = [some[:20] for some in choices[:3]] + [some[:2] for some in choices[3:]]
     numbers = itertools.product(*(range(len(some)) for some in choices))

@@ -18,7 +18,7 @@ from runner.checkpoints.reader import CheckpointSpec, TensorSpec, is_count, is_r
 from runner.config.choices import WARM_STARTED
 from runner.mapping.layouts import Shape
 from runner.planning.variables import classify
-from runner.rules.expressions import spelled
+from runner.rules.expressions import in_expression
 from runner.rules.patterns import is_literal
 
 _OPTIMIZER, _SLOT, _NUMBERS = "of an optimizer", "slots and averages of others", "not floats"
@@ -35,7 +35,7 @@ _DIRECTION = re.compile(r"parametrizations\.(\w+)\.original1$|(?<=weight)_v$")
 
 
 class Unread(NamedTuple):
-    """What a tensor is instead of a weight that can be read, and what to do about it."""
+    """A tensor that is no weight that can be read: what it is, and what to do about it."""
 
     kind: str
     remedy: str
@@ -75,7 +75,7 @@ def sort_out(spec: CheckpointSpec, *, is_complex: bool = False) -> Tensors:
         elif is_slot(name, spec.tensors):
             others[name] = _SLOT
         elif is_plain_float(tensor.dtype) and ("complex" not in tensor.dtype or is_complex):
-            if is_literal(alias) and spelled(alias) is not None:
+            if is_literal(alias) and in_expression(alias) is not None:
                 weights[alias] = tensor.shape
             else:
                 codes[name] = Unread("no rule can hold this name", _RENAMED)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from runner.mapping.correspondence import Correspondence, Pair
 from runner.mapping.generalisation import generalise
 from runner.mapping.module_fitting import Taken
-from runner.rules.expressions import spelled
+from runner.rules.expressions import in_expression
 from runner.rules.torch_layouts import TORCH_LEAVES, is_projection, recurrent_names
 
 
@@ -67,7 +67,7 @@ def write(
 def _quoted(value: str) -> str:
     """Returns the beginning of names, and steps, as an expression."""
     source, bar, steps = value.partition(" | ")
-    return f"{spelled(source) or source}{bar}{steps}"
+    return f"{in_expression(source) or source}{bar}{steps}"
 
 
 def _constants(constants: Mapping[str, str], variables: Iterable[str]) -> dict[str, str]:

@@ -8,7 +8,8 @@ variables + checkpoints + rules -> plan -> report:
   `codes`: keeps codes of quantized weights from float variables.
 - `plan`: `make_plan` and `RestorationPlan`; `problems`: what stands in the way of a plan.
 - `report`, `json_report`, `html_report`: show a plan.
-- `model_variables`: the names of a model's variables; `weights_layout`: where Keras saves them;
+- `model_variables`: the names of a model's variables, `optimizer_state` of its optimizers', in runs
+  and in eager programs alike; `weights_layout`: where Keras saves a model's variables;
   `places`: which layers of a file are the model's, by names and places; `optimizer_slots`: whose
   the numbered slots of a file are; `file_order`: in which orders its layers may have trained.
 - `comparison`: compares arrays with a reference; what a proof says. `runner.proof` makes proofs.

@@ -14,8 +14,8 @@ from runner.console import plural
 from runner.errors import Problem
 
 # Largest difference, relative to the largest value of the reference, by the least precise dtype
-# that a model computes in. Right small CNNs, LSTMs and transformers in float32 differ from those of
-# PyTorch by 1e-7 to 5e-7; wrong strides, flatten and positions by 0.02 to 1.
+# that a model computes in. Right small CNNs, LSTMs and transformers in float32 differ from
+# PyTorch's by 1e-7 to 5e-7; wrong strides, flatten and positions by 0.02 to 1.
 TOLERANCES = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 5e-5, "float64": 1e-9}
 # A layer that gets the recorded inputs is compared by a fifth: right layers then agree within 2e-6,
 # BERT's with an approximated GELU differ by 1.5e-5.
@@ -200,7 +200,7 @@ def arrangements(array: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[An
 
 
 def _is_longer(whole: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a shape differs from another one by one axis, not that of the examples, longer."""
+    """Whether a shape is another one with one longer axis, which is not the examples' axis."""
     if len(whole) != len(shape) or whole[:1] != shape[:1]:
         return False
     return [a > b for a, b in zip(whole, shape, strict=True) if a != b] == [True]

@@ -118,20 +118,22 @@ def provenance_document(
 def _provenance(
     assignment: Assignment, plan: RestorationPlan, origins: Mapping[str, Sequence[Origin]]
 ) -> dict[str, Any]:
-    piece = assignment.source_tensor
-    if piece is None:
+    source_tensor = assignment.source_tensor
+    if source_tensor is None:
         return {"initializer": assignment.variable.initializer}
-    source = plan.sources[piece.source]
-    assert source is not None, "a piece has a checkpoint"
-    writers = {origin.run["run_id"] if origin.run else None for origin in origins[piece.source]}
+    source = plan.sources[source_tensor.source]
+    assert source is not None, "a source tensor has a checkpoint"
+    writers = {
+        origin.run["run_id"] if origin.run else None for origin in origins[source_tensor.source]
+    }
     document = {
-        "source": piece.source,
+        "source": source_tensor.source,
         "path": source.path,
-        "tensors": list(piece.names),
+        "tensors": list(source_tensor.names),
         "step": source.step,
         "digest": source.digest,
         "run_id": writers.pop() if len(writers) == 1 else None,
-        "conversions": list(piece.steps),
+        "conversions": list(source_tensor.steps),
     }
     return {"source_tensor": document}
 
@@ -157,7 +159,7 @@ def _source(
 
 
 def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
-    variable, piece = assignment.variable, assignment.source_tensor
+    variable, source_tensor = assignment.variable, assignment.source_tensor
     origin = "model" if variable.is_of_model else "initializer"
     origin = "unknown" if assignment.scaffold in plan.unusable else origin
     return {
@@ -165,13 +167,13 @@ def _variable(assignment: Assignment, plan: RestorationPlan) -> dict[str, Any]:
         "state": variable.state.noun,
         "bytes": variable.tensor.bytes,
         "scaffold": assignment.scaffold,
-        "origin": "checkpoint" if piece else origin,
+        "origin": "checkpoint" if source_tensor else origin,
         "initializer": variable.initializer,
-        "source_tensor": piece
+        "source_tensor": source_tensor
         and {
-            "source": piece.source,
-            "tensors": [vars(tensor) for tensor in piece.tensors],
-            "conversions": piece.steps,
+            "source": source_tensor.source,
+            "tensors": [vars(tensor) for tensor in source_tensor.tensors],
+            "conversions": source_tensor.steps,
         },
         "notes": assignment.notes,
         "trainable": variable.trainable,

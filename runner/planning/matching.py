@@ -162,10 +162,10 @@ class _Matcher:
         for fitted, wanted, notes in self._candidates(variable, names, renamed=renamed):
             tensors = [tensor for name in wanted if (tensor := self._source.find(name))]
             if len(tensors) == len(wanted):
-                piece, more = self._fitter.fit(fitted, tensors, expression, target=target)
-                if piece:
+                source_tensor, more = self._fitter.fit(fitted, tensors, expression, target=target)
+                if source_tensor:
                     self.taken.update([tensor.name for tensor in tensors])
-                return TensorChoice(piece, (*notes, *more))
+                return TensorChoice(source_tensor, (*notes, *more))
         return self._miss(variable, names, renamed=renamed)
 
     def _placed(self, variable: str, address: str | None, name: str) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from runner.config.choices import StateClass
 from runner.errors import ConfigError, Problem
-from runner.internals.keras import Variable, flattened_map, layers_of, slots_of
-from runner.planning.optimizer_slots import LEARNING_RATE
+from runner.internals.keras import Variable, flattened_map, layers_of
 from runner.planning.weights_layout import layers_around
 
 
@@ -267,60 +264,3 @@ def _of_module(module: tf.Module) -> Iterator[tuple[str, Any]]:
 def tensorflow_variable(variable: Any) -> tf.Variable:
     """Returns TensorFlow's variable of a `keras.Variable`, and a `tf.Variable` itself."""
     return variable if isinstance(variable, tf.Variable) else variable.value
-
-
-_OPTIMIZER = "optimizer"
-
-
-@dataclass(frozen=True)
-class OptimizerVariable:
-    """A variable of an optimizer, and which it is a slot of; empty for state that is kept once."""
-
-    variable: Any
-    state: StateClass = StateClass.optimizer_slots
-    owner: str = ""
-
-
-def optimizer_variables(
-    optimizer: Any, variables: Mapping[str, Any]
-) -> dict[str, OptimizerVariable]:
-    """Returns name -> variable of a built Keras optimizer that trains some of `variables`.
-
-    A slot is named after the variable that it belongs to (`cnn/conv1/kernel/momentum`), state that
-    is kept once after the optimizer (`optimizer/iteration`). The learning rate is left out. The
-    optimizer within a `LossScaleOptimizer` has the same names, the scale `loss_scale/...`.
-    """
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        inner = optimizer.inner_optimizer
-        named = optimizer_variables(inner, variables)
-        known = {id(variable) for variable in inner.variables}
-        scale = [variable for variable in optimizer.variables if id(variable) not in known]
-        return named | {
-            f"{_OPTIMIZER}/loss_scale/{variable.name}": OptimizerVariable(variable)
-            for variable in scale
-        }
-    names = {id(tensorflow_variable(variable)): name for name, variable in variables.items()}
-    slots = {
-        id(slot.variable): (names[trained], slot.name)
-        for slot in slots_of(optimizer)
-        if (trained := id(tensorflow_variable(slot.trained))) in names
-    }
-    named = {}
-    for variable in optimizer.variables:
-        if id(variable) in slots:
-            owner, slot = slots[id(variable)]
-            is_average = slot == "average"
-            state = StateClass.moving_averages if is_average else StateClass.optimizer_slots
-            named[f"{owner}/{slot}"] = OptimizerVariable(variable, state, owner)
-        elif variable.name != LEARNING_RATE:
-            name = f"{_OPTIMIZER}/{variable.path.rpartition('/')[2]}"
-            named[name] = OptimizerVariable(variable)
-    return named
-
-
-def build_optimizer(optimizer: Any, trained: Sequence[Any], model: Any) -> None:
-    """Creates the slots of a Keras optimizer that is not built, where the model's variables are."""
-    if not optimizer.built:
-        strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
-        with strategy.scope():
-            optimizer.build(list(trained))

@@ -20,8 +20,10 @@ from runner.planning.variables import owner_of
 OPTIMIZER = "optimizer"
 # A program sets it itself, whatever the source's optimizer had.
 LEARNING_RATE = "learning_rate"
+# The state of a `LossScaleOptimizer` itself is named after its inner optimizer and this.
+LOSS_SCALE = "/loss_scale/"
+_OF_LOSS_SCALE = ("iterations", LEARNING_RATE, "step_counter", "dynamic_scale")
 _INNER = f"{OPTIMIZER}/inner_optimizer"
-_LOSS_SCALE = f"{OPTIMIZER}/loss_scale/"
 _COUNTED = re.compile(r"_\d+$")
 # So many choices are tried before a file counts as one that does not say it.
 _MAX_TRIED = 100_000
@@ -88,9 +90,9 @@ class Slots:
     def named(self, spec: CheckpointSpec, order: FileOrder | None = None) -> CheckpointSpec:
         """Returns the spec of a weights file with names of its optimizer's tensors as aliases.
 
-        A slot is named after the tensor that it belongs to, e.g. `layers/dense/vars/0/momentum`;
-        state that is kept once as in `shapes`. Where the file does not say it, there are none, and
-        `unnamed_slots` of the spec says why.
+        A slot is named after the tensor that it belongs to: `layers/dense/vars/0/Adam/momentum`.
+        State that is kept once is named as in `shapes`. Where the file does not say it, there are
+        none, and `unnamed_slots` of the spec says why.
         """
         holder = _INNER if _INNER in spec.layers else OPTIMIZER
         stored = _COUNTED.sub("", spec.layers.get(holder, ""))
@@ -105,8 +107,9 @@ class Slots:
         return replace(spec, aliases={**spec.aliases, **aliases})
 
     def _aliases(self, spec: CheckpointSpec, holder: str, order: FileOrder) -> dict[str, str]:
-        scale = [name for name in self.shapes if name.startswith(_LOSS_SCALE)]
         outer = _numbered(spec, OPTIMIZER) if holder == _INNER else []
+        named = ((f"{self.kind}{LOSS_SCALE}{name}", at) for at, name in enumerate(_OF_LOSS_SCALE))
+        scale = {name: outer[at] for name, at in named if name in self.shapes and at < len(outer)}
         stored = _numbered(spec, holder)
         fitting = [*_solutions(spec, stored, self._sections(order.variables), order.chains)]
         if len(stored) > 1 and not spec.tensors[stored[1]].shape:
@@ -116,13 +119,13 @@ class Slots:
         if len(fitting) != 1:
             several = "it does not say in which order its layers trained"
             raise UncertainError(several if fitting else "it trained other variables")
-        return {**dict(zip(scale, outer, strict=False)), **fitting[0]}
+        return {**scale, **fitting[0]}
 
     def _sections(self, variables: frozenset[str]) -> list[_Section]:
         sections: list[_Section] = []
         for name, shape in self.shapes.items():
             owner = owner_of(name, variables)
-            if name.startswith(_LOSS_SCALE):
+            if name.startswith(f"{self.kind}{LOSS_SCALE}"):
                 continue
             if owner is None:
                 sections.append(_Section(name))
@@ -187,7 +190,7 @@ def _ends(trained: Trained, slots: Sequence[Mapping[str, Mapping[str, Shape]]]) 
     """Returns the ends of the names of a variable's slots, with their shapes."""
     if all(trained.variable in held for held in slots):
         return {end: shape for held in slots for end, shape in held[trained.variable].items()}
-    # It does not train now; its slots have its shape if those of others have one.
+    # It does not train now; its slots have its shape if other slots have their variables'.
     others = [shapes for held in slots for shapes in held.values()]
     is_plain = all(len({*shapes.values()}) == 1 for shapes in others)
     is_regular = len({tuple(shapes) for shapes in others}) == len(slots)
@@ -254,4 +257,5 @@ def keras_slots(shapes: Mapping[str, Shape]) -> Slots | None:
         name: shape for name, shape in shapes.items() if not name.endswith(f"/{LEARNING_RATE}")
     }
     kind = next((name.rpartition("/")[0] for name in shapes if name.endswith("/iterations")), "")
+    kind = kind.removesuffix(LOSS_SCALE.rstrip("/"))
     return Slots(kind, shapes) if kind else None

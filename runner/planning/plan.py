@@ -21,10 +21,10 @@ from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import WARM_STARTED, Collision, Expect, StateClass
 from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
-from runner.errors import PlanError, Problem, nearest
+from runner.errors import PlanError, Problem, similar
 from runner.planning.comparison import Proof
 from runner.planning.matching import TensorChoice, TensorChoices, choose_tensors
-from runner.planning.problems import bad_pattern, bad_rules
+from runner.planning.problems import bad_pattern, bad_rules, nearest_patterns
 from runner.planning.variables import VariableSpec, assign_owners
 from runner.rules.conversions import PadOrSlice, Reshape, Transpose
 from runner.rules.patterns import compile_pattern
@@ -238,11 +238,11 @@ def _warnings(assignments: Sequence[Assignment]) -> Iterator[str]:
     """Yields a warning for each variable whose tensors fit, but are probably not the right ones."""
     pairs = [(a.variable, a.source_tensor) for a in assignments if a.source_tensor]
     takers: dict[tuple[str, ...], VariableSpec] = {}
-    for variable, piece in pairs:
-        if not (piece.conversions or _DIRECTION.search(variable.full_name)):
+    for variable, source_tensor in pairs:
+        if not (source_tensor.conversions or _DIRECTION.search(variable.full_name)):
             continue
-        name, names = variable.address or variable.full_name, " + ".join(piece.names)
-        kinds = [type(step) for step in piece.conversions]
+        name, names = variable.address or variable.full_name, " + ".join(source_tensor.names)
+        kinds = [type(step) for step in source_tensor.conversions]
         if variable.flattened and kinds.count(Transpose) == 1 and Reshape not in kinds:
             size = "x".join(map(str, variable.flattened))
             last = (variable.flattened[-1], *variable.flattened[:-1])
@@ -250,13 +250,13 @@ def _warnings(assignments: Sequence[Assignment]) -> Iterator[str]:
                 f"{name} reads a flattened map of {size}, which PyTorch flattens channels first: "
                 f"its rule should be '{names} | linear | unflatten{last}'"
             )
-        for step in piece.conversions:
+        for step in source_tensor.conversions:
             if isinstance(step, PadOrSlice) and step.dropped:
                 yield (
                     f"{name} takes the first {list(step.new)} of {list(step.old)} in {names} and "
                     f"drops the rest: a rule such as '{names} | [2:]' takes others"
                 )
-        other = takers.setdefault((piece.source, *piece.names), variable)
+        other = takers.setdefault((source_tensor.source, *source_tensor.names), variable)
         if other.full_name != variable.full_name and _DIRECTION.sub("", other.full_name) == (
             _DIRECTION.sub("", variable.full_name)
         ):
@@ -282,12 +282,14 @@ def _unmet(
             problems.append(bad_pattern(f"restoration.expect: {key}", error))
             continue
         if not concerned:
+            names = [assignment.variable.name for assignment in assignments]
+            others = [scaffold for scaffold in scaffolds if scaffold != key]
             problems.append(
                 Problem(
                     f"restoration.expect: {key!r} concerns no variable",
                     "it is neither a scaffold that claims any, nor a pattern that matches one",
                     f"fix it, or delete it: ~restoration.expect.{key}",
-                    nearest(key, scaffolds),
+                    similar(key, others) or nearest_patterns(key, names),
                 )
             )
             continue

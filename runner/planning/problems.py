@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -133,8 +134,31 @@ def unused_rule(where: str, rule: str, variables: Sequence[str]) -> Problem:
         f"{where}: the rule {rule!r} is never used",
         "it matches no variable that the scaffold claims, or an earlier rule takes them first",
         "fix or delete the rule",
-        nearest(rule, variables),
+        nearest_patterns(rule, variables),
     )
+
+
+def nearest_patterns(pattern: str, names: Iterable[str], count: int = 3) -> tuple[str, ...]:
+    """Returns modules (`head/`) and names that resemble a pattern that matches none of the names.
+
+    Modules of the pattern's name come first, alone or within others, then those that its name and a
+    `_` begin. If nothing resembles it, the outermost modules are returned, or the first names.
+    """
+    names = list(dict.fromkeys(names))
+    modules = dict.fromkeys(
+        name[: slash.end()] for name in names for slash in re.finditer("/", name)
+    )
+    bare = pattern.rstrip("*")
+    word = bare.strip("/")
+    same = [module for module in modules if f"/{module}".endswith(f"/{word}/")]
+    same += [f"{word}_*"] * any(name.startswith(f"{word}_") for name in names)
+    of_module = bare.endswith("/") or bare != pattern
+    close = (*similar(f"{word}/", modules, count), *similar(bare, names, count))
+    close = close if of_module else (*similar(bare, names, count), *close)
+    outermost = [module for module in modules if module.count("/") == 1]
+    choices = [*dict.fromkeys((*same, *close))] or outermost or names
+    star = "*" if bare != pattern else ""
+    return tuple(f"{choice}{star}" if choice in modules else choice for choice in choices[:count])
 
 
 def bad_rules(scaffold: str, config: ScaffoldConfig) -> list[Problem]:

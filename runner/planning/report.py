@@ -254,15 +254,15 @@ def _origin(
     `aliases` are more readable names: scaffold and tensor -> alias.
     """
     variable = assignment.variable
-    piece = assignment.source_tensor
-    if piece is None:
+    source_tensor = assignment.source_tensor
+    if source_tensor is None:
         if assignment.scaffold in plan.unusable:
             return f"{assignment.scaffold}: its checkpoint cannot be used"
         return OF_MODEL if variable.is_of_model else variable.initializer or "unchanged"
-    names = [aliases.get((piece.source, name), name) for name in piece.names]
+    names = [aliases.get((source_tensor.source, name), name) for name in source_tensor.names]
     same = names in ([variable.full_name], [variable.address])
-    how = f" ({', '.join(piece.steps)})" if piece.steps else ""
-    return piece.source + ("" if same else f": {' + '.join(names)}") + how
+    how = f" ({', '.join(source_tensor.steps)})" if source_tensor.steps else ""
+    return source_tensor.source + ("" if same else f": {' + '.join(names)}") + how
 
 
 def at_step(source: CheckpointSpec | None) -> str:

@@ -28,7 +28,7 @@ from runner.rules.conversions import (
 from runner.rules.expressions import Expression
 from runner.rules.resampling import Interpolate, Reduce, Scale
 from runner.rules.source_tensors import SourceTensor
-from runner.rules.steps import source_tensor
+from runner.rules.steps import build_source_tensor
 from runner.rules.target import ConvertedVariable
 from runner.rules.vocabularies import VocabularyRemap
 
@@ -47,7 +47,7 @@ class TensorFitter:
         *,
         target: ConvertedVariable,
     ) -> tuple[SourceTensor | None, tuple[str, ...]]:
-        """Returns the piece and notes; no piece where `shape: init` keeps the initial value.
+        """Returns the source tensor and notes; none where `shape: init` keeps the initial value.
 
         The tensors are in the order of `names_in`. For a part of a variable the whole is fitted and
         then sliced.
@@ -56,14 +56,14 @@ class TensorFitter:
           ValueError: when a rule cannot convert the tensors.
           PlanError: when the tensors do not fit.
         """
-        piece = source_tensor(expression, self._scaffold, target, iter(tensors))
-        is_widened = _computes(piece) and _is_wider(variable.tensor.dtype, tensors)
+        source_tensor = build_source_tensor(expression, self._scaffold, target, iter(tensors))
+        is_widened = _computes(source_tensor) and _is_wider(variable.tensor.dtype, tensors)
         if is_widened:
-            piece = _cast_first(piece, Cast(variable.tensor.dtype))
-        steps, last, after = [*piece.conversions], None, piece.shape
+            source_tensor = _cast_first(source_tensor, Cast(variable.tensor.dtype))
+        steps, last, after = [*source_tensor.conversions], None, source_tensor.shape
         if steps and isinstance(steps[-1], VocabularyRemap):
             last = steps.pop()
-        shape = replace(piece, conversions=tuple(steps)).shape if last else after
+        shape = replace(source_tensor, conversions=tuple(steps)).shape if last else after
         if steps and any(step.needs_initial for step in steps):
             raise ValueError("the rows of new tokens are known at the end alone: move tokens last")
         if after != variable.full_shape:
@@ -79,11 +79,11 @@ class TensorFitter:
         if variable.partition is not None:
             parts, last = _part(variable.partition, variable.tensor.shape, shape, last)
             steps += parts
-        cast, notes = self._cast(variable, tensors, piece)
+        cast, notes = self._cast(variable, tensors, source_tensor)
         cast = () if is_widened else cast
         conversions = (*steps, *cast, *([last] if last else []))
-        fitted = conversions == piece.conversions
-        return piece if fitted else replace(piece, conversions=conversions), notes
+        fitted = conversions == source_tensor.conversions
+        return source_tensor if fitted else replace(source_tensor, conversions=conversions), notes
 
     def _resize(self, shape: tuple[int, ...], new: tuple[int, ...]) -> Conversion | None:
         policy = self._config.shape
@@ -94,14 +94,16 @@ class TensorFitter:
         return None
 
     def _cast(
-        self, variable: VariableSpec, tensors: Sequence[TensorSpec], piece: SourceTensor
+        self, variable: VariableSpec, tensors: Sequence[TensorSpec], source_tensor: SourceTensor
     ) -> tuple[tuple[Conversion, ...], tuple[str, ...]]:
         new = variable.tensor.dtype
         others = dict.fromkeys(tensor.dtype for tensor in tensors if tensor.dtype != new)
         if not others:
-            is_filled = new != _FILLED and any(isinstance(step, Fill) for step in _steps_of(piece))
+            is_filled = new != _FILLED and any(
+                isinstance(step, Fill) for step in _steps_of(source_tensor)
+            )
             return (Cast(new),) * is_filled, ()
-        is_scaled = any(isinstance(step, Scale) for step in _steps_of(piece))
+        is_scaled = any(isinstance(step, Scale) for step in _steps_of(source_tensor))
         allowed = {
             old for old in others if self._may_cast(old, new) or (is_scaled and is_code(old))
         }
@@ -149,16 +151,16 @@ _FILLED = "float32"
 _COMPUTING = (AddForgetBias, Interpolate, Reduce, Scale, Sum, WeightNorm)
 
 
-def _steps_of(piece: SourceTensor) -> Iterator[Conversion | Combination]:
-    """Yields all combinations and conversions of a piece and its operands."""
-    yield from (part for operand in piece.operands for part in _steps_of(operand))
-    if piece.combination is not None:
-        yield piece.combination
-    yield from piece.conversions
+def _steps_of(source_tensor: SourceTensor) -> Iterator[Conversion | Combination]:
+    """Yields all combinations and conversions of a source tensor and its operands."""
+    yield from (part for operand in source_tensor.operands for part in _steps_of(operand))
+    if source_tensor.combination is not None:
+        yield source_tensor.combination
+    yield from source_tensor.conversions
 
 
-def _computes(piece: SourceTensor) -> bool:
-    return any(isinstance(part, _COMPUTING) for part in _steps_of(piece))
+def _computes(source_tensor: SourceTensor) -> bool:
+    return any(isinstance(part, _COMPUTING) for part in _steps_of(source_tensor))
 
 
 def _is_wider(new: str, tensors: Sequence[TensorSpec]) -> bool:
@@ -169,11 +171,13 @@ def _is_wider(new: str, tensors: Sequence[TensorSpec]) -> bool:
     return all(types[0].itemsize > old.itemsize for old in types[1:])
 
 
-def _cast_first(piece: SourceTensor, cast: Cast) -> SourceTensor:
-    """Returns a piece that computes in the type of a cast."""
-    if piece.tensor is not None:
-        return replace(piece, conversions=(cast, *piece.conversions))
-    return replace(piece, operands=tuple(_cast_first(part, cast) for part in piece.operands))
+def _cast_first(source_tensor: SourceTensor, cast: Cast) -> SourceTensor:
+    """Returns a source tensor that computes in the type of a cast."""
+    if source_tensor.tensor is not None:
+        return replace(source_tensor, conversions=(cast, *source_tensor.conversions))
+    return replace(
+        source_tensor, operands=tuple(_cast_first(part, cast) for part in source_tensor.operands)
+    )
 
 
 def _axes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,14 +10,13 @@ from runner.checkpoints.reader import TensorSpec
 from runner.config.choices import INTERNAL, WARM_STARTED, Collision, StateClass
 from runner.config.schema import ScaffoldConfig
 from runner.console import some_of
-from runner.errors import Problem, nearest
-from runner.planning.problems import bad_pattern
+from runner.errors import Problem
+from runner.planning.problems import bad_pattern, nearest_patterns
 from runner.rules.patterns import Selected, select
 from runner.runs.provenance import OF_MODEL
 
 EMA_SUFFIX = "/ExponentialMovingAverage"
-"""The initializer of a variable whose value the model brings along, before the value's digest."""
-
+"""Ends the name of a moving average, as `tf.train.ExponentialMovingAverage` names it."""
 
 _BY_NAME = (
     (re.compile(r"(.*/)?global_step"), StateClass.global_step),
@@ -53,9 +52,9 @@ class VariableSpec:
       partition: which part of a partitioned variable it is; None for a whole variable.
       shared_by: the full names of the variables for which an optimizer keeps it once, such as
         Adam's powers; empty for all other variables.
-      layer: the class of its Keras layer, e.g. `Dense`; empty where there is none.
+      layer: the class of its Keras layer, e.g. `Dense`; empty without one.
       flattened: the shape (height, width, channels) of the map that a flatten before its layer
-        reads; empty where there is none.
+        reads; empty without one.
       address: its name with the names of the functional sub-models that it is in, which Keras
         leaves out of `name`: patterns and rules may use either; empty where they are the same.
       axes: of the kernel of an `EinsumDense`, the axes of its inputs, then of its outputs.
@@ -136,12 +135,11 @@ def owners_of(states: Mapping[str, StateClass]) -> dict[str, str]:
 def moving_average(name: str, tensors: Collection[str]) -> str | None:
     """Returns which of `tensors` is the average of the weight that the checkpoint calls `name`.
 
-    `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then those
-    of a Keras optimizer with `use_ema=True`: `NAME/average`, `..._average` if exactly one fits.
+    `NAME/ExponentialMovingAverage` of `tf.train.ExponentialMovingAverage` comes first, then
+    `..._average` of a Keras optimizer with `use_ema=True`, if exactly one fits.
     """
-    for ending in (EMA_SUFFIX, "/average"):
-        if name + ending in tensors:
-            return name + ending
+    if name + EMA_SUFFIX in tensors:
+        return name + EMA_SUFFIX
     # A Keras optimizer joins the variable's whole path, the root model's name first.
     path = re.sub("[/.]", "_", name)
     endings = (f"/{path}_average", f"_{path}_average")
@@ -248,15 +246,11 @@ def _unmatched(
     scaffold: str, pattern: str, states: Mapping[str, StateClass], addresses: Mapping[str, str]
 ) -> Problem:
     names = [name for name, state in states.items() if state in WARM_STARTED]
-    names = [addresses.get(name, name) for name in names or states]
-    parts = {name[: slash.end()] for name in names for slash in re.finditer("/", name)}
-    if "*" in pattern:
-        parts = {f"{part}*" for part in parts}
     return Problem(
         f"scaffolds.{scaffold}.variables: {pattern!r} matches no variable of the model",
         "patterns match whole names; NAME/ matches all below a module",
         f"fix the pattern, or delete the scaffold: ~scaffolds.{scaffold}",
-        nearest(pattern, [*(parts if pattern.endswith(("*", "/")) else ()), *names]),
+        nearest_patterns(pattern, [addresses.get(name, name) for name in names or states]),
     )
 
 

@@ -24,8 +24,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.errors import RunnerError
-from runner.internals.keras import layers_of, replaced_calls
+from runner.internals.keras import ReachedLayerError, layers_of, replaced_calls
 from runner.planning.comparison import Comparison, arrangements, compare, difference
 from runner.proof.feeding import array_of
 
@@ -69,12 +68,8 @@ class Layer:
 
     @property
     def record(self) -> NDArray[Any]:
-        """What the module computed; not held in memory."""
+        """The record of what the module computed; not held in memory."""
         return self.records[self.module]
-
-
-class _ReachedError(RunnerError):
-    """Ends a call of the model at a layer."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +205,7 @@ class LocalComparison:
             result.inputs[id(layer)], result.calls[id(layer)] = numbers[first], recorded
             handed_on = self._closest(layer, output, result)
             if reader is not None and layer is reader.layer:
-                raise _ReachedError
+                raise ReachedLayerError
             read = exchange.get(id(layer), handed_on.value if handed_on else None)
             if isinstance(output, list | tuple) or read is None:
                 first = next(iter(keras.tree.flatten(output)), None)
@@ -227,7 +222,7 @@ class LocalComparison:
 
         behind: dict[int, Layer] = {}
         counts = Counter[int]()
-        with replaced_calls(on_call), suppress(_ReachedError):
+        with replaced_calls(on_call), suppress(ReachedLayerError):
             self._model(self._inputs, training=False)
         return result
 

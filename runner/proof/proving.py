@@ -140,7 +140,7 @@ class _Proving:
         self, compared: list[Comparison], local: LocalComparison
     ) -> Iterator[Comparison]:
         """Yields comparisons, with the exchange of tensors that explains the first difference."""
-        variables = {path: self._own(layer) for path, layer in self._layers.items()}
+        variables = {path: self._variables_of(layer) for path, layer in self._layers.items()}
         variables = {path: some for path, some in variables.items() if some}
         modules = {
             path: re.sub(r"[./][^./]*$", "", self._tensors[self._names[id(some[0])]][0][0])
@@ -148,7 +148,7 @@ class _Proving:
         }
         return with_exchanges(compared, local, variables, modules)
 
-    def _own(self, layer: Any) -> list[Any]:
+    def _variables_of(self, layer: Any) -> list[Any]:
         """Returns the variables with tensors that a layer holds itself, and none within it."""
         within = {id(v) for one in layers_of(layer) if one is not layer for v in one.weights}
         known = [v for v in layer.weights if self._names.get(id(v)) in self._tensors]

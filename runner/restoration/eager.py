@@ -30,21 +30,20 @@ from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConf
 from runner.errors import ConfigError
 from runner.internals.keras import finalize
 from runner.planning.model_variables import (
-    OptimizerVariable,
     addresses,
-    build_optimizer,
     eager_variables,
     layer_facts,
-    optimizer_variables,
     tensorflow_variable,
     which_train,
 )
-from runner.planning.optimizer_slots import Slots
+from runner.planning.optimizer_slots import LEARNING_RATE, keras_slots
+from runner.planning.optimizer_state import kind_of, named_state
 from runner.planning.plan import Assignment, RestorationPlan
 from runner.planning.sources import Source, open_sources, read_warm_start
 from runner.planning.variables import (
     VariableSpec,
     classify,
+    owner_of,
     owners_of_weights,
 )
 from runner.planning.weights_layout import plan_located, weights_layout
@@ -252,10 +251,10 @@ def _prepare(
     trained = {name: variable for name, variable in variables.items() if trains[name]}
     if optimizer is None and any(_OF_OPTIMIZERS & {*config.state} for config in configs.values()):
         optimizer = getattr(model, "optimizer", None)
-    slots: dict[str, OptimizerVariable] = {}
+    slots: dict[str, tf.Variable] = {}
     if optimizer is not None:
-        build_optimizer(optimizer, [*trained.values()], model)
-        slots = optimizer_variables(optimizer, variables)
+        _build(optimizer, [*trained.values()], model)
+        slots = _slots(optimizer, variables)
     facts = layer_facts(model)
     specs = [
         VariableSpec(
@@ -268,38 +267,63 @@ def _prepare(
         )
         for name, variable in variables.items()
     ]
-    specs += [
-        VariableSpec(
-            _tensor(name, slot.variable),
-            slot.state,
-            trainable=False,
-            initializer="",
-            # Adam needs the count of steps together with the slots of all variables.
-            shared_by=() if slot.owner else tuple(trained),
-        )
-        for name, slot in slots.items()
-    ]
     located, sources = open_sources(configs, _artifacts(configs))
-    shapes = {name: tuple(slot.variable.shape) for name, slot in slots.items()}
-    kind = type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
     is_of_keras = isinstance(model, keras.Layer)
     plan = plan_located(
-        specs,
+        [*specs, *_slot_specs(slots, trained, variables)],
         configs,
         located,
         rules=rules,
         layout=partial(weights_layout, model, variables) if is_of_keras else None,
-        slots=Slots(kind, shapes) if slots else None,
+        slots=keras_slots({name: tuple(slot.shape) for name, slot in slots.items()}),
     )
     origins = {name: source.origins for name, source in sources.items()}
     name = str(getattr(model, "name", "") or type(model).__name__)
     return _WarmStart(
         model,
         WarmStartPlan(**vars(plan), origins=origins, model=name),
-        {**variables, **{name: slot.variable for name, slot in slots.items()}},
+        {**variables, **slots},
         sources,
         rules.verify,
     )
+
+
+def _build(optimizer: Any, trained: Sequence[Any], model: Any) -> None:
+    """Creates the slots of a Keras optimizer that is not built, where the model's variables are."""
+    if not optimizer.built:
+        strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
+        with strategy.scope():
+            optimizer.build(list(trained))
+
+
+def _slots(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, tf.Variable]:
+    """Returns name -> variable of a built optimizer that trains some of `variables`.
+
+    The learning rate is left out, and so are slots of other variables.
+    """
+    names = {id(tensorflow_variable(variable)): name for name, variable in variables.items()}
+    named = named_state(optimizer, kind_of(optimizer), lambda trained: names.get(id(trained), ""))
+    return {
+        name: variable
+        for variable, name in named
+        if not name.startswith("/") and not name.endswith(f"/{LEARNING_RATE}")
+    }
+
+
+def _slot_specs(
+    slots: Mapping[str, tf.Variable], trained: Iterable[str], variables: Mapping[str, Any]
+) -> list[VariableSpec]:
+    return [
+        VariableSpec(
+            _tensor(name, slot),
+            classify(name, model=False),
+            trainable=False,
+            initializer="",
+            # Adam needs the count of steps together with the slots of all variables.
+            shared_by=() if owner_of(name, variables) else tuple(trained),
+        )
+        for name, slot in slots.items()
+    ]
 
 
 _OF_OPTIMIZERS = {StateClass.optimizer_slots, StateClass.moving_averages}

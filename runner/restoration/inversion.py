@@ -66,21 +66,21 @@ def invert(
     tensors: dict[str, NDArray[Any]] = dict(
         reader.read([name for name, tensor in spec.tensors.items() if is_number(tensor.dtype)])
     )
-    pieces = {
+    source_tensors = {
         a.variable.name: a.source_tensor
         for a in plan.restored(scaffold)
         if a.variable.state in WARM_STARTED and a.variable.name in values and a.source_tensor
     }
     lost: dict[str, str] = {}
-    for name, piece in pieces.items():
+    for name, source_tensor in source_tensors.items():
         try:
-            piece.invert(values[name], tensors)
+            source_tensor.invert(values[name], tensors)
         except ValueError as error:
             lost[name] = str(error)
-    for name, piece in pieces.items():
-        if name not in lost and not _is_in(piece, values[name], tensors):
-            lost[name] = f"another variable gives {piece.names[0]} another value"
-    gone = {tensor for name in lost for tensor in pieces[name].names}
+    for name, source_tensor in source_tensors.items():
+        if name not in lost and not _is_in(source_tensor, values[name], tensors):
+            lost[name] = f"another variable gives {source_tensor.names[0]} another value"
+    gone = {tensor for name in lost for tensor in source_tensors[name].names}
     tensors |= {alias: tensors[name] for alias, name in spec.tied.items() if name in tensors}
     named = {  # In order: safetensors writes the bytes of a transposed array as they lie.
         name: np.asarray(value, order="C")
@@ -90,9 +90,11 @@ def invert(
     return Inverse(named, lost)
 
 
-def _is_in(piece: SourceTensor, value: NDArray[Any], tensors: Mapping[str, NDArray[Any]]) -> bool:
+def _is_in(
+    source_tensor: SourceTensor, value: NDArray[Any], tensors: Mapping[str, NDArray[Any]]
+) -> bool:
     """Returns whether the tensors give the variable its value, but for rounding."""
-    again = piece.convert([tensors[name] for name in piece.names], value)
+    again = source_tensor.convert([tensors[name] for name in source_tensor.names], value)
     if again.dtype.kind in "biu":
         return np.array_equal(again, value)
     ours, theirs = (array.astype(np.float64) for array in (value, again))

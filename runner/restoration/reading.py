@@ -45,17 +45,18 @@ def converted_values(
       CheckpointError: when a tensor is damaged, or its value cannot be converted.
     """
     needed: dict[str, list[str]] = {}
-    pieces = [(a, a.source_tensor) for a in assignments if a.source_tensor]
-    for _, piece in pieces:
-        needed.setdefault(piece.source, []).extend(piece.names)
+    source_tensors = [(a, a.source_tensor) for a in assignments if a.source_tensor]
+    for _, source_tensor in source_tensors:
+        needed.setdefault(source_tensor.source, []).extend(source_tensor.names)
     # One pass over each source, in the order in which its tensors are needed.
     streams = {
         source: _stream(source, readers[source], names, on_tensor)
         for source, names in needed.items()
     }
-    for assignment, piece in pieces:
+    for assignment, source_tensor in source_tensors:
         initial_value = initial.get(assignment.variable.name)
-        yield assignment, _convert(assignment, piece, streams[piece.source], initial_value)
+        stream = streams[source_tensor.source]
+        yield assignment, _convert(assignment, source_tensor, stream, initial_value)
 
 
 def _stream(
@@ -74,14 +75,14 @@ def _stream(
 
 def _convert(
     assignment: Assignment,
-    piece: SourceTensor,
+    source_tensor: SourceTensor,
     stream: Iterator[NDArray[Any]],
     initial: NDArray[Any] | None,
 ) -> NDArray[Any]:
-    tensors = [next(stream) for _ in piece.names]
-    names, wanted = ", ".join(piece.names), assignment.variable.tensor
+    tensors = [next(stream) for _ in source_tensor.names]
+    names, wanted = ", ".join(source_tensor.names), assignment.variable.tensor
     try:
-        value = piece.convert(tensors, initial)
+        value = source_tensor.convert(tensors, initial)
         dtype = "string" if value.dtype.kind in "OSU" else value.dtype.name
         if (value.shape, dtype) != (wanted.shape, wanted.dtype):
             raise ValueError(
@@ -89,13 +90,13 @@ def _convert(
             )
     except ValueError as error:
         raise CheckpointError.of(
-            f"scaffolds.{piece.source}: {wanted.name} cannot be made from {names}",
+            f"scaffolds.{source_tensor.source}: {wanted.name} cannot be made from {names}",
             str(error),
             "exclude the variable, change the conversion in the scaffold, or if the checkpoint "
             "was being written, start again",
         ) from error
-    # TensorFlow keeps what it is fed without a copy: it must not be a view of a file. What its
-    # reader returns is none, and a copy takes a sixth of the time, and the memory of a batch.
+    # TensorFlow keeps what it is fed without a copy: it must not be a view of a file. A reader
+    # returns no such view; a copy would take a sixth of the time, and the memory of a batch.
     if is_of_tensor(value):
         return np.require(value, requirements=["C", "W"])
     return np.require(value, requirements=["C", "O", "W"])
@@ -191,11 +192,11 @@ def hash_problems(
         name = assignment.variable.name
         actual = next((h for h in map(value_hash, replicas[name]) if h != hashes[name]), None)
         if actual is not None:
-            piece = assignment.source_tensor
-            source = f"{'+'.join(piece.names)} of {piece.source}" if piece else "no source"
+            source = assignment.source_tensor
+            origin = f"{'+'.join(source.names)} of {source.source}" if source else "no source"
             problems.append(
                 Problem(
-                    f"{name} does not hold what was restored from {source}",
+                    f"{name} does not hold what was restored from {origin}",
                     f"its hash is {actual}, its source's {hashes[name]}",
                     "look for what else assigns to it during the start (an init_fn, a hook, "
                     "another restore) and remove it; start again if the checkpoint was being "

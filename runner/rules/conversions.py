@@ -47,7 +47,7 @@ class Conversion(abc.ABC):
         """Returns a tensor that converts to `value`; what is lost on the way is as in `before`.
 
         Raises:
-          ValueError: when there is none, or not one.
+          ValueError: when there is no such tensor, or more than one.
         """
         raise ValueError(f"{self} has no inverse")
 

@@ -100,7 +100,7 @@ _TOKEN = re.compile(
 _BARE = re.compile(r"""(?:\{[^{}]*\}|[^|,()\[\]=\s'"{}])*""")
 
 
-def spelled(name: str) -> str | None:
+def in_expression(name: str) -> str | None:
     """Returns a tensor's name as expressions have it, in quotes if need be.
 
     It is None where no quotes serve: the name holds both kinds of them.

@@ -30,7 +30,7 @@ _WILDCARDS = frozenset("*?[{")
 _HOLE = re.compile(r"\{([^{}]*)\}|\\(\d+)|\\g<(\w+)>")
 _PART = re.compile(r"\{([^{}]*)\}|([*?])|\[(!?)([^\]]+)\]")
 _NAME = re.compile(r"_?[A-Za-z]\w*/?")
-# What has a meaning between the brackets of an expression, and none between those of a pattern.
+# Characters with a meaning between brackets in a regular expression, and none in a pattern.
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in "\\[^&~|"})
 # Conversions replace it by a letter for each tensor, see `named_conversions`.
 _NOT_A_PART = "gate"
@@ -50,7 +50,7 @@ class Pattern:
     """A pattern over names.
 
     Attributes:
-      expression: matches names whole; that of a module has a last group, the rest of the name.
+      expression: matches names whole; for a module, its last group is the rest of the name.
       parts: group of the expression -> name of the part, with the `/` of a path.
       is_module: whether it is for the names that begin so.
     """
@@ -143,7 +143,7 @@ def holes(value: str) -> list[str]:
 
 
 def is_literal(text: str) -> bool:
-    """Returns whether a value says a text as it is: nothing in it stands for a part."""
+    """Whether a value is a plain string: nothing in it stands for a part."""
     return _HOLE.search(text) is None
 
 

@@ -125,7 +125,7 @@ class Interpolate(Conversion):
     """Resizes a grid of position embeddings bicubically, as vision transformers do.
 
     The last axis but one counts the tokens: first the `others`, such as the class token, which stay
-    as they are, then the grid row by row. The values are those of PyTorch's
+    as they are, then the grid row by row. The values are PyTorch's, of
     `interpolate(mode="bicubic", align_corners=False)`.
     """
 

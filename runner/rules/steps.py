@@ -191,7 +191,7 @@ def _bind(
         raise ValueError(f"{name}: {error}") from error
 
 
-def source_tensor(
+def build_source_tensor(
     expression: Expression, source: str, target: ConvertedVariable, tensors: Iterator[TensorSpec]
 ) -> SourceTensor:
     """Returns the expression with its tensors, which come in the order of `names_in`.
@@ -205,12 +205,14 @@ def source_tensor(
         case Function(name, operands, keywords):
             if target.linear and name not in ("stack", "concat"):
                 raise ValueError(f"slots and averages have no {name}")
-            inner = tuple(source_tensor(operand, source, target, tensors) for operand in operands)
+            inner = tuple(
+                build_source_tensor(operand, source, target, tensors) for operand in operands
+            )
             if wrong := [value for value in keywords.values() if not isinstance(value, int)]:
                 raise ValueError(f"{name} does not take {', '.join(map(str, wrong))}")
             return SourceTensor(source, None, (), inner, FUNCTIONS[name](target, **keywords))
         case Step(name, operand, arguments, keywords):
-            value = source_tensor(operand, source, target, tensors)
+            value = build_source_tensor(operand, source, target, tensors)
             if name in NAMED_CONVERSIONS:
                 steps = NAMED_CONVERSIONS[name].build(target, value.shape)
             else:

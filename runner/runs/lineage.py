@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from runner.tracking.address import DEFAULT_URI
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_store import MlflowStore
+
+
+# Of MLflow.
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,12 @@ def lineage(run: str, uri: str = DEFAULT_URI) -> Ancestor:
       uri: MLflow's tracking URI, for an id.
 
     Raises:
-      RunDirectoryError: a directory that is not a run directory.
+      RunDirectoryError: neither a run directory nor an id.
       NotInStoreError: the store has no such run.
       TrackingError: the store cannot be used.
     """
     path = Path(run)
-    if path.is_dir():
+    if path.is_dir() or not _RUN_ID.fullmatch(run):
         return _run(path)
     from runner.tracking.mlflow_store import MlflowStore
 

@@ -15,7 +15,6 @@ import re
 import shlex
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,6 +23,7 @@ from typing import Any
 
 from runner.checkpoints import files
 from runner.checkpoints.reader import CheckpointSpec
+from runner.config.command import script, typed_command
 from runner.errors import CheckpointError, RunDirectoryError
 from runner.runs.run_directory import PROVENANCE, RunDirectory
 from runner.system.atomic_files import write_text
@@ -87,11 +87,11 @@ def chain(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     run = document["run"]
     yield f"{indent}{run['experiment']} in {run['run_dir']}{_tracked(run)}"
     for name, variable in document["variables"].items():
-        if (piece := variable.get("source_tensor")) is not None:
-            step = "" if piece["step"] is None else f" @ step {piece['step']}"
-            how = f" ({', '.join(piece['conversions'])})" if piece["conversions"] else ""
-            tensors = " + ".join(piece["tensors"])
-            yield f"{indent}  {name} <- {piece['source']}: {tensors}{step}{how}"
+        if (source := variable.get("source_tensor")) is not None:
+            step = "" if source["step"] is None else f" @ step {source['step']}"
+            how = f" ({', '.join(source['conversions'])})" if source["conversions"] else ""
+            tensors = " + ".join(source["tensors"])
+            yield f"{indent}  {name} <- {source['source']}: {tensors}{step}{how}"
     initial = {n: v["initializer"] for n, v in document["variables"].items() if "initializer" in v}
     brought = {
         name: text.split()[-1] for name, text in initial.items() if text.startswith(OF_MODEL)
@@ -164,11 +164,11 @@ def environment_tags(directory: Path) -> dict[str, str]:
     command with passwords in URIs masked, and the versions of Python and of the packages that
     results depend on. Unknown values have no tag, such as Git's outside a repository.
     """
-    program = Path(sys.argv[0])
+    program = script()
     tags = {
         f"{_SOURCE}.name": program.parent.name if program.name == "__main__.py" else program.name,
         f"{_SOURCE}.type": "LOCAL",
-        COMMAND_TAG: shlex.join(_PASSWORD.sub("***", argument) for argument in sys.orig_argv),
+        COMMAND_TAG: shlex.join(_PASSWORD.sub("***", argument) for argument in typed_command()),
         "runner.host": socket.gethostname(),
         "runner.python": platform.python_version(),
         **git_tags(directory),

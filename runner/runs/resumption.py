@@ -16,7 +16,7 @@ from runner.config.choices import Resume
 from runner.errors import InterruptedRunError, RunDirectoryError
 from runner.runs.run_directory import RunDirectory, RunRecord, mark_killed_runs, runs
 from runner.runs.saved_checkpoints import recover
-from runner.system.atomic_files import make_container, next_numbered_folder
+from runner.system.atomic_files import make_container, next_numbered_folder, unfinished
 from runner.system.locks import locked
 from runner.system.signals import Interruption
 from runner.system.status import Status
@@ -138,8 +138,10 @@ def claim_run(criteria: ResumeCriteria) -> ClaimedDirectory:
         directory = interrupted_run(criteria)
         if directory is None:
             directory = RunDirectory(next_numbered_folder(container))
+            with unfinished(directory.path) as folder:
+                folder.mkdir()
+                RunDirectory(folder).write(record)
             directory.claim()
-            directory.write(record)
             return ClaimedDirectory(directory, StartKind.new)
         directory.claim()
         former = directory.load_record()
@@ -170,7 +172,8 @@ def claimed_run(
 
     Args:
       criteria: the criteria by which a run is resumed.
-      interruption: reports signals; none interrupts the recording of the status.
+      interruption: reports signals, from now on as the end of a run that can be resumed; none
+        interrupts the recording of the status.
       say: takes a line about each damaged checkpoint.
 
     Raises:
@@ -184,11 +187,12 @@ def claimed_run(
         is_new = claimed.start is StartKind.new and not criteria.record.trial
         notice = skipped_run_notice(criteria) if is_new else ()
         recover(directory, say)
+        interruption.promise_resume()
         yield replace(claimed, killed=killed, notice=notice)
     except BaseException as error:
         was_killed = isinstance(error, InterruptedRunError)
         with interruption.deferred():
-            if not directory.config.exists():
+            if claimed.start is StartKind.new and not directory.config.exists():
                 with locked(criteria.container / ".lock", "the folder of runs"):
                     directory.delete()
                 raise

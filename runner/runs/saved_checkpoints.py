@@ -11,7 +11,7 @@ from typing import TypeAlias
 import tensorflow as tf
 from google.protobuf import text_format
 
-from runner.checkpoints.contents import STATE_FILE, read_state
+from runner.checkpoints.contents import BEST_RECORD, STATE_FILE, read_state
 from runner.checkpoints.formats.bundle import BundleReader
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import CheckpointError
@@ -23,8 +23,8 @@ _Session: TypeAlias = tf.compat.v1.Session
 
 PREFIX = "model.ckpt"
 _FILE = re.compile(rf"{re.escape(PREFIX)}-(\d+)\.(?:index|data-\d{{5}}-of-\d{{5}}|meta)")
-# TensorFlow writes to such names first and renames the files once they are complete.
-_UNFINISHED = f"{PREFIX}-*.tempstate*"
+# TensorFlow and `write_text` write to such names first and rename the files once they are complete.
+_UNFINISHED = (f"{PREFIX}-*.tempstate*", f"{STATE_FILE}.*.tmp", f"{BEST_RECORD}.*.tmp")
 _BATCH_BYTES = 2**26
 
 
@@ -70,7 +70,8 @@ def save(session: _Session, saver: _Saver, directory: Path, step: int) -> None:
             file.unlink()
         raise
     for name in names[:-limit]:
-        for file in directory.glob(f"{name}.*"):
+        # The index first: `recover` removes files that were left without one.
+        for file in sorted(directory.glob(f"{name}.*"), reverse=True):
             file.unlink(missing_ok=True)
 
 
@@ -113,11 +114,34 @@ def recover(run: RunDirectory, say: Callable[[str], None]) -> None:
     Raises:
       CheckpointError: there are checkpoints and none is whole; nothing is moved then.
     """
-    # A process that died during a save leaves such files.
-    for file in (*run.checkpoints.glob(_UNFINISHED), *run.best.glob(_UNFINISHED)):
-        file.unlink()
+    _remove_unfinished(run.checkpoints, keep_complete=True)
+    _remove_unfinished(run.best, keep_complete=False)
     _recover_newest(run, say)
     _recover_best(run, say)
+
+
+def _remove_unfinished(directory: Path, *, keep_complete: bool) -> None:
+    """Removes what a process left that died during a save, or while it removed an old checkpoint.
+
+    TensorFlow writes a checkpoint's index last, and `save` removes it first: files without one that
+    the `checkpoint` file does not name are of a checkpoint that was never complete or is obsolete.
+
+    Args:
+      directory: a directory of checkpoints.
+      keep_complete: whether to keep those that have an index though they are not named.
+    """
+    for pattern in _UNFINISHED:
+        for file in directory.glob(pattern):
+            file.unlink()
+    listed = state(directory)
+    if not listed and ((directory / STATE_FILE).exists() or any(directory.glob("*.index"))):
+        return  # The list is damaged or lost, and may have named any of them.
+    for step, files in by_step(directory).items():
+        name = f"{PREFIX}-{step}"
+        is_complete = (directory / f"{name}.index").exists()
+        if name not in listed and not (keep_complete and is_complete):
+            for file in files:
+                file.unlink()
 
 
 def _recover_newest(run: RunDirectory, say: Callable[[str], None]) -> None:

@@ -178,6 +178,10 @@ class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
         init_singular_session(self, creator, hooks, stop_grace_period_secs)
 
 
+# The beginnings of the arguments that TensorFlow's function does not have.
+_OURS = ("model_", "pretrained_")
+
+
 def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     master: str = "",
     is_chief: bool = True,
@@ -236,6 +240,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         warm start is asked for under TensorFlow's distribute coordinator, which creates the
         sessions itself.
     """
+    arguments = locals()
     aliases = {
         "checkpoint_dir": (checkpoint_dir, model_checkpoint_dir),
         "scaffold": (scaffold, model_scaffold),
@@ -256,24 +261,9 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
                 "that checkpoint",
             )
         # It decides which tasks save checkpoints and write summaries, and where.
-        return tf.compat.v1.train.MonitoredTrainingSession(
-            master,
-            is_chief,
-            checkpoint_dir,
-            scaffold,
-            hooks,
-            chief_only_hooks,
-            save_checkpoint_secs,
-            save_summaries_steps,
-            save_summaries_secs,
-            config,
-            stop_grace_period_secs,
-            log_step_count_steps,
-            max_wait_secs,
-            save_checkpoint_steps,
-            summary_dir,
-            save_graph_def,
-        )
+        shared = {name: value for name, value in arguments.items() if not name.startswith(_OURS)}
+        shared |= {"checkpoint_dir": checkpoint_dir, "scaffold": scaffold}
+        return tf.compat.v1.train.MonitoredTrainingSession(**shared)
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         return MonitoredSession(worker, hooks, stop_grace_period_secs)

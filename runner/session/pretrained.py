@@ -311,7 +311,11 @@ def _refuse_overlap(restored: Mapping[str, Iterable[_RestoredTensor]]) -> None:
 
 
 def _restored_tensors(saver: _Saver) -> Iterator[_RestoredTensor]:
-    """Yields the tensors that a saver restores: those of its operations that read its file."""
+    """Yields the tensors that the operations of a saver read from its file.
+
+    The operations know it of every saver. A saver of an imported graph has no list of variables,
+    and others hide theirs; and in a finalized graph, a value can only be fed in their place.
+    """
     graph = tf.compat.v1.get_default_graph()
     filename = graph.get_tensor_by_name(saver.as_saver_def().filename_tensor_name)
     for operation in filename.consumers():

@@ -61,7 +61,6 @@ class Trial(TrialWatch):
 
     Attributes:
       tags: the values as tags.
-      run_dir: the run directory, once there is one.
       pruned: whether the loop is to end because other trials are better.
     """
 
@@ -78,10 +77,8 @@ class Trial(TrialWatch):
         self.number = number
         self.values = dict(values)
         self.tags = {f"{SWEEP_TAG}.{key}": value for key, value in values.items()}
-        self.report = report
-        self.run_dir: Path | None = None
         self.pruned = False
-        self._on_start = on_start
+        self._report, self._on_start = report, on_start
         self._step = 0
 
     def name(self, container: Path) -> str:
@@ -90,12 +87,11 @@ class Trial(TrialWatch):
 
     def started(self, run_dir: Path) -> None:
         """Takes the run directory."""
-        self.run_dir = run_dir
         self._on_start(run_dir)
 
     def evaluated(self, metrics: Mapping[str, float], step: int) -> None:
         """Reports an evaluation, after which the trial may be pruned."""
-        if self.report is not None and not self.pruned and self.report(metrics, step):
+        if self._report is not None and not self.pruned and self._report(metrics, step):
             self.pruned, self._step = True, step
 
     def check(self, objective: float) -> None:
@@ -191,12 +187,6 @@ def _run(
     """Trains, and returns the attempt as recorded and the error of the signal that ended it."""
     # A process that is killed leaves RUNNING behind, and the lock free.
     job.file.update(status=Status.RUNNING, message="", process=this_process())
-    trial = Trial(
-        str(job.directory.path),
-        attempt.values,
-        number=attempt.trial,
-        on_start=lambda run_dir: job.file.update(run_dir=str(run_dir.absolute())),
-    )
     with terminate_on_cancel(job.file, attempt, interruption):
         status, message, exit_code = Status.FINISHED, "", 0
         objective, signalled = None, None
@@ -205,11 +195,15 @@ def _run(
                 if attempt.device_sets:
                     devices = take_devices(job.directory.devices, attempt.device_sets)
                     job.file.update(devices=devices)
-                trial.report = _report(job, attempt)
+                trial = Trial(
+                    str(job.directory.path),
+                    attempt.values,
+                    _report(job, attempt),
+                    number=attempt.trial,
+                    on_start=lambda run_dir: job.file.update(run_dir=str(run_dir.absolute())),
+                )
                 # Without locks between hosts, an earlier process may still train it.
                 objective = when_free(lambda: train(trial), print)
-                if objective is not None:
-                    trial.check(objective)
         except PrunedRunError as error:
             status, message = Status.PRUNED, str(error)
         except InterruptedRunError as error:
@@ -222,7 +216,8 @@ def _run(
         except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded; the sweep continues
             status, message, exit_code = Status.FAILED, f"{type(error).__name__}: {error}", 1
             traceback.print_exc()
-    run = None if trial.run_dir is None else RunDirectory(trial.run_dir)
+    run_dir = job.file.read().run_dir
+    run = None if run_dir is None else RunDirectory(Path(run_dir))
     record, best = (run.read(), run.best_evaluation()) if run else (None, None)
     if status is not Status.FINISHED:
         objective = None if record is None else record.objective
@@ -230,16 +225,16 @@ def _run(
         status=status,
         objective=objective,
         metrics=best[1] if best else {},
-        curve=_curve(attempt.metric, trial.run_dir),
+        curve=[] if run is None else _curve(attempt.metric, run),
         message=masked(message),
         exit_code=exit_code,
     )
     return attempt, signalled
 
 
-def _curve(metric: str, run_dir: Path | None) -> list[tuple[int, float]]:
+def _curve(metric: str, run: RunDirectory) -> list[tuple[int, float]]:
     """Returns the evaluations of a run by its journal, those before it was resumed included."""
-    steps = {} if run_dir is None else history(TrackingDirectory(run_dir).journal)
+    steps = history(TrackingDirectory(run.path).journal)
     return [(step, values[metric]) for step, values in steps.items() if metric in values]
 
 

@@ -16,43 +16,46 @@ from runner.tracking import Tracker, open_store
 
 
 class ParentRun:
-    """The parent run of a sweep.
+    """The parent run of a sweep, opened or continued.
 
-    Trials, also in other processes, name the sweep's directory as their parent.
+    Trials, also in other processes, name the sweep's directory as their parent. Records that a
+    sweep which was killed has left undelivered are delivered.
 
     Args:
       directory: the sweep's.
       config: of one of the trials, for where runs are recorded.
+      names: the experiments'; if there are several, the run is called `sweep`.
+      overrides: the command's.
       mask: knows the secrets of all trials; by default, only the secrets of `config`.
 
     Attributes:
       tracker: records the run.
+
+    Raises:
+      TrackingError: another process records from the directory.
     """
 
-    tracker: Tracker
-
-    def __init__(self, directory: SweepDirectory, config: RunConfig, mask: Mask | None = None):
+    def __init__(
+        self,
+        directory: SweepDirectory,
+        config: RunConfig,
+        names: Collection[str],
+        *,
+        overrides: Sequence[str],
+        mask: Mask | None = None,
+    ) -> None:
+        mask = mask or Mask(config.tracking.mask, asdict(config))
         self._directory = directory
-        self._mask = mask or Mask(config.tracking.mask, asdict(config))
-        self._store = open_store(config.tracking, asdict(config), self._mask)
-
-    def open(self, names: Collection[str], overrides: Sequence[str]) -> None:
-        """Opens the run, or continues a run that was recorded from the sweep's directory before.
-
-        Delivers records that a sweep which was killed has left undelivered.
-
-        `names` are the experiments'; if there are several, the run is called `sweep`.
-
-        Raises:
-          TrackingError: another process records from the directory.
-        """
-        shown = " ".join(self._mask.overrides(overrides))
-        tags = {"runner.overrides": shown, **environment_tags(Path.cwd())}
+        self._store = open_store(config.tracking, asdict(config), mask)
+        tags = {
+            "runner.overrides": " ".join(mask.overrides(overrides)),
+            **environment_tags(Path.cwd()),
+        }
         name, run_name = "sweep", "sweep"
         if len(names) == 1:
             (name,) = names
             run_name = f"{name} sweep"
-        self.tracker = self._store.open(self._directory.path, name, run_name, tags=tags)
+        self.tracker: Tracker = self._store.open(directory.path, name, run_name, tags=tags)
         for run_directory in self._run_directories():
             self._store.deliver_rest(run_directory)
 

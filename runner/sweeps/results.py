@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from runner.config.command import on_run
 from runner.config.masking import Mask
 from runner.config.schema import SweepConfig
-from runner.config.spelling import on_run
 from runner.console import Listing, Screen
 from runner.errors import Problem, SweepError
 from runner.sweeps.bands import Band, bands, short_number, short_value, threshold_rows

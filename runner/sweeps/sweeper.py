@@ -166,6 +166,7 @@ class RunnerSweeper(Sweeper):
             if config.mode is Mode.train:
                 directory = self._open(overrides, composed)
                 stack.callback(directory.lock.release)
+                interruption.promise_resume()
                 lines = [str(override.input_line) for override in overrides]
                 results = self._train(lines, composed, objectives, directory, interruption)
             else:
@@ -238,8 +239,9 @@ class RunnerSweeper(Sweeper):
             # The process that opened the parent run may end before this one.
             self._run(composed, directory, interruption)
             acquire_saying(directory.lock, "the process that opened the sweep")
-        parent = ParentRun(directory, composed[0].config, _mask(composed))
-        parent.open({trial.config.name for trial in composed}, overrides)
+        names = {trial.config.name for trial in composed}
+        config, mask = composed[0].config, _mask(composed)
+        parent = ParentRun(directory, config, names, overrides=overrides, mask=mask)
         status, tags = Status.FAILED, {}
         try:
             trials = self._run(composed, directory, interruption)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.errors import InterruptedRunError
+from runner.errors import RunnerError
 
 
 @contextmanager
@@ -44,11 +44,11 @@ LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 @contextmanager
 def without_import_notes() -> Iterator[None]:
-    """Discards what is written to file descriptor 2 inside the block, unless the block fails.
+    """Discards what is written to file descriptor 2 inside the block, unless an import fails.
 
-    A signal is no failure. TensorFlow's C++ libraries report CPU features and missing GPU drivers
-    while they are loaded, whatever the log level is. A user who sets `TF_CPP_MIN_LOG_LEVEL=0` sees
-    them.
+    A `RunnerError` explains itself. TensorFlow's C++ libraries report CPU features and missing GPU
+    drivers while they are loaded, whatever the log level is. A user who sets
+    `TF_CPP_MIN_LOG_LEVEL=0` sees them.
     """
     if os.environ.setdefault(LEVEL, "2") == "0":
         yield
@@ -59,7 +59,7 @@ def without_import_notes() -> Iterator[None]:
         os.dup2(notes.fileno(), 2)
         try:
             yield
-        except InterruptedRunError:
+        except RunnerError:
             raise
         except BaseException:
             notes.seek(0)

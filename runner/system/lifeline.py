@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
 import sys
@@ -11,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TextIO
 
 from runner.system.locks import process_name
 
@@ -43,12 +41,10 @@ def when_orphaned(parent: int, end: Callable[[], object], seconds: float = _CHEC
 def end_with_launcher(environ: Mapping[str, str]) -> None:
     """Ends this process when the local cluster's process that started it dies, however it dies.
 
-    From then on output is discarded, so that it does not keep this process from saving. Does
-    nothing in a process that no local cluster has started.
+    Does nothing in a process that no local cluster has started.
     """
     launcher = environ.get(LIFELINE)
     if launcher is not None:
-        sys.stdout, sys.stderr = _discarding(sys.stdout), _discarding(sys.stderr)
         when_orphaned(int(launcher), _end_task)
 
 
@@ -57,39 +53,6 @@ def _end_task() -> None:
     time.sleep(_GRACE_SECONDS)
     # A step that waits for another task lets no Python code run, handlers of signals included.
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-class _DiscardingPipe(io.FileIO):
-    """A pipe that discards data once it has no reader."""
-
-    def write(self, data: Any, /) -> int:
-        """Writes to the pipe; discards the data once that has failed."""
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            redirect_to_devnull(self.fileno())
-            return super().write(data)
-
-
-def redirect_to_devnull(descriptor: int) -> None:
-    """Discards whatever is written to a descriptor from now on, because its reader is gone."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, descriptor)
-    os.close(devnull)
-
-
-def _discarding(stream: TextIO) -> TextIO:
-    """Returns a stream that writes to the same file as long as that has a reader."""
-    if not isinstance(stream, io.TextIOWrapper):
-        return stream  # It is captured within this process.
-    stream.flush()
-    return io.TextIOWrapper(
-        io.BufferedWriter(_DiscardingPipe(stream.fileno(), "w", closefd=False)),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
 
 
 class Worker:

@@ -37,6 +37,7 @@ class _Received:
       further: the signals handled besides SIGINT and SIGTERM.
       finished: whether signals are ignored from now on.
       keeps_process: whether the process continues even when its time is over.
+      resumable: whether messages say that the same command continues the run.
     """
 
     received: signal.Signals | None = None
@@ -48,6 +49,11 @@ class _Received:
     further: tuple[signal.Signals, ...] = ()
     finished: bool = False
     keeps_process: bool = False
+    resumable: bool = False
+
+    def error(self, number: signal.Signals) -> InterruptedRunError:
+        """Returns the error by which a signal ends the main thread."""
+        return InterruptedRunError(number, resumable=self.resumable)
 
 
 class Interruption:
@@ -85,6 +91,17 @@ class Interruption:
         """Whether the main thread has handled a signal."""
         return self._state.received is not None
 
+    def promise_resume(self) -> None:
+        """Has messages say, from now on, that the same command continues the run."""
+        self._state.resumable = True
+
+    @staticmethod
+    def end_resumable() -> None:
+        """Ends what this process does as SIGTERM would, if the same command continues it."""
+        innermost = Interruption._innermost
+        if innermost is not None and innermost._state.resumable:
+            os.kill(os.getpid(), signal.SIGTERM)
+
     def finish(self) -> None:
         """Ignores signals until the process ends, because the work of the command is done."""
         self._state.finished = True
@@ -108,7 +125,7 @@ class Interruption:
     def check(self) -> None:
         """Raises `InterruptedRunError` if a signal has come."""
         if self._state.received is not None:
-            raise InterruptedRunError(self._state.received)
+            raise self._state.error(self._state.received)
 
     @staticmethod
     def check_swallowed() -> None:
@@ -148,7 +165,7 @@ class Interruption:
             if self._state.received is None or not self._state.raised:
                 raise
             # The interrupted code has replaced the error, as a bare `except` of Keras's does.
-            raise InterruptedRunError(self._state.received) from error
+            raise self._state.error(self._state.received) from error
         finally:
             Interruption._innermost = outer
             for number, handler in zip(signals, handlers, strict=True):
@@ -208,7 +225,7 @@ class Interruption:
             self._listener()
         if not (first and self._in_loop):
             state.raised = True
-            raise InterruptedRunError(state.received)
+            raise state.error(state.received)
 
     def _watch(self, reader: int, terminal: int) -> None:
         """Ends the process when its time is over; returns when the pipe is closed."""
@@ -217,7 +234,8 @@ class Interruption:
             ends = None if state.finished or state.keeps_process else state.deadline
             timeout = None if ends is None else max(0.0, ends - time.monotonic())
             if not select.select([reader], [], [], timeout)[0]:
-                end_at_once(state.last, terminal, state.cause)
+                error = InterruptedRunError(state.last, state.cause, resumable=state.resumable)
+                end_at_once(error, terminal)
             numbers = os.read(reader, 64)
             if not numbers:
                 return
@@ -245,10 +263,7 @@ def ending_at_once() -> Iterator[None]:
         yield
         return
     terminal = os.dup(2)
-    handlers = [
-        signal.signal(watched, lambda number, _: end_at_once(number, terminal))
-        for watched in SIGNALS
-    ]
+    handlers = [signal.signal(watched, _ender(terminal)) for watched in SIGNALS]
     try:
         yield
     finally:
@@ -258,15 +273,15 @@ def ending_at_once() -> Iterator[None]:
         os.close(terminal)
 
 
-def end_at_once(number: int, terminal: int, cause: str = "") -> NoReturn:
-    """Reports why, and ends the process without cleaning up.
+def _ender(terminal: int) -> Callable[[int, FrameType | None], NoReturn]:
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        end_at_once(InterruptedRunError(signal.Signals(number)), terminal)
 
-    Args:
-      number: the signal.
-      terminal: the file descriptor for the report.
-      cause: why the run did not end in an orderly way.
-    """
-    error = InterruptedRunError(signal.Signals(number), cause)
+    return end
+
+
+def end_at_once(error: InterruptedRunError, terminal: int) -> NoReturn:
+    """Reports an error to a file descriptor, and ends the process without cleaning up."""
     try:
         # Not print: the main thread may hold the stream's lock.
         os.write(terminal, f"runner: {error}\n".encode())

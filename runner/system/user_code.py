@@ -37,7 +37,8 @@ _COLOURS = re.compile(r"\x1b\[\d*m")
 _NODES = re.compile(r"(\s*\[\[.*\]\])+\s*$")
 # The step of a `tf.data` pipeline, which comes before the message of its function.
 _IN_PIPELINE = re.compile(
-    r"^Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+    r"(?:\{\{function_node [^}]*\}\} )?"
+    r"Error in user-defined function passed to \S+ transformation with iterator: \S+: "
 )
 # Where an operation was created, which TensorFlow writes before and after its message.
 _CREATED = re.compile(
@@ -143,7 +144,7 @@ def _message(error: BaseException) -> str:
     """Returns an error's message; Python would quote the several lines of a KeyError of Keras."""
     if isinstance(error, KeyError) and len(error.args) == 1 and "\n" in str(error.args[0]):
         return str(error.args[0])
-    return str(error)
+    return _IN_PIPELINE.sub("", str(error))
 
 
 def _first_line(message: str) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from runner.config.command import called
 from runner.config.masking import without_passwords
-from runner.config.spelling import called
 from runner.errors import TrackingUriError
 from runner.internals.mlflow import unquotes_databases
 

@@ -185,9 +185,8 @@ class CurrentRun:
             if self._staged is not None:
                 self._staged.cleanup()
 
-    @property
-    def _folder(self) -> Path:
-        """The folder of files to record: in the run directory once the run has begun."""
+    def _make_folder(self) -> Path:
+        """Returns the folder of files to record: in the run directory once the run has begun."""
         if self._has_begun:
             return self._directory / "logged"
         if self._staged is None:
@@ -206,7 +205,7 @@ class CurrentRun:
             self._has_begun = True
             if self._is_new:
                 if self._staged is not None:
-                    shutil.copytree(self._staged.name, self._folder, dirs_exist_ok=True)
+                    shutil.copytree(self._staged.name, self._make_folder(), dirs_exist_ok=True)
                 for record in waiting:
                     record()
 
@@ -232,7 +231,7 @@ class CurrentRun:
             raise ValueError(f"{file!r} is not the name of an artifact")
         at = self._step if step is None else step
         inside = Path(str(at), *name.parts)
-        path = self._folder / inside
+        path = self._make_folder() / inside
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path)
@@ -241,5 +240,5 @@ class CurrentRun:
             return
         folder = "" if str(name.parent) == "." else str(name.parent)
         self._record(
-            lambda tracker, now: tracker.log_artifact(self._folder / inside, folder, now), at
+            lambda tracker, now: tracker.log_artifact(self._make_folder() / inside, folder, now), at
         )

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,12 +33,17 @@ _POLL_SECONDS = 0.05
 _thread = threading.local()
 
 
-def sync(directory: TrackingDirectory, uri: str | None = None) -> bool:
+def sync(
+    directory: TrackingDirectory,
+    uri: str | None = None,
+    say: Callable[[str], object] = logger.info,
+) -> bool:
     """Delivers what a run recorded, to the end of the run; returns whether all is delivered.
 
     Args:
       directory: where the run recorded.
       uri: an MLflow tracking URI in place of the one it was recorded with.
+      say: takes a line about what is delivered, and how long a store is waited for.
 
     Raises:
       RunDirectoryError: nothing was recorded there.
@@ -55,6 +60,11 @@ def sync(directory: TrackingDirectory, uri: str | None = None) -> bool:
         others = (store for store in identity.stores if kind_of_store(store) is not MLFLOW)
         identity = replace(identity, stores=(address_of(uri, Path.cwd()).uri, *others))
         directory.write_identity(identity)
+
+    say(
+        f"delivering what {directory.run_directory} recorded to {', '.join(identity.stores)}; "
+        f"a store that cannot be reached is tried for {identity.patience_seconds:g} s"
+    )
 
     def follow(store: str) -> bool:
         _thread.log = log

@@ -100,7 +100,7 @@ class Follower:
                 self._deliver_all(identity, written)
                 self._report_status(written)
             except Exception as error:  # noqa: BLE001 - it is tried again
-                self._failed(error)
+                self._failed(error, None if written else identity.patience_seconds)
                 progress = before != (self._position.segment, self._position.offset)
                 if written or progress or give_up_at is None:
                     give_up_at = self._now() + identity.patience_seconds
@@ -206,7 +206,8 @@ class Follower:
             self._directory.write_position(self._uri, self._position)
             self._saved = replace(self._position)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, patience: float | None) -> None:
+        """Logs a failure; `patience` is how long it is tried again, None while the run lasts."""
         self._failures += 1
         if self._destination is not None:
             message = self._destination.describe(error)
@@ -217,12 +218,14 @@ class Follower:
         # Once for an outage on the terminal, at every attempt in the log.
         level = logging.INFO if pending or self._warned else logging.WARNING
         self._warned = self._warned or not pending
-        logger.log(
-            level,
-            "Tracking is interrupted; the run continues, and what it records is kept on disk and"
-            " delivered when the store is back: %s",
-            message,
-        )
+        if patience is None:
+            state = (
+                "Tracking is interrupted; the run continues, and what it records is kept on disk"
+            )
+            state += " and delivered when the store is back"
+        else:
+            state = f"Nothing can be delivered now; it is tried again for {patience:g} s"
+        logger.log(level, "%s: %s", state, message)
 
     def _succeeded(self) -> None:
         if self._failures:

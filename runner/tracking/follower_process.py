@@ -175,6 +175,7 @@ class FollowerProcess:
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):  # It has ended.
                 self._process.stdin.close()
+            self._process.poll()  # Python warns of an ended process that nothing has asked.
 
     def _send(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:
@@ -203,11 +204,7 @@ def start_follower(mlflow_uri: str | None) -> FollowerProcess:
     return _follower
 
 
-@atexit.register
-def _close() -> None:
-    _follower.close()
-    # Without this, Python warns that a process that has ended is still running.
-    _ = _follower.is_alive
+atexit.register(_follower.close)
 
 
 def serve(*imported: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a run is given besides its configuration, and the class that a sweep extends to watch it."""
+"""Gives a run what it needs besides its configuration; a sweep extends a class to watch it."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class Experiment:
         Where `run_dir` is itself a run, that is the run, finished or not.
 
         Raises:
-          RunDirectoryError: when there is none; it describes the nearest run.
+          RunDirectoryError: when there is no such run; it describes the nearest one.
         """
         if self.context.from_run_dir:
             return RunDirectory(self.container)
@@ -281,8 +281,8 @@ class OpenedRun:
         # `open` ignores the tags of runs that are recorded already.
         if self.start is not StartKind.new:
             tracker.set_tags({FINGERPRINT_TAG: tags[FINGERPRINT_TAG]})
-        if self.start is StartKind.extended:
-            extensions = self.directory.load_record().extensions
+        # Of a run too that was killed as its extension began, and is resumed.
+        if extensions := self.directory.load_record().extensions:
             listed = (f"from step {one['step']}: {'; '.join(one['changes'])}" for one in extensions)
             tracker.set_tags({"runner.extended": "\n".join(listed)})
         if watch.tags:

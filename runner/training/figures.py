@@ -139,9 +139,9 @@ def _plot_sources(plan: Mapping[str, Any]) -> None:
     sizes: Counter[str] = Counter()
     for variable in plan["variables"]:
         if variable["state"] not in _NOT_WEIGHTS:
-            piece = variable["source_tensor"]
-            source = piece["source"] if piece else variable["initializer"] or "kept"
-            sizes[source if piece else f"{source} (initializer)"] += variable["bytes"]
+            source_tensor = variable["source_tensor"]
+            source = source_tensor["source"] if source_tensor else variable["initializer"] or "kept"
+            sizes[source if source_tensor else f"{source} (initializer)"] += variable["bytes"]
     whole = sum(sizes.values())
     names = [name for name, _ in sizes.most_common()]
     _, axes = pyplot.subplots(figsize=(8.0, 1.2 + 0.4 * len(names)), layout="constrained")

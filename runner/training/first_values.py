@@ -80,9 +80,8 @@ def start_of(run: str) -> Start:
     sources: dict[str, CheckpointSpec | None] = dict.fromkeys(scaffolds)
     sources |= {name: reader.spec() for name, reader in readers.items()}
     specs = [*map(_spec, variables)]
-    shapes = {
-        spec.name: spec.full_shape for spec in specs if spec.state is StateClass.optimizer_slots
-    }
+    of_optimizers = (StateClass.optimizer_slots, StateClass.moving_averages)
+    shapes = {spec.name: spec.full_shape for spec in specs if spec.state in of_optimizers}
     plan = plan_located(
         specs,
         scaffolds,
@@ -175,9 +174,9 @@ def _changed_tensors(start: Start) -> Iterator[Problem]:
     """Yields a problem for each variable that the plan takes from other tensors than the run."""
     for assignment in start.plan.assignments:
         name = assignment.variable.name
-        piece, recorded = assignment.source_tensor, start.recorded.get(name, {})
+        source_tensor, recorded = assignment.source_tensor, start.recorded.get(name, {})
         taken = recorded.get("source_tensor")
         tensors = taken and (taken["source"], *taken["tensors"])
-        if tensors != (piece and (piece.source, *piece.names)):
+        if tensors != (source_tensor and (source_tensor.source, *source_tensor.names)):
             cause = f"the run took {tensors or 'no tensor'}"
             yield Problem(f"{name} is planned from other tensors", cause)

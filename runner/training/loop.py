@@ -97,14 +97,11 @@ def _model_freed(run: OpenedRun, configured: ConfiguredHooks) -> Iterator[None]:
     A session initialises itself from there: the values of both would need twice the memory.
     """
     model = run.built.model
+    needed = configured.callbacks is not None or is_cluster(run.config.cluster)
     with tempfile.TemporaryFile(dir=run.directory.path) as file:
-        if (
-            model is not None
-            and configured.callbacks is None
-            and not is_cluster(run.config.cluster)
-        ):
-            model.free(file)
         try:
+            if model is not None and not needed:
+                model.free(file)
             yield
         except BaseException:
             if configured.final.in_model and model is not None:

@@ -16,7 +16,6 @@ from runner.config.instantiation import GIVEN, References
 from runner.config.schedule import NEVER
 from runner.config.training_schema import metric_of
 from runner.errors import NonFiniteLossError, RunnerError
-from runner.graph.compiling import names_optimizer
 from runner.graph.hook_entries import (
     CALLBACKS,
     HOOKS,
@@ -52,10 +51,10 @@ from runner.training.named_hooks import NamedHook, StoppingCallback
 
 # Preparing a second kind of step, with the metrics or without, takes 0.1 s of the processor for a
 # tiny model and 0.3 s for `lstm_cnn`, more than the metrics of so many steps.
-_ONE_KIND_UNTIL = 1000
+_ONE_KIND_UNTIL = 5000
 
 
-# Begins the names of metrics that `fit` reports of an epoch, among those of a step.
+# Begins the names of metrics that `fit` reports of an epoch, among the metrics of a step.
 _OF_EPOCH = "epoch/"
 
 
@@ -235,9 +234,7 @@ def _nan_loss(run: OpenedRun) -> NanLossHook:
     policy, training = run.config.train.non_finite, run.training
     rate = run.config.optimizer.get("learning_rate")
     remedy = "look at the data and the learning rate"
-    # The configuration does not know the rate of an optimizer that the model was compiled with.
-    is_known = training.learning_rate is not None and names_optimizer(run.config)
-    if is_known and isinstance(rate, float):
+    if training.learning_rate is not None and isinstance(rate, float):
         remedy += f", for example with half of it: optimizer.learning_rate={rate / 2:g}"
     return NanLossHook(
         training.loss,

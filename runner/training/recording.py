@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +17,9 @@ from omegaconf import OmegaConf
 
 from runner.checkpoints import contents
 from runner.config.cluster_spec import configured
+from runner.config.command import on_run, program, resuming
 from runner.config.keys import flatten
 from runner.config.schema import RunConfig, ScaffoldConfig
-from runner.config.spelling import on_run, program, resuming
 from runner.config.training_schema import metric_of
 from runner.errors import InterruptedRunError, PrunedRunError, UserCodeError
 from runner.graph.build import graph_maker
@@ -124,10 +123,13 @@ def _record_start(run: OpenedRun) -> None:
     plain = asdict(replace(config, cluster=configured(config.cluster)))
     plain = experiment.mask.settings(plain)
     former = _plain(directory.config) if directory.config.is_file() else {}
-    write_text(directory.config, OmegaConf.to_yaml(OmegaConf.create(plain)), lasting=False)
+    compiled = experiment.mask.settings(run.built.compiled)
+    file = OmegaConf.to_yaml(OmegaConf.create(plain)) + _commented(compiled)
+    write_text(directory.config, file, lasting=False)
     overrides = experiment.mask.overrides(experiment.context.overrides)
     write_text(directory.overrides, OmegaConf.to_yaml(OmegaConf.create(overrides)), lasting=False)
-    tracker.log_parameters(_chosen(flatten(plain), former, overrides))
+    chosen = _chosen(flatten(plain), former, overrides)
+    tracker.log_parameters({**flatten(compiled), **chosen})
     node = plain[graph_maker(experiment.config).data_key]
     data = json.dumps(node, sort_keys=True, default=str)
     name = str(node.get("train", node)["_target_"])
@@ -138,6 +140,15 @@ def _record_start(run: OpenedRun) -> None:
     if run.plan is not None:
         _record_plan(run, run.plan)
     _describe(run)
+
+
+def _commented(compiled: Mapping[str, Any]) -> str:
+    """Returns what the model brings along compiled, as comments: it would not be built again."""
+    if not compiled:
+        return ""
+    lines = OmegaConf.to_yaml(OmegaConf.create(dict(compiled))).splitlines()
+    head = "The model is compiled with these, for which the configuration names nothing:"
+    return "".join(f"# {line}\n" for line in (head, *lines))
 
 
 def _plain(file: Path) -> dict[str, object]:
@@ -320,7 +331,7 @@ def interrupted_lines(run: OpenedRun) -> Iterator[str]:
     if best := _best_value(run):
         yield f"best:    {best}"
     yield f"files:   {run.directory.path}"
-    yield f"resume:  {program()} {run.experiment.mask.command(resuming(sys.argv[1:]))}"
+    yield f"resume:  {program()} {run.experiment.mask.command(resuming())}"
 
 
 def _best_value(run: OpenedRun) -> str:

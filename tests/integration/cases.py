@@ -33,7 +33,7 @@ class Case(Command):
 
     arguments: tuple[str, ...] = ()
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, killed_at: int | None = None) -> subprocess.Popen[str]:
         assert self.forks is not None
         with (self.folder / "output").open("a") as output:
             process = self.forks.start(
@@ -44,7 +44,8 @@ class Case(Command):
                 stdout=output.fileno(),
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                slow_saves=self.marker(SAVING),
+                slow_saves=self.marker(SAVING) if killed_at is None else None,
+                killed_at=killed_at,
             )
         self.processes.append(process)
         return process
@@ -65,6 +66,7 @@ class Case(Command):
 MakeCase: TypeAlias = Callable[..., Case]
 """Takes the name of a new folder and arguments."""
 
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 STARTING, STEPPING, SAVING = "starting", "stepping", "saving"
 
 
@@ -206,11 +208,30 @@ def tensors(checkpoint: Path) -> dict[str, tuple[str, bytes]]:
     return {n: (types[n].name, np.asarray(reader.get_tensor(n)).tobytes()) for n in names}
 
 
+def _predictions(export: Path) -> dict[str, bytes]:
+    """Returns the bytes of what an export predicts from two examples."""
+    serve = tf.saved_model.load(str(export)).signatures["serving_default"]
+    inputs = {
+        name: tf.reshape(
+            tf.linspace(0.0, 1.0, 2 * spec.shape[1:].num_elements()), [2, *spec.shape[1:]]
+        )
+        for name, spec in serve.structured_input_signature[1].items()
+    }
+    return {name: output.numpy().tobytes() for name, output in serve(**inputs).items()}
+
+
 def assert_same_model(one: Case, other: Case, experiment: str) -> None:
-    """Compares the exports of two runs, each of which is in MLflow once."""
+    """Compares the exports of two runs, each of which is in MLflow once.
+
+    Their values are the same under the same names, and their predictions are; Keras lists the
+    variables of an export in any order.
+    """
     folders = [case.directory(f"{experiment}/001").export for case in (one, other)]
     first, second = (tensors(folder / "variables" / "variables") for folder in folders)
+    assert first.pop(_OBJECT_GRAPH)[0] == second.pop(_OBJECT_GRAPH)[0]
     assert first == second
+    expected, predicted = map(_predictions, folders)
+    assert expected == predicted
     for case in (one, other):
         (run,) = case.tracked(experiment)
         assert run.outputs is not None

@@ -290,10 +290,8 @@ def test_a_process_that_has_lost_another_has_no_use_for_collectives() -> None:
         [sys.executable, program, "0", *ports], capture_output=True, text=True, check=True
     )
     # Otherwise a session could continue without a restart of every task.
-    assert re.findall(r"^[12] \w+ True$", done.stdout, re.MULTILINE)[:2] == [
-        "1 UnavailableError True",
-        "2 UnavailableError True",
-    ], done.stdout
+    lost = r"([12]) (?:Unavailable|DeadlineExceeded)Error True"
+    assert re.findall(lost, done.stdout) == ["1", "2"], done.stdout + done.stderr
 
 
 @pytest.mark.soak

@@ -187,12 +187,19 @@ def test_a_full_disk_costs_saves_and_nothing_else(make_case: MakeCase) -> None:
         assert_same(twin, case, "tiny")
 
 
+# With callbacks, values stay in memory; without, they are in a file, whose end makes some room.
+CALLED = ("train.steps_per_epoch=15", "+callbacks.none={_target_: keras.callbacks.Callback}")
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("step", [1, 21])
+@pytest.mark.parametrize(
+    ("more", "message"), [(CALLED, "cannot be written"), ((), "runner: step 60 is not saved")]
+)
 def test_after_a_disk_that_stays_full_the_same_command_continues_the_run(
-    make_case: MakeCase, step: int
+    make_case: MakeCase, step: int, more: Sequence[str], message: str
 ) -> None:
-    filling = (*FILLING, f"hooks.fill.step={step}", "hooks.fill.until=0")
+    filling = (*FILLING, f"hooks.fill.step={step}", "hooks.fill.until=0", *more)
     twin, case = make_case("twin", *filling), make_case("case", *filling)
     assert twin.code() == 0, twin.output()
     case.marker("small").touch()
@@ -200,7 +207,12 @@ def test_after_a_disk_that_stays_full_the_same_command_continues_the_run(
         assert case.start("tracking.close_seconds=2").wait() == 1, case.output()
         assert "Traceback" not in case.output()
         assert "Logging error" not in case.output()
-        assert case.output().splitlines()[-3].endswith("cannot be written")
+        *_, last, cause, remedy = case.output().splitlines()
+        assert last.startswith("runner: ")
+        assert last.endswith(message)
+        assert "No space left on device" in cause
+        assert remedy.startswith("  remedy: make room or restore access")
+        assert "the same command" in remedy
         case.marker("small").unlink()
         (case.folder / "runs" / "filler").unlink()
         assert case.code() == 0, case.output()
@@ -261,6 +273,28 @@ def test_a_hundred_kills_anywhere_change_nothing(make_case: MakeCase, seed: int)
         kill_anywhere(victim, lives, signals, generator)
         assert_same(twin, victim, "tiny")
         assert_same_model(twin, victim, "tiny")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("start", range(4))
+def test_a_kill_at_any_operation_on_files_changes_nothing(make_case: MakeCase, start: int) -> None:
+    """Kills a new run, and then the same run resumed, at one in four of the operations."""
+    brief = (*BRIEF, "train.keep_checkpoints=1")
+    twin = make_case("twin", *brief)
+    assert twin.code() == 0, twin.output()
+    code, operation = -signal.SIGKILL, start
+    while code == -signal.SIGKILL:
+        victim = make_case(f"victim {operation}", *brief)
+        code = victim.start(killed_at=operation).wait()
+        if code != 0:
+            assert victim.start(killed_at=operation).wait() in (0, -signal.SIGKILL)
+        record = victim.directory("tiny/001").read()
+        if record is None or record.status != "FINISHED":
+            assert victim.code() == 0, victim.output()
+        assert_same(twin, victim, "tiny")
+        operation += 4
+    assert operation > 100
 
 
 # Steps of each shipped experiment; those of its sources are as few.

@@ -105,7 +105,8 @@ def test_the_stop_button_saves_and_ends_the_run_and_the_kernel_lives_on(kernel: 
     text, html = kernel.run(call, stop_at="validation")
     assert "line: runs in runs/line/001" in text
     assert "InterruptedRunError: ended by SIGINT" in text
-    assert "<progress" in html
+    assert "training" in html
+    assert "━" in html
     text, _ = kernel.run(call, stop_at="validation")
     assert "line: resumes in runs/line/001" in text
     assert "InterruptedRunError" in text

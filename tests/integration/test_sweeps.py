@@ -266,4 +266,5 @@ def test_two_sweeps_that_start_together_in_a_fresh_folder_never_stand_still(
     assert sorted(done.returncode for done in outcomes) == codes, outcomes
     if number is not None:
         assert time.monotonic() - began < 20.0  # On a busy machine.
-        assert {said(done)[-2] for done in outcomes} == {f"runner: ended by {number.name}"}
+        # A remedy follows in a process that has opened its sweep.
+        assert all(f"runner: ended by {number.name}" in said(done)[-2:] for done in outcomes)

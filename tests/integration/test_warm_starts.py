@@ -213,10 +213,10 @@ def test_the_provenance_is_beside_every_checkpoint_and_leads_back(warm: Warm, fo
     places = [warm.provenance(f"warm/001/{each}") for each in ("", "checkpoints", "best")]
     assert places[0] == places[1] == places[2]
     (tiny,) = warm.command.tracked("tiny")
-    piece = places[0]["variables"]["body/dense/kernel"]["source_tensor"]
-    assert piece["run_id"] == tiny.info.run_id
-    assert (piece["tensors"], piece["step"]) == (["body/dense/kernel"], 20)
-    assert piece["digest"].startswith("sha256:")
+    source_tensor = places[0]["variables"]["body/dense/kernel"]["source_tensor"]
+    assert source_tensor["run_id"] == tiny.info.run_id
+    assert (source_tensor["tensors"], source_tensor["step"]) == (["body/dense/kernel"], 20)
+    assert source_tensor["digest"].startswith("sha256:")
     assert "initializer" in places[0]["variables"]["head/kernel"]
     (source,) = places[0]["sources"]["body"]
     assert source["provenance"] == warm.provenance("tiny/001")

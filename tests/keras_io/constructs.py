@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import keras
@@ -301,6 +302,145 @@ def headless() -> keras.Model:
     return model
 
 
+def nested() -> keras.Model:
+    """Takes and returns nested dictionaries; one output has no loss, another a metric alone."""
+    inputs = {"left": keras.Input((4,)), "rest": {"right": keras.Input((6,))}}
+    hidden = layers.Concatenate()([inputs["left"], inputs["rest"]["right"]])
+    outputs = {name: layers.Dense(1, name=name)(hidden) for name in ("a", "b", "c")}
+    model = keras.Model(inputs, outputs)
+    losses = {"a": "mse", "b": "mae", "c": None}
+    weighted = {"b": [keras.metrics.RootMeanSquaredError(name="rmse")]}
+    model.compile(
+        "adam",
+        losses,
+        loss_weights={"a": 1.0, "b": 0.3, "c": 1.0},
+        metrics={"a": ["mae"], "c": ["mse"]},
+        weighted_metrics=weighted,
+        jit_compile=False,
+    )
+    return model
+
+
+def nested_arrays() -> Mapping[str, Any]:
+    return {
+        **ARRAYS,
+        "x": {"left": X[:, :4], "rest": {"right": X[:, 4:]}},
+        "y": {"a": Y, "b": Y * 2, "c": Y},
+        "sample_weight": {name: np.linspace(0, 1, len(X)) for name in ("a", "b", "c")},
+    }
+
+
+class Watched(layers.Layer):
+    """Has a loss, a metric, a counter and random numbers of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = keras.metrics.Mean(name="mean_input")
+        self.seeds = keras.random.SeedGenerator(4)
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        self.mean.update_state(ops.mean(inputs))
+        self.add_loss(0.01 * ops.mean(inputs**2))
+        if training:
+            self.count.assign_add(1.0)
+            return inputs + keras.random.normal(ops.shape(inputs), seed=self.seeds)
+        return inputs
+
+
+def low_rank(*, quantized: bool) -> keras.Model:
+    model = small(layers.Dense(8, "relu", name="hidden"))
+    if quantized:
+        model.quantize("int8")
+    model.layers[0].enable_lora(2)
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def tabular() -> keras.utils.FeatureSpace:
+    space = keras.utils.FeatureSpace(
+        {"word": "string_categorical", "number": "integer_categorical", "size": "float_normalized"},
+        crosses=[("word", "number")],
+        output_mode="concat",
+    )
+    space.adapt(rows().map(lambda row, label: row))
+    return space
+
+
+def rows() -> tf.data.Dataset:
+    drawn = np.random.default_rng(5)
+    row = {
+        "word": drawn.choice(["a", "b", "c"], len(X)),
+        "number": drawn.integers(0, 4, len(X)),
+        "size": X[:, 0],
+    }
+    return tf.data.Dataset.from_tensor_slices((row, Y)).batch(8)
+
+
+def of_features(*, encoded: bool) -> keras.Model:
+    """Takes features, or what `tabular` encodes them to."""
+    space = tabular()
+    features = space.get_encoded_features()
+    inputs = keras.Input(features.shape[1:]) if encoded else space.get_inputs()
+    model = keras.Model(inputs, layers.Dense(1)(inputs if encoded else features))
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def encoded_rows() -> Mapping[str, Any]:
+    space = tabular()
+    return {"x": rows().map(lambda row, label: (space(row), label))}
+
+
+def categories() -> keras.Model:
+    inputs = [
+        keras.Input((1,), dtype="string"),
+        keras.Input((1,), dtype="int64"),
+        keras.Input((1,)),
+    ]
+    hashed = layers.CategoryEncoding(5, "one_hot")(layers.Hashing(5)(inputs[0]))
+    known = layers.IntegerLookup(vocabulary=[1, 2, 3], output_mode="multi_hot")(inputs[1])
+    bins = layers.CategoryEncoding(3, "one_hot")(layers.Discretization([-0.5, 0.5])(inputs[2]))
+    model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()([hashed, known, bins])))
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def of_categories() -> Mapping[str, Any]:
+    drawn = np.random.default_rng(5)
+    words = tf.constant(drawn.choice(["a", "b", "c"], (len(X), 1)))
+    return {**ARRAYS, "x": [words, drawn.integers(0, 4, (len(X), 1)), X[:, :1]]}
+
+
+def windows() -> Mapping[str, Any]:
+    series = np.sin(np.arange(100) / 5).astype("float32")[:, None]
+    windows = partial(keras.utils.timeseries_dataset_from_array, series[:-6], series[6:], 6)
+    return {
+        "x": windows(batch_size=8, shuffle=True, seed=3),
+        "validation_data": windows(batch_size=8),
+    }
+
+
+def forecast() -> keras.Model:
+    model = keras.Sequential([keras.Input((6, 1)), layers.LSTM(4), layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+class AsksModel(keras.callbacks.Callback):
+    """Predicts and evaluates after each epoch, and adds up the losses of the batches."""
+
+    losses = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.losses += logs["loss"]
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["first"] = float(self.model.predict(X[:8], verbose=0)[0, 0])
+        logs["again"] = self.model.evaluate(X[:16], Y[:16], verbose=0)[0]
+        logs["added"] = self.losses
+
+
 def with_validation(**others: Any) -> Callable[[], Mapping[str, Any]]:
     return lambda: {**ARRAYS, "validation_data": (X[:20], Y[:20]), **others}
 
@@ -473,10 +613,60 @@ CONSTRUCTS = {
     "py_function in a map": Construct(dense, mapped(python_function)),
     "a layer with a seed in a map": Construct(dense, noise),
     "a StringLookup in a map": Construct(classes, words_in_map),
+    "nested dictionaries, some without a loss": Construct(nested, nested_arrays),
+    "a layer with a loss, a metric and seeds": Construct(
+        lambda: small(layers.Dense(4), Watched()), with_validation()
+    ),
+    "low rank": Construct(lambda: low_rank(quantized=False)),
+    "low rank beside int8": Construct(lambda: low_rank(quantized=True)),
+    "FeatureSpace in the model": Construct(
+        lambda: of_features(encoded=False), lambda: {"x": rows(), "validation_data": rows()}
+    ),
+    "FeatureSpace in a map": Construct(lambda: of_features(encoded=True), encoded_rows),
+    "categories": Construct(categories, of_categories),
+    "a timeseries": Construct(forecast, windows),
+    "predict and evaluate in a callback": Construct(
+        dense, lambda: with_validation(callbacks=[AsksModel()])()
+    ),
+    "ReduceLROnPlateau": Construct(
+        dense,
+        lambda: with_validation(
+            epochs=4,
+            callbacks=[keras.callbacks.ReduceLROnPlateau(factor=0.5, patience=1, min_delta=10)],
+        )(),
+    ),
+    "steps_per_execution": Construct(lambda: dense(steps_per_execution=3), with_validation()),
+    "run_eagerly": Construct(lambda: dense(run_eagerly=True), with_validation()),
+    "loss_scale_factor": Construct(lambda: dense(optimizer=adam(loss_scale_factor=8.0))),
+    "constraints, regularizers": Construct(
+        lambda: small(
+            layers.Dense(
+                4,
+                kernel_constraint=keras.constraints.MaxNorm(0.5),
+                kernel_regularizer=keras.regularizers.L2(0.1),
+                activity_regularizer="l1",
+            )
+        ),
+        with_validation(),
+    ),
+    "sparse features": Construct(
+        lambda: sparse_model(),
+        lambda: {"x": dataset().map(lambda x, y: (tf.sparse.from_dense(x), y))},
+    ),
+    "workers of a PyDataset": Construct(
+        dense, lambda: {"x": Numbered(workers=2), "shuffle": False}
+    ),
     "mixed precision": Construct(
         lambda: small(layers.Dense(4, dtype="mixed_float16"), optimizer=adam()), with_validation()
     ),
 }
+
+
+def sparse_model() -> keras.Model:
+    inputs = keras.Input((10,), sparse=True)
+    model = keras.Model(inputs, layers.Dense(1)(inputs))
+    model.compile("adam", "mse", jit_compile=False)
+    return model
 
 
 def _of_dictionary() -> keras.Model:

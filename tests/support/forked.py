@@ -28,7 +28,8 @@ class Forked(subprocess.Popen[str]):
     """Runs `python -m MODULE ARGUMENTS` in a fork of a process that has imported everything.
 
     The arguments are those of `subprocess.Popen`, but `server`, that process's address, and
-    `slow_saves`: saves take as long as on a slow disk, and this file exists during each.
+    `slow_saves`: saves take as long as on a slow disk, and this file exists during each; and
+    `killed_at`: it is killed after so many operations that change files in `runs`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Forked(subprocess.Popen[str]):
         errors: str | None = None,
         start_new_session: bool = False,
         slow_saves: Path | None = None,
+        killed_at: int | None = None,
     ) -> None:
         # Popen's own constructor would start another process.
         _, option, module, *arguments = command
@@ -63,6 +65,7 @@ class Forked(subprocess.Popen[str]):
             "parent": os.getpid(),
             "session": start_new_session,
             "slow_saves": None if slow_saves is None else str(slow_saves),
+            "killed_at": killed_at,
         }
         self.pid = self._ask(request, list(theirs.values()))
         for descriptor in set(theirs.values()) - {_INPUT, _OUTPUT, _ERRORS}:

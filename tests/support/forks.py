@@ -51,7 +51,7 @@ MODULES = (
     "mlflow.store.model_registry.sqlalchemy_store",
     "optuna.samplers",
     "optuna.storages._rdb.models",
-    "runner.__main__",
+    "runner.commands.command_line",
     "runner.cluster.chief",
     "runner.commands.run_experiment",
     "runner.lifecycle",
@@ -78,7 +78,7 @@ def import_everything() -> None:
             importlib.import_module("mlflow.store.tracking.sqlalchemy_workspace_store")
         Plugins.instance()
     del os.environ[LEVEL]
-    for module in ("runner.__main__", "runner.tracking.__main__", "tests.support.recording"):
+    for module in ("runner.tracking.__main__", "tests.support.recording"):
         # They are run as `__main__`, and no module imports them.
         del sys.modules[module]
 
@@ -203,6 +203,11 @@ def become(address: str, request: dict[str, Any]) -> None:
         os.close(descriptor)
     if request["slow_saves"] is not None:
         slow_saves(Path(request["slow_saves"]))
+    if request["killed_at"] is not None:
+        from tests.support.kills import kill_at
+
+        kill = functools.partial(os.kill, os.getpid(), signal.SIGKILL)
+        kill_at(Path.cwd() / "runs", request["killed_at"], kill)
     forking = types.SimpleNamespace(**vars(subprocess))
     forking.Popen = functools.partial(Forked, address)
     # Any: modules, one of whose imports is exchanged.

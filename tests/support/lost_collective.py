@@ -13,20 +13,22 @@ config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"
 server = tf.train.Server(hosts, job_name="worker", task_index=index, config=config)
 other = None if index else subprocess.Popen([sys.executable, __file__, "1", *sys.argv[2:]])
 for group in (1, 2):  # A new graph, session and group for each attempt.
-    key: dict[str, Any] = {
-        "group_key": group,
-        "instance_key": group,
-        "group_size": 2,
-        "ordering_token": [],
-    }
+    key: dict[str, Any] = {"group_key": group, "group_size": 2, "ordering_token": []}
     with tf.Graph().as_default(), tf.Session(server.target, config=config) as session:
         key |= {"merge_op": "Add", "final_op": "Id"}
-        add = tf.raw_ops.CollectiveReduceV2(input=[1.0], **key)
+        # Where the other is lost before it asks for this one's part, only a limit ends the wait.
+        first, second = (
+            tf.raw_ops.CollectiveReduceV2(
+                input=[1.0], instance_key=10 * group + index, timeout_seconds=limit, **key
+            )
+            for index, limit in enumerate((0, 10))
+        )
         try:
+            assert session.run(first) == 2.0
+            if other is not None and group == 1:
+                other.kill()
             while True:
-                assert session.run(add) == 2.0
-                if other is not None and group == 1:
-                    other.kill()
+                session.run(second)
         except tf.errors.OpError as error:
             print(group, type(error).__name__, "Restart your program" in error.message, flush=True)
     if other is not None and group == 1:

@@ -98,12 +98,12 @@ def source_of(restoration_plan: RestorationPlan, name: str) -> SourceTensor:
 
 
 def origins(restoration_plan: RestorationPlan) -> dict[str, list[str]]:
-    """Returns variable -> `scaffold: tensor` of each piece."""
+    """Returns variable -> `scaffold: tensor` of each source tensor."""
     return {
         assignment.variable.name: [
-            f"{piece.source}: {'+'.join(piece.names)}"
-            for piece in [assignment.source_tensor]
-            if piece
+            f"{source_tensor.source}: {'+'.join(source_tensor.names)}"
+            for source_tensor in [assignment.source_tensor]
+            if source_tensor
         ]
         for assignment in restoration_plan.assignments
     }

@@ -6,7 +6,7 @@ import functools
 import itertools
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,19 @@ from omegaconf import OmegaConf
 import runner
 from runner.api.fit import experiment_of
 from runner.config.composition import compose_command, without_hydra
-from runner.errors import ConfigError, InterruptedRunError, NonFiniteLossError, PlanError
+from runner.errors import (
+    ConfigError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    PlanError,
+    SaveError,
+    UserCodeError,
+)
 from runner.graph.given_model import model_digest, model_name
 from runner.inputs import FitData
 from runner.inputs.data_digest import digest
+from runner.tracking.journal import Parameters, read_lines, segments
+from runner.tracking.tracking_directory import TrackingDirectory
 from tests.keras_io.generative import wgan_gp
 from tests.keras_io.parts import points
 from tests.support.runs import disturbed
@@ -193,6 +202,17 @@ def test_a_model_is_as_usable_after_an_error_as_after_fit(
     model.fit(X, Y, verbose=0)
 
 
+def test_a_model_has_its_values_where_the_disk_has_no_room_for_them(small_disk: Path) -> None:
+    hidden = [keras.layers.Dense(700, name=name) for name in ("small", "large")]
+    model = keras.Sequential([keras.Input(X.shape[1:]), *hidden, keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    before = model.get_weights()
+    with pytest.raises(SaveError, match="cannot be written\n  cause: No space left"):
+        fit(small_disk, model=model, x=X, y=Y)
+    for value, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
 def test_a_file_holds_the_experiment_that_the_command_line_takes(tmp_path: Path) -> None:
     build = functools.partial(net, units=2)
     result = fit(tmp_path, model=build, x=arrays, epochs=2, validation_split=0.2)
@@ -223,6 +243,38 @@ def test_the_model_is_found_by_names_that_keras_counts(tmp_path: Path) -> None:
     names.append(keras.layers.Dense(1).name)
     assert all(map(np.array_equal, one.get_weights(), other.get_weights()))
     assert len({*names}) == 2
+
+
+def test_what_the_model_is_compiled_with_is_recorded_where_the_configuration_is_silent(
+    tmp_path: Path,
+) -> None:
+    def compiled() -> keras.Model:
+        model = net()
+        rate = keras.optimizers.schedules.CosineDecay(0.01, 20)
+        model.compile(keras.optimizers.SGD(rate, momentum=0.9), model.loss, metrics=["accuracy"])
+        return model
+
+    for model in (compiled, compiled()):
+        result = fit(tmp_path, model=model, x=X, y=Y, overrides={"+metrics": {"acc": "accuracy"}})
+        assert result.directory is not None
+        text = (result.directory / "config.yaml").read_text()
+        assert OmegaConf.create(text).optimizer == {}
+        comment = "".join(line[2:] for line in text.splitlines(True) if line.startswith("# "))
+        recorded = OmegaConf.create(comment.partition("\n")[2])
+        assert recorded.loss._target_ == "keras.losses.SparseCategoricalCrossentropy"
+        assert "metrics" not in recorded
+        (segment,) = segments(TrackingDirectory(result.directory).journal)
+        records = [line.record for line in read_lines(segment.path)]
+        (parameters,) = (item.values for item in records if isinstance(item, Parameters))
+        expected = {
+            "loss.from_logits": "True",
+            "metrics.acc": "accuracy",
+            "optimizer._target_": "keras.optimizers.SGD",
+            "optimizer.momentum": "0.9",
+            "optimizer.learning_rate._target_": "keras.optimizers.schedules.CosineDecay",
+            "optimizer.learning_rate.initial_learning_rate": "0.01",
+        }
+        assert expected.items() <= parameters.items()
 
 
 def test_what_another_process_cannot_import_is_named_in_the_file(tmp_path: Path) -> None:
@@ -288,6 +340,29 @@ def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: 
     assert [*result.config.callbacks] == ["LambdaCallback"]
 
 
+def test_functions_of_callbacks_see_the_weights_of_the_epoch(tmp_path: Path) -> None:
+    """They reach the model as a variable of the program that defines them."""
+    models = [net(), net()]
+    seen: tuple[list[Any], list[Any]] = ([], [])
+    models[1].set_weights(models[0].get_weights())
+
+    def callbacks(index: int) -> list[keras.callbacks.Callback]:
+        def note(epoch: int, *logs: Any) -> float:
+            seen[index].append([weight.sum() for weight in models[index].get_weights()])
+            return 0.1 / (epoch + 1)
+
+        return [
+            keras.callbacks.LambdaCallback(on_epoch_end=note),
+            keras.callbacks.LearningRateScheduler(note),
+        ]
+
+    data: dict[str, Any] = {"x": X, "y": Y, "epochs": 3, "shuffle": False}
+    models[0].fit(**data, callbacks=callbacks(0), verbose=0)
+    fit(tmp_path, model=models[1], callbacks=callbacks(1), **data)
+    assert len(seen[0]) == 6
+    np.testing.assert_allclose(seen[1], seen[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -304,9 +379,27 @@ def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: 
         ({"x": within_another()}, "uses an object made outside of it, Iterator"),
         ({"model": keras.Sequential([keras.layers.Dense(2)]), "x": X}, "is not compiled"),
         ({"x": X, "y": Y, "scaffolds": {"a": {"chekpoint": "b"}}}, "chekpoint"),
-        (
-            {"model": net(), "x": X, "y": Y, "overrides": {"optimizer.learning_rate": 0.1}},
-            "has the optimizer that it was compiled with",
+        ({"x": X, "y": Y, "epochs": None}, "epochs is None"),
+        ({"x": X, "y": Y, "batch_size": 0}, "batch_size is 0"),
+        ({"x": X, "y": Y, "validation_split": 1.0}, "validation_split is 1.0"),
+        ({"x": X, "y": Y, "validation_freq": [0]}, r"validation_freq is \[0\]"),
+        ({"x": X, "y": Y, "validation_data": (X, Y, Y, Y)}, "validation_data has 4 parts"),
+        ({"x": X, "y": Y, "class_weight": [1.0, 2.0]}, r"class_weight is \[1.0, 2.0\]"),
+        ({"x": X, "y": Y, "callbacks": [keras.callbacks.History]}, "a callback is the class Hist"),
+        ({"x": X, "y": Y, "scaffolds": 5}, "scaffolds is 5"),
+        ({"x": []}, "the data are empty"),
+        *(
+            (
+                {
+                    "model": model,
+                    "x": X,
+                    "y": Y,
+                    "overrides": {"optimizer.learning_rate": 0.1, **mode},
+                },
+                "optimizer.learning_rate is set, and the model has an optimizer of its own",
+            )
+            for model in (net(), net)
+            for mode in ({}, {"mode": "plan"})
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -316,6 +409,32 @@ def test_mistakes_are_named_before_anything_is_created(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         fit(tmp_path, **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["generator", "PyDataset", "function of a map"])
+def test_data_that_cannot_be_read_are_named_before_anything_is_created(
+    kind: str, tmp_path: Path
+) -> None:
+    def failing(*ignored: Any) -> Any:
+        raise OSError("the disk is gone")
+
+    class Failing(Sequence):
+        __getitem__ = failing
+
+    def generator() -> Iterator[Any]:
+        yield failing()
+
+    def mapped(x: Any, y: Any) -> Any:
+        return tf.numpy_function(failing, [x], tf.float32), y
+
+    data: dict[str, Callable[[], Any]] = {
+        "generator": generator,
+        "PyDataset": Failing,
+        "function of a map": lambda: dataset().map(mapped),
+    }
+    with pytest.raises(UserCodeError, match=r"^data raised (UnknownError: )?OSError: the disk"):
+        fit(tmp_path, x=data[kind]())
     assert list(tmp_path.iterdir()) == []
 
 

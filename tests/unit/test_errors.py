@@ -72,6 +72,8 @@ def test_exit_codes(name: str, code: int) -> None:
 def test_a_signal_gives_the_exit_code_that_shells_give(number: signal.Signals, code: int) -> None:
     error = InterruptedRunError(number)
     assert error.exit_code == code
+    assert str(error) == f"ended by {number.name}"
+    error = InterruptedRunError(number, resumable=True)
     assert str(error) == f"ended by {number.name}\n  remedy: the same command continues the run"
 
 

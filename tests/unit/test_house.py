@@ -216,7 +216,7 @@ def test_experiments_import_nothing_private_of_the_runner() -> None:
 
 IMPORTING = """
 import importlib, sys
-from runner.__main__ import main
+from runner.commands.command_line import main
 rooms = sys.argv[1:]
 def report(*what):
     print(*what, *{"tensorflow", "keras", "mlflow", "torch", "pandas"} & set(sys.modules))

@@ -56,7 +56,7 @@ _BOOKKEEPING = re.compile(
 _UNNAMED = re.compile(r"(.*/)?Variable(_\d+)?")
 # `keras.Model.export` saves a copy of every variable under this attribute.
 _KERAS_COPIES = "_all_variables/"
-# A list of one variable in the root, but for those of Keras.
+# A list of one variable in the root, except for Keras's lists.
 _COLLECTION = re.compile(
     rf"(?!(?:(?:non_)?trainable_|_all_)?variables/)([^/]+)/0{re.escape(_VALUE)}"
 )

@@ -29,6 +29,7 @@ from runner.cluster.sessions import session_config
 from runner.cluster.worker import run_worker
 from runner.config.cluster_spec import Addresses, Cluster, Task
 from runner.config.schema import (
+    ClusterMode,
     RestorationConfig,
     ScaffoldConfig,
     TrainConfig,
@@ -142,6 +143,24 @@ def test_partitioned_variables_are_warm_started_saved_and_resumed_as_a_whole(
     with servers() as cluster:
         runs.run(tmp_path / "cut", cluster=cluster, **changes)
     assert made.load_record() == record
+
+
+def test_a_chief_that_died_after_the_others_had_ended_needs_no_worker(tmp_path: Path) -> None:
+    runs.run(tmp_path, **LINEAR)
+    trained = runs.directory(tmp_path)
+    record = trained.load_record()
+    trained.update(status=Status.RUNNING)
+    chief, worker = free_addresses(2)
+    alone = Cluster(
+        mode=ClusterMode.collective,
+        workers=2,
+        addresses=Addresses([chief], [worker], []),
+        task=Task("chief", 0),
+        max_wait_secs=1,
+    )
+    lines = runs.run(tmp_path, **LINEAR, cluster=alone)
+    assert "cluster: trained already, so that only the record is closed" in lines
+    assert trained.load_record() == record
 
 
 def test_a_run_resumes_with_another_number_of_workers(tmp_path: Path) -> None:

@@ -153,6 +153,8 @@ def test_a_cluster_whose_lines_are_not_read_ends_as_after_a_signal(tmp_path: Pat
         "from runner.cluster.local import LocalCluster\n"
         "from runner.config.schema import ClusterConfig\n"
         "from runner.errors import InterruptedRunError\n"
+        "from runner.system.output import GuardedOutput\n"
+        "GuardedOutput()\n"
         "cluster = ClusterConfig(local=True, workers=1, grace_secs=5)\n"
         f"launcher = LocalCluster(cluster, [sys.executable, {str(tmp_path / 'task.py')!r}])\n"
         "try: launcher.run()\n"

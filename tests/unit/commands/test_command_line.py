@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
 from runner.api import start
 from runner.commands import command_line
@@ -19,6 +18,7 @@ from runner.config.keys import annotation, options
 from runner.config.schema import RunConfig
 from runner.errors import InterruptedRunError
 from runner.system.lifeline import LIFELINE
+from tests.conformance.goldens import save_npz
 from tests.support.command_line import CONF, Command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,6 +46,41 @@ def test_a_mistake_that_only_the_run_finds(command: Command, mistake: str, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+NO_COMMANDS = {
+    "inspekt": "inspect",
+    "snyc": "sync",
+    "Map": "map",
+    "help": "--help",
+    "version": "--version",
+    "lstm_cnn": "init",
+    "runs/lstm_cnn/001": "init",
+}
+
+
+@pytest.mark.parametrize("word", NO_COMMANDS)
+def test_a_word_that_is_no_command(word: str, command: Command, tmp_path: Path) -> None:
+    outcome = command(word, "runs/x", "--all")
+    assert outcome.code == 2
+    state, _, remedy, choices = outcome.err.splitlines()
+    assert state == f"runner: there is no command {word!r}"
+    assert remedy.endswith(f"an experiment is run by +experiment={word}")
+    assert choices.startswith(f"  choices: {NO_COMMANDS[word]}, ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("columns", [40, 50, 80])
+@pytest.mark.parametrize("experiment", [(), ("+experiment=tiny",)])
+def test_help_is_folded_at_the_width_of_the_terminal_but_for_what_is_typed(
+    experiment: tuple[str, ...], columns: int, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = command("--help", *CONF, *experiment).out
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = command("--help", *CONF, *experiment).out
+    wide = [line.split() for line in narrow.splitlines() if len(line) > columns]
+    assert [words for words in wide if len(words) > 1 and "=" not in words[0]] == []
+    assert narrow.split() == whole.split()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -65,19 +100,6 @@ def test_the_versions_that_decide_a_result(command: Command) -> None:
     outcome = command("--version")
     assert re.fullmatch(pattern, outcome.out)
     assert (outcome.code, outcome.err) == (0, "")
-
-
-def test_a_signal_before_the_run_handles_them(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(start, "validate", interrupted)
-    outcome = command(*CONF, "+experiment=tiny")
-    assert outcome.code == 130
-    assert outcome.err.startswith("runner: ended by SIGINT\n")
-    GlobalHydra.instance().clear()
 
 
 @pytest.mark.parametrize("kind", [ValueError, AttributeError])
@@ -100,7 +122,7 @@ def test_an_error_of_the_run_itself_is_not_explained_away(
 def test_a_task_of_a_local_cluster_does_not_report_how_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = InterruptedRunError(signal.SIGTERM)
+    error = InterruptedRunError(signal.SIGTERM, resumable=True)
     assert command_line.fail(error) == 143
     monkeypatch.setenv(LIFELINE, "3")
     assert command_line.fail(error) == 143
@@ -134,8 +156,11 @@ def test_help_fits_one_screen_and_names_what_there_is_and_nothing_else(
     assert [key for key in keys if key not in groups and annotation(key, RunConfig) is None] == []
 
 
+@pytest.mark.parametrize("columns", [50, 100])
 @pytest.mark.parametrize("name", command_line.COMMANDS)
-def test_the_help_of_a_command_waits_for_no_library(name: str, tmp_path: Path) -> None:
+def test_the_help_of_a_command_waits_for_no_library(
+    name: str, columns: int, tmp_path: Path
+) -> None:
     script = (
         "import sys; from runner.commands.command_line import main\n"
         "try: main()\n"
@@ -145,14 +170,68 @@ def test_the_help_of_a_command_waits_for_no_library(name: str, tmp_path: Path) -
     done = subprocess.run(
         [sys.executable, "-c", script, name, "--help"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: runner {name} ")
-    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert max(map(len, done.stdout.splitlines())) <= columns
+
+
+# `{run}` is a finished run; `d.npz` differs from `c.npz`, and both hold a `dense/kernel`.
+EXIT_CODES = {
+    "--help": 0,
+    "init project": 0,
+    "init c.npz": 2,
+    "inspect c.npz": 0,
+    "inspect c.npz c.npz": 0,
+    "inspect c.npz d.npz": 1,
+    "inspect gone": 2,
+    "lineage {run}": 0,
+    "lineage gone": 2,
+    f"lineage {'0' * 32}": 2,
+    "verify {run}": 0,
+    "verify gone": 2,
+    "prove gone c.npz": 2,
+    "prove {run} c.npz": 2,
+    "sync gone": 2,
+    "sync {run}": 2,
+    "map keras.layers.Nope c.npz": 2,
+    "map tiny.keras gone": 2,
+    "map +experiment c.npz": 2,
+    "mode=evaluate run_dir={run}": 0,
+    "mode=evaluate run_dir=gone": 2,
+    "+experiment=tinny": 2,
+    "+experiment=tiny mode=plan": 0,
+    "+experiment=tiny mode=plan scaffolds.b.variables.include=[haed/]": 3,
+    "+experiment=tiny tracking=none model._target_=tests.samples.faulty.Refusing": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    arguments = [*CONF, "+experiment=tiny", "train.steps=2", "tracking=none"]
+    subprocess.run(
+        [sys.executable, "-m", "runner", *arguments, f"run_dir={folder}"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    return folder / "001"
+
+
+@pytest.mark.parametrize("line", EXIT_CODES)
+def test_exit_codes(line: str, command: Command, finished_run: Path, tmp_path: Path) -> None:
+    for name, value in (("c", 1.0), ("d", 2.0)):
+        save_npz(tmp_path / f"{name}.npz", **{"dense/kernel": value})
+    arguments = line.format(run=finished_run).split()
+    outcome = command(*(CONF if "=" in line else ()), *arguments)
+    assert outcome.code == EXIT_CODES[line], outcome.err
+    assert "Traceback" not in outcome.err
+    assert outcome.err or outcome.code == 0 or "d.npz" in line
 
 
 def test_python_m_runner(tmp_path: Path) -> None:

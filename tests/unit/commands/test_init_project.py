@@ -8,6 +8,7 @@ import sys
 import types
 from pathlib import Path
 
+import keras
 import pytest
 
 from tests.support.command_line import Command
@@ -38,6 +39,11 @@ def test_a_new_project_passes_its_own_test(
 
     monkeypatch.setitem(test.__globals__, "subprocess", types.SimpleNamespace(run=run))
     test(tmp_path)
+    exported = command("mode=export", "export.format=keras", f"run_dir={tmp_path}/second/001")
+    assert (exported.code, exported.err) == (0, "")
+    (file,) = (tmp_path / "second" / "001").glob("*.keras")
+    # Nothing of the project is needed to load it.
+    assert keras.models.load_model(file).count_params() == 1_251
     assert {path.name for path in project.iterdir()} <= {
         ".gitignore", "README.md", "conf", "my_points", "tests"
     }  # fmt: skip

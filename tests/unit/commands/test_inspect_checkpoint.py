@@ -14,11 +14,12 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
+from runner.checkpoints.reader import CheckpointSpec, TensorSpec
 from runner.commands import inspect_checkpoint
 from runner.commands.command_line import main
-from runner.commands.inspect_checkpoint import state_class
-from runner.config.choices import StateClass
+from runner.commands.inspect_checkpoint import kinds_of
 from runner.console import Screen
+from runner.errors import ConfigError
 from tests.conformance.goldens import save_bundle, save_npz
 from tests.support import torch_files
 
@@ -143,6 +144,12 @@ def test_two_checkpoints_are_compared(model: str, tmp_path: Path) -> None:
     assert text.splitlines()[0] == "4 tensors differ"
 
 
+@pytest.mark.parametrize("flags", [["--stats"], ["--all", "--digest"], ["--provenance"]])
+def test_what_lists_one_checkpoint_does_not_go_with_two(model: str, flags: list[str]) -> None:
+    with pytest.raises(ConfigError, match=f"^{' and '.join(flags)} with OTHER\n"):
+        _shown(model, model, *flags)
+
+
 def test_a_directory_and_a_choice_in_it(tmp_path: Path) -> None:
     for step in (1, 2):
         save_bundle(tmp_path / f"m-{step}", {"t": [float(step)]})
@@ -186,21 +193,55 @@ def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, FIRST, "")
 
 
-@pytest.mark.parametrize(
-    ("name", "others", "expected"),
-    [
-        ("conv/kernel", [], StateClass.weights),
-        ("conv/kernel/Adam_1", ["conv/kernel"], StateClass.optimizer_slots),
-        ("conv/kernel/ExponentialMovingAverage", ["conv/kernel"], StateClass.moving_averages),
-        ("beta1_power", [], StateClass.optimizer_slots),
-        ("optimizer/vars/2", [], StateClass.optimizer_slots),
-        ("optimizer_weights/SGD/iter", [], StateClass.optimizer_slots),
-        ("global_step", [], StateClass.global_step),
-        ("norm/moving_variance", [], StateClass.batch_norm),
-    ],
-)
-def test_classes(name: str, others: list[str], expected: StateClass) -> None:
-    assert state_class(name, name, dict.fromkeys([name, *others])) is expected
+KINDS = {
+    "conv/kernel": "weight",
+    "conv/kernel/Adam_1": "optimizer slot",
+    "conv/kernel/ExponentialMovingAverage": "moving average",
+    "norm/moving_variance": "batch norm",
+    "norm/count": "weight",
+    "beta1_power": "optimizer slot",
+    "global_step": "global step",
+    # Runs.
+    "Adam/iterations": "optimizer slot",
+    "Adam/loss_scale/dynamic_scale": "optimizer slot",
+    "input/IteratorV2:0_STATE": "input position",
+    "metrics/loss/total": "metric variable",
+    "dropout/seed_generator_state": "random state",
+    # Keras's files.
+    "optimizer/vars/0": "optimizer slot",
+    "d_optimizer/vars/2": "optimizer slot",
+    "optimizer_weights/SGD/iter": "optimizer slot",
+    "layers/dropout/seed_generator/vars/0": "random state",
+    # Object-based checkpoints of TensorFlow.
+    "step": "global step",
+    "g/_state_var": "random state",
+    "optimizer/_iterations": "optimizer slot",
+    "optimizer/_trainable_variables/0": "weight",
+    "gan/opt/_iterations": "optimizer slot",
+    "gan/opt/_variables/1": "optimizer slot",
+    "gan/opt/_trainable_variables/1": "weight",
+    "keras_api/metrics/0/total": "metric variable",
+    # PyTorch and Flax.
+    "model.norm.running_var": "batch norm",
+    "norm.num_batches_tracked": "batch norm",
+    "params/Dense_0/kernel": "weight",
+    "batch_stats/BatchNorm_0/mean": "batch norm",
+    "opt_state/0/mu/Dense_0/kernel": "optimizer slot",
+}
+
+
+def test_what_tensors_hold() -> None:
+    dtypes = {name: "variant" if name.endswith("_STATE") else "float32" for name in KINDS}
+    tensors = {name: TensorSpec(name, (), dtype) for name, dtype in dtypes.items()}
+    spec = CheckpointSpec("path", None, tensors, "format", str)
+    assert kinds_of(spec) == KINDS
+
+
+def test_the_alias_tells_where_the_name_does_not() -> None:
+    name, alias = "layers/batch_normalization/vars/2", "norm/moving_mean"
+    tensors = {name: TensorSpec(name, (), "float32")}
+    spec = CheckpointSpec("path", None, tensors, "format", str, aliases={alias: name})
+    assert kinds_of(spec) == {name: "batch norm"}
 
 
 def _with_input(folder: Path, value: float) -> str:
@@ -220,7 +261,7 @@ def test_a_position_in_the_training_data_is_listed_without_values(tmp_path: Path
     assert code == 0
     rows = _rows(text)
     (state,) = (name for name in rows if name.endswith("_STATE"))
-    assert rows[state][0] == "2 variant"
+    assert rows[state] == ["2 variant", "input position"]
     assert rows["kernel"][2:] == ["weight", "1", "1", "1", "0"]
     code, text = _shown(one, other)
     assert (code, "1 tensor differs" in text) == (1, True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.spelling import on_run, override, plain, program, resuming, spelled, yaml
+from runner.config.spelling import override, plain, spelled, yaml
 
 
 def pasted(text: str) -> Any:
@@ -100,31 +98,3 @@ def test_a_string_is_shown_without_the_quotes_it_can_do_without(value: str) -> N
 )
 def test_a_value_is_as_it_is_unless_its_quotes_make_it_a_text(value: str, as_it_is: str) -> None:
     assert plain(value) == as_it_is
-
-
-@pytest.mark.parametrize(
-    "path", ["/runs/a/001", "/my runs/it's/001", "/a=b,c/{d}/[e]/001", '/say "hi"/\\/001', "/ü/$1"]
-)
-def test_a_run_directory_reaches_the_configuration_as_it_is(path: str) -> None:
-    mode, run_dir = shlex.split(on_run("export", Path(path)))[-2:]
-    parsed = OverridesParser.create().parse_overrides([mode, run_dir])
-    assert [each.value() for each in parsed] == ["export", path]
-
-
-def test_a_relative_run_directory_is_made_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir("/")
-    assert on_run("evaluate", Path("runs/a/001")).endswith(" run_dir=/runs/a/001")
-
-
-def test_the_command_is_called_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "runner")])
-    assert program() == "bin/runner"
-    monkeypatch.setattr(sys, "argv", ["/site-packages/runner/__main__.py"])
-    assert program() == "bin/python -m runner"
-
-
-def test_a_run_that_was_not_to_be_resumed_is_resumed_by_the_rest_of_its_command() -> None:
-    given = ["--config-dir", "my conf", "+experiment=x", "resume=never", "a='b c'"]
-    assert shlex.split(resuming(given)) == [*given[:3], given[4]]

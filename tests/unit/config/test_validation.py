@@ -272,7 +272,7 @@ def test_a_mapping_of_any_kind_is_validated_over_the_schema() -> None:
     assert validate(plain) == validate(OmegaConf.create(plain)) == validate(whole)
     shorter = {key: plain[key] for key in ("name", "data", "model", "loss")}
     assert validate({**shorter, "train": {"steps": 3}}).train.objective == "validation/loss"
-    assert "Adam" in validate(shorter).optimizer["_target_"]
+    assert validate(shorter).optimizer == {}
     with pytest.raises(ConfigError, match=r"train\.stepz is not a key"):
         validate({**shorter, "train": {"stepz": 3}})
 
@@ -307,9 +307,12 @@ def test_the_goal_is_inferred_where_the_name_leaves_no_doubt(
     assert validate(config).train.goal is Goal.minimize
 
 
-def test_another_optimizer_takes_no_argument_of_the_default_one() -> None:
+def test_what_no_one_has_chosen_of_the_default_optimizer_is_left_out() -> None:
     merged = composed(optimizer=DEFAULT_OPTIMIZER)
-    assert validate(merged).optimizer["learning_rate"] == 1e-3
+    assert validate(merged).optimizer == {}
+    merged.optimizer.learning_rate = 0.1
+    assert validate(merged).optimizer == {"learning_rate": 0.1}
+    merged = composed(optimizer=DEFAULT_OPTIMIZER)
     merged.optimizer._target_ = "keras.optimizers.SGD"
     assert validate(merged).optimizer == {"_target_": "keras.optimizers.SGD"}
     merged.optimizer.learning_rate = 0.5
@@ -339,3 +342,23 @@ def test_epochs_and_their_length_count_the_steps() -> None:
     train = {"epochs": 4, "steps_per_epoch": 30}
     config = validate(composed(train=train, optimizer=DECAY))
     assert config.train.steps == config.optimizer["learning_rate"]["decay_steps"] == 120
+
+
+CONTAINERS = {
+    "data": (["a"], "data is a list", "it must be a mapping"),
+    "hooks": ([{"a": 1}], "hooks is a list", "it must be a mapping"),
+    "train": (["a"], "train is a list", "it must be a mapping with the keys steps, epochs"),
+    "sweep": ({"bands": {"a": 1}}, "sweep.bands is a mapping", "it must be a list of "),
+    "restoration": ({"verify": ["a"]}, "restoration.verify is a list", "it must be true or false"),
+    "session": ({"intra_op_threads": [1]}, "session.intra_op_threads is a list", "it must be a "),
+}
+
+
+@pytest.mark.parametrize("key", CONTAINERS)
+def test_a_list_or_mapping_where_none_belongs_is_named_by_its_key(key: str) -> None:
+    value, state, cause = CONTAINERS[key]
+    with pytest.raises(ConfigError) as caught:
+        validate({"name": "x", key: value})
+    (problem,) = caught.value.problems
+    assert problem.state == state
+    assert problem.cause.startswith(cause)

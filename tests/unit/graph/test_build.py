@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from hydra.utils import get_object
 
 from runner.config.choices import StateClass
-from runner.config.schema import RunConfig, ScaffoldConfig, VariablesConfig
+from runner.config.schema import RunConfig, ScaffoldConfig, TrainConfig, VariablesConfig
 from runner.errors import ConfigError
 from runner.graph.build import MAKERS
 from runner.graph.built_graph import BuiltGraph, GraphMaker
@@ -59,6 +60,19 @@ def test_dropout_changes_between_steps_and_is_off_in_evaluation() -> None:
     with opened(config) as run:
         assert len(set(run.train(4, "sum"))) == 4
         assert [run.evaluate()["sum"] for _ in range(2)] == [64.0, 64.0]
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_nothing_is_left_of_a_graph(jit_compile: bool) -> None:
+    """Many trials, and many calls of `runner.fit`, share one process."""
+    model = {"_target_": f"{HERE}.Plain", "jit_compile": jit_compile}
+
+    def graphs() -> int:
+        build(tiny(model=model, train=TrainConfig(accumulate=1 if jit_compile else 2)))
+        gc.collect()
+        return sum(isinstance(thing, tf.Graph) for thing in gc.get_objects())
+
+    assert graphs() == graphs()
 
 
 def test_every_maker_of_the_table_fulfils_the_contract() -> None:

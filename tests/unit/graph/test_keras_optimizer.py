@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import runner
 from runner.checkpoints.reader import CheckpointSpec
 from runner.config.choices import StateClass
 from runner.config.schema import ScaffoldConfig, TrainConfig, VariablesConfig
@@ -55,6 +56,20 @@ def test_its_variables_are_called_and_classed_as_those_of_tensorflows_optimizers
     assert once.state is StateClass.optimizer_slots
     assert set(once.shared_by) == {spec.name for spec in built.specs if spec.trainable}
     assert len(states) == len(kernels) * 2 * 4 + 2, "and nothing has another name"
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_an_eager_program_has_the_names_of_a_run(policy: str) -> None:
+    keys = {**PLAIN, "model": {**PLAIN["model"], "dtype_policy": policy}}
+    built = build(tiny(**keys, optimizer=adam_w(use_ema=True)))
+    assert built.model is not None
+    model = built.model.model
+    plan = runner.plan(model, {}, optimizer=model.optimizer)
+    ours = {a.variable.name: a.variable for a in plan.assignments}
+    named = {spec.name: spec for spec in built.specs if spec.name != "global_step"}
+    assert ours.keys() - {"AdamW/loss_scale/iterations"} == named.keys()  # Steps do not use it.
+    for name, spec in named.items():
+        assert (spec.state, {*spec.shared_by}) == (ours[name].state, {*ours[name].shared_by})
 
 
 def test_averages_that_overwrite_the_weights_are_no_values_that_the_model_loads() -> None:
@@ -150,7 +165,11 @@ def test_a_compiled_models_optimizer_is_as_if_configured(optimizer: dict[str, An
             ),
         ),
         ({"_target_": "keras.layers.Dense", "units": 3}, {}, "is not an optimizer"),
-        ({}, {}, "the model has none of its own: it is not compiled"),
+        (
+            {"learning_rate": 0.1},
+            {"model": compiled(adam_w()), "loss": None},
+            "optimizer.learning_rate is set, and the model has an optimizer of its own",
+        ),
     ],
 )
 def test_what_is_no_optimizer_or_contradicts_it_is_refused(
@@ -180,10 +199,12 @@ def test_an_optimizer_that_its_configuration_does_not_describe_trains(
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own.
 @pytest.mark.parametrize(
     ("optimizer", "ending"),
-    [("AdamW", "keras"), ("SGD", "weights.h5")],
+    [("AdamW", "keras"), ("SGD", "weights.h5"), ("Adam", "keras")],
 )
 def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path: Path) -> None:
-    model = keras.Sequential([keras.layers.Dense(4, name="body"), keras.layers.Dense(2)])
+    scaled = optimizer == "Adam"  # Keras scales the loss of a model of mixed precision.
+    layers = [keras.layers.Dense(4, name="body"), keras.layers.Dense(2, name="head")]
+    model = keras.Sequential(layers)
     model.build((None, 8))
     # A schedule has no variable.
     rate = keras.optimizers.schedules.CosineDecay(0.1, 9) if optimizer == "SGD" else 0.1
@@ -191,27 +212,33 @@ def test_slots_of_keras_files_are_restored(optimizer: str, ending: str, tmp_path
         "use_ema": True,
         **({"momentum": 0.9} if optimizer == "SGD" else {}),
     }
-    model.compile(getattr(_KERAS, optimizer)(rate, **settings), "mse")
+    inner = getattr(_KERAS, optimizer)(rate, **settings)
+    model.compile(_KERAS.LossScaleOptimizer(inner) if scaled else inner, "mse")
     gradients = [tf.ones_like(weight) for weight in model.trainable_variables]
     model.optimizer.apply(gradients, model.trainable_variables)
     path = str(tmp_path / f"model.{ending}")
     (model.save if ending == "keras" else model.save_weights)(path)
     node = {"_target_": f"keras.optimizers.{optimizer}", "learning_rate": 0.1, **settings}
     slots = [StateClass.optimizer_slots, StateClass.moving_averages]
-    source = ScaffoldConfig(VariablesConfig(["body/*"]), checkpoint=path, state=slots)
-    config = tiny(**PLAIN, optimizer=node, scaffolds={"body": source})
+    source = ScaffoldConfig(VariablesConfig(["*"]), checkpoint=path, state=slots)
+    keys = {**PLAIN, "model": {**PLAIN["model"], "dtype_policy": "mixed_float16"}}
+    config = tiny(**(keys if scaled else PLAIN), optimizer=node, scaffolds={"body": source})
     plan = plan_run(config, build(config), Sources(config, RunStore()))
     plan.require_sound()
-    saved = {
-        f"optimizer/vars/{n}": variable for n, variable in enumerate(model.optimizer.variables)
-    }
+    group = "optimizer/inner_optimizer/vars" if scaled else "optimizer/vars"
+    saved = {f"{group}/{n}": variable for n, variable in enumerate(inner.variables)}
     restored = {a.variable.name: a.source_tensor for a in plan.assignments if a.source_tensor}
-    assert len(restored) >= 4
-    for name, piece in restored.items():
-        (tensor,) = piece.names
-        owner, _, slot = name.removeprefix("body/").rpartition("/")
+    assert restored.pop(f"{optimizer}/iterations").names == (f"{group}/0",)
+    if scaled:
+        scale = {"step_counter": "optimizer/vars/2", "dynamic_scale": "optimizer/vars/3"}
+        for name, tensor in scale.items():
+            assert restored.pop(f"{optimizer}/loss_scale/{name}").names == (tensor,)
+    assert len(restored) >= 8
+    for name, source_tensor in restored.items():
+        (tensor,) = source_tensor.names
+        layer, variable, *_, slot = name.split("/")
         called = "average" if slot == "ExponentialMovingAverage" else slot
-        assert saved[tensor].path.endswith(f"body_{owner.split('/')[0]}_{called}")
+        assert saved[tensor].path.endswith(f"{layer}_{variable}_{called}")
         assert np.any(saved[tensor])
 
 

@@ -10,10 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
 from runner.config.choices import Mode, PlanFormat, StateClass
-from runner.config.composition import default_optimizer
 from runner.config.schema import (
     EvaluateConfig,
     PlanConfig,
@@ -159,11 +157,6 @@ def test_a_step_that_returns_no_numbers_is_an_error(kind: str, message: str) -> 
 def test_settings_of_compile_without_effect_are_reported() -> None:
     notes = returning("nested", steps_per_execution=4, run_eagerly=True).notes
     assert [note.split(":")[0] for note in notes] == ["steps", "run_eagerly", "steps_per_execution"]
-
-
-def test_the_default_optimizer_of_every_configuration_is_not_one_that_was_chosen() -> None:
-    optimizer = OmegaConf.to_container(default_optimizer())
-    build_graph(config(vae, optimizer=optimizer), "validation", train=True)
 
 
 def test_the_optimizer_of_a_compiled_part_is_named_after_the_part() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from runner.internals.tensorflow import (
     TrackableObjectGraph,
     build_all_signature_defs,
     function_nodes,
+    gradient_registry,
+    gradients_end_with_graphs,
     is_of_tensor,
     prepare_step,
     restored_seed,
@@ -142,6 +145,23 @@ def test_the_eager_seed_comes_back_where_it_was() -> None:
         tf.random.normal([5])
     values.append(tf.random.normal([2]).numpy())
     assert np.array_equal(values, expected)
+
+
+def test_the_gradient_of_a_function_lasts_as_long_as_its_graph() -> None:
+    value = tf2.Variable(1.0)
+    compute = tf2.function(lambda: tf2.nn.silu(value))  # Has a gradient of its own.
+    before = {*gradient_registry.list()}
+    with gradients_end_with_graphs():
+        graph = weakref.ref(compute.get_concrete_function().graph)
+    gc.collect()
+    with tf2.GradientTape() as tape:
+        result = compute()
+    assert float(tape.gradient(result, value)) == pytest.approx(0.927671)
+    assert {*gradient_registry.list()} > before
+    del compute, tape, result
+    gc.collect()
+    assert graph() is None
+    assert {*gradient_registry.list()} == before
 
 
 def _numbers(count: int = 3) -> tf2.data.Dataset:

@@ -12,6 +12,7 @@ import safetensors.numpy
 import yaml
 
 import runner
+from runner.errors import ConfigError
 from tests.architectures.test_architectures import CASES, KEPT, difference, model_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -88,6 +89,33 @@ def test_what_nothing_decides_is_listed_and_is_no_rule_until_a_hint(tmp_path: Pa
     assert yaml.safe_load(str(decided))["scaffolds"] == decided.scaffolds
     runner.warm_start(model, decided.scaffolds)
     assert model.get_layer("query").kernel.numpy()[0, 0] == 1
+
+
+USELESS_HINTS = {
+    ("z", "query"): ("no tensor has the word z in its name", "bias"),
+    ("outt", "head"): ("no tensor has the word outt in its name", "out"),
+    ("x", "querry"): ("no variable has the word querry in its name", "query"),
+}
+
+
+@pytest.mark.parametrize("hint", USELESS_HINTS)
+def test_a_hint_that_changes_nothing_is_a_mistake(hint: tuple[str, str], tmp_path: Path) -> None:
+    model, file = twins(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        runner.propose(model, file, hints={"y": "query", hint[0]: hint[1]})
+    (problem,) = caught.value.problems
+    cause, choice = USELESS_HINTS[hint]
+    assert problem.state == f"the hint {hint[0]}={hint[1]} changes nothing"
+    assert problem.cause == cause
+    assert choice in problem.choices
+
+
+def test_a_hint_may_be_for_one_of_several_files(tmp_path: Path) -> None:
+    model, file = twins(tmp_path)
+    head = saved(tmp_path / "head.safetensors", head__weight=(2, 4), head__bias=(2,))
+    hints = {"y": "query", "x": "key"}
+    plan = runner.warm_start(model, runner.propose(model, [head, file], hints=hints).scaffolds)
+    assert {assignment.scaffold for assignment in plan.assignments} == {"head", "twins"}
 
 
 def test_a_part_without_tensors_is_excluded_and_named(tmp_path: Path) -> None:

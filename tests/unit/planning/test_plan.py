@@ -23,11 +23,11 @@ def test_a_piece_of_several_tensors_and_steps() -> None:
     other = TensorSpec("v", (2, 3), "float64")
     steps = (Transpose((1, 0)), Cast("float32"), PadOrSlice((3, 2), (3, 3), (0, 0)))
     operands = (SourceTensor("net", TENSOR), SourceTensor("net", other))
-    piece = SourceTensor("net", None, steps, operands, Sum())
-    assert piece.needs_initial
-    assert piece.names == ("w", "v")
+    source_tensor = SourceTensor("net", None, steps, operands, Sum())
+    assert source_tensor.needs_initial
+    assert source_tensor.names == ("w", "v")
     values, initial = [np.ones((2, 3)), np.ones((2, 3))], np.zeros((3, 3), np.float32)
-    result = piece.convert(values, initial)
+    result = source_tensor.convert(values, initial)
     assert result.dtype == np.float32
     assert result.tolist() == [[2, 2, 0]] * 3
 

@@ -35,8 +35,8 @@ def fit(
 
 def steps(plan: RestorationPlan, name: str = "w") -> list[str]:
     assert not plan.problems, str(plan.problems[0])
-    piece = source_of(plan, name)
-    return list(piece.steps)
+    source_tensor = source_of(plan, name)
+    return list(source_tensor.steps)
 
 
 RESHAPE: dict[str, Any] = {"shape": ShapePolicy.reshape}

@@ -7,6 +7,7 @@ import pytest
 from runner.config.choices import Collision, StateClass
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import Problem
+from runner.planning.problems import nearest_patterns
 from runner.planning.variables import (
     EMA_SUFFIX,
     Ownership,
@@ -15,6 +16,7 @@ from runner.planning.variables import (
     moving_average,
     owners_of,
 )
+from runner.rules.patterns import compile_pattern
 from tests.support.plans import scaffold
 
 
@@ -212,3 +214,36 @@ def test_disjoint_classes_do_not_collide() -> None:
     ownership = owned(scaffolds)
     assert ownership.claims == {"cnn/kernel": "a", "cnn/moving_mean": "b"}
     assert not ownership.problems
+
+
+NAMES = (
+    *(f"cnn/{layer}/{weight}" for layer in ("conv1", "conv2") for weight in ("kernel", "bias")),
+    *(f"block{block}_{layer}/kernel" for block in (1, 2) for layer in ("in", "out")),
+    *("lstm/cell/kernel", "lstm/cell/recurrent_kernel", "head/kernel", "head/bias"),
+)
+NEAREST = {
+    "haed/": ["head/"],
+    "haed": ["head/"],
+    "haed/*": ["head/*"],
+    "Head/": ["head/"],
+    "head": ["head/", "head/bias"],
+    "heads/": ["head/", "head/bias"],
+    "conv1/": ["cnn/conv1/"],
+    "cell/*": ["lstm/cell/*"],
+    "cnn/conv2": ["cnn/conv2/", "cnn/conv2/bias", "cnn/conv2/kernel"],
+    "block1/": ["block1_*", "block1_in/", "block1_out/"],
+    "block1_inn/": ["block1_in/", "block2_in/"],
+    "head/kernels": ["head/kernel"],
+    "encoder/": ["cnn/", "block1_in/", "block1_out/"],
+}
+
+
+@pytest.mark.parametrize("pattern", NEAREST)
+def test_what_is_nearest_to_a_pattern_that_matches_nothing(pattern: str) -> None:
+    choices = nearest_patterns(pattern, NAMES)
+    assert list(choices)[: len(NEAREST[pattern])] == NEAREST[pattern]
+    assert all(any(map(compile_pattern(choice).matches, NAMES)) for choice in choices)
+
+
+def test_names_without_modules_are_near_a_pattern_too() -> None:
+    assert nearest_patterns("x/", ["a", "b"]) == ("a", "b")

@@ -87,10 +87,10 @@ def test_an_expression_against_numpy(
     source = checkpoint(shapes=tensors)
     plan = one([variable("w", shape)], scaffold(rules={"w": expression}), source)
     assert not plan.problems, str(plan.problems[0])
-    piece = source_of(plan, "w")
+    source_tensor = source_of(plan, "w")
     rng = np.random.default_rng(0)
     values = {name: rng.normal(size=size).astype(np.float32) for name, size in tensors.items()}
-    result = piece.convert([values[name] for name in piece.names])
+    result = source_tensor.convert([values[name] for name in source_tensor.names])
     assert result.dtype == np.float32
     np.testing.assert_array_equal(result, expected(*values.values()).astype(np.float32))
 

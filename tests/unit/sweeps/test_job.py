@@ -117,6 +117,7 @@ def test_how_an_attempt_ends(
         trial.started(tmp_path / "run")
         if error is not None:
             raise error
+        trial.check(objective)  # As runs do.
         return objective
 
     if code:

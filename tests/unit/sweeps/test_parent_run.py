@@ -43,8 +43,8 @@ def _runs(uri: str, experiment: str) -> Mapping[str, Any]:
 def test_a_sweep_that_is_resumed_has_one_run(uri: str, directory: SweepDirectory) -> None:
     config = tiny(tracking=TrackingConfig(uri=uri))
     for status in (Status.KILLED, Status.FINISHED):
-        parent = ParentRun(directory, config)
-        parent.open(["tiny"], ["+experiment=tiny", "seed=1,2"])
+        overrides = ["+experiment=tiny", "seed=1,2"]
+        parent = ParentRun(directory, config, ["tiny"], overrides=overrides)
         parent.close(status, {"runner.sweep.trials": "2"})
     runs = _runs(uri, "tiny")
     assert set(runs) == {"tiny sweep"}
@@ -57,8 +57,8 @@ def test_a_sweep_that_is_resumed_has_one_run(uri: str, directory: SweepDirectory
 def test_the_parent_run_has_no_trials_secrets_and_a_name(directory: SweepDirectory) -> None:
     config = tiny(tracking=TrackingConfig(uri=None, tensorboard=True))
     mask = Mask(config.tracking.mask, {}, [{"data": {"token": f"secret-{n}"}} for n in range(2)])
-    parent = ParentRun(directory, config, mask)
-    parent.open(["tiny", "warm"], ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"])
+    overrides = ["data.token=secret-0,secret-1", "data.path=/secret-0,/secret-1"]
+    parent = ParentRun(directory, config, ["tiny", "warm"], overrides=overrides, mask=mask)
     parent.tracker.log_text("secret-0 secret-1", "summary.txt")
     parent.close(Status.FINISHED, {})
     files = TrackingDirectory(directory.path)
@@ -84,8 +84,8 @@ def test_what_a_killed_sweep_has_not_seen_delivered_is_delivered(
     provenance = run.provenances[0]
     provenance.write_text(json.dumps({"schema": 2, "run": {"run_id": None}}))
 
-    parent = ParentRun(directory, tiny(tracking=TrackingConfig(uri=uri)))
-    parent.open(["tiny"], [])
+    config = tiny(tracking=TrackingConfig(uri=uri))
+    parent = ParentRun(directory, config, ["tiny"], overrides=[])
     parent.close(Status.FINISHED, {})
     child = _runs(uri, "tiny")["one"]
     assert child.info.status == "FINISHED"
@@ -98,6 +98,7 @@ class _Delivered(RunStore):
     """Records which runs it is to deliver."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.paths: list[Path] = []
 
     def deliver_rest(self, directory: Path) -> None:
@@ -109,6 +110,8 @@ def test_runs_that_could_not_record_that_they_were_killed_are_marked(
 ) -> None:
     store = _Delivered()
     monkeypatch.setattr("runner.sweeps.parent_run.open_store", lambda *arguments: store)
+    configs = [tiny(run_dir=str(tmp_path / name)) for name in ("runs", "absent")]
+    parent = ParentRun(directory, configs[0], ["tiny"], overrides=[])
     died = RunDirectory(tmp_path / "runs" / "001")
     died.path.mkdir(parents=True)
     died.write(RunRecord("tiny", "f", Status.RUNNING, {}))
@@ -119,8 +122,7 @@ def test_runs_that_could_not_record_that_they_were_killed_are_marked(
             Attempt(2, status=Status.KILLED),
         ]
     )
-    configs = [tiny(run_dir=str(tmp_path / name)) for name in ("runs", "absent")]
-    parent = ParentRun(directory, configs[0])
     parent.mark_killed_trials(configs)
     assert store.paths == [died.path, tmp_path / "saved"]
     assert died.load_record().status == Status.KILLED
+    parent.close(Status.FINISHED, {})

@@ -207,7 +207,9 @@ def test_the_first_signal_is_reported_before_it_raises() -> None:
 
 def test_a_process_that_nobody_reads_ends_all_the_same() -> None:
     program = (
-        "import os\nfrom runner.system.signals import end_at_once\n"
-        "reader, terminal = os.pipe()\nos.close(reader)\nend_at_once(15, terminal)"
+        "import os, signal\nfrom runner.errors import InterruptedRunError\n"
+        "from runner.system.signals import end_at_once\n"
+        "reader, terminal = os.pipe()\nos.close(reader)\n"
+        "end_at_once(InterruptedRunError(signal.SIGTERM), terminal)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 143

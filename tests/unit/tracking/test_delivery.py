@@ -86,6 +86,13 @@ def test_a_store_that_is_away_holds_back_no_other(
     assert main(["sync", str(directory.run_directory)]) == 1
     assert runs(uri) == {"run": ("FINISHED", 5)}
     printed = capsys.readouterr().out
+    first, second, *_ = printed.splitlines()
+    assert first == (
+        f"delivering what {directory.run_directory} recorded to {away}, {uri}; "
+        f"a store that cannot be reached is tried for 0 s"
+    )
+    assert second.startswith("Nothing can be delivered now; it is tried again for 0 s: ")
+    assert "the run continues" not in printed
     assert "not a database" in printed
     assert f"runner sync {directory.run_directory}" in printed
     assert "not a database" in directory.log.read_text()

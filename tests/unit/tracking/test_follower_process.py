@@ -168,7 +168,7 @@ def test_one_that_was_killed_is_started_again_at_the_end(
 
 
 LEAVING = """
-import os, sys
+import os, sys, threading
 from pathlib import Path
 from runner.tracking.follower_process import start_follower
 os.chdir(sys.argv[1])  # From any folder it finds the package.
@@ -177,6 +177,9 @@ follower.follow(Path("nothing").absolute())
 left = follower.finish(Path("nothing").absolute(), 60.0)
 follower.close()
 os.waitid(os.P_PID, follower._process.pid, os.WEXITED | os.WNOWAIT)
+for thread in threading.enumerate():
+    if thread.daemon:
+        thread.join()  # It passes on the warnings.
 assert left, "there is nothing to deliver"
 """
 

@@ -85,4 +85,4 @@ def test_a_confusion_matrix_is_an_image(predictions: Any) -> None:
     run = CurrentRun(Mask(MaskConfig(), {}))
     with run.active():
         run.log_confusion_matrix([0, 1, 0], predictions, classes=["cat", "dog"])
-        assert (run._folder / "0" / "confusion_matrix.png").read_bytes()[:4] == b"\x89PNG"
+        assert (run._make_folder() / "0" / "confusion_matrix.png").read_bytes()[:4] == b"\x89PNG"

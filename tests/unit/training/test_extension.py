@@ -11,7 +11,11 @@ import pytest
 from runner.config.choices import Resume, StateClass
 from runner.config.schema import ScaffoldConfig, VariablesConfig
 from runner.errors import RunDirectoryError, UserCodeError
+from runner.tracking.journal import Tags, read_lines, segments
+from runner.tracking.tracking_directory import TrackingDirectory
+from runner.training.experiment import OpenedRun
 from tests.support.configs import PLAIN
+from tests.support.kills import Killed
 from tests.support.runs import Runs, disturbed, evaluations, short
 from tests.unit.test_run import assert_same_result
 
@@ -43,6 +47,29 @@ def test_an_extended_run_is_what_all_steps_at_once_are(cheap: Runs, tmp_path: Pa
     assert cheap.record().fingerprint == once.record().fingerprint
     best = [each.directory().best_record.read_text() for each in (cheap, once)]
     assert best[0] == best[1]
+
+
+def _killed(run: OpenedRun) -> None:
+    raise Killed
+
+
+def test_an_extension_that_ends_as_it_begins_is_recorded_when_it_is_resumed(
+    cheap: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheap.run()
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.lifecycle.configured_hooks", _killed)
+        with pytest.raises(Killed):
+            cheap.run(train=short(steps=40, checkpoint_every=10), resume=Resume.extend)
+    _, lines = cheap.run(train=short(steps=40, checkpoint_every=10))
+    path = cheap.directory().path
+    assert lines[0] == f"tiny: resumes in {path}"
+    tags: dict[str, str] = {}
+    for segment in segments(TrackingDirectory(path).journal):
+        for record, _ in read_lines(segment.path):
+            if isinstance(record, Tags):
+                tags |= record.values
+    assert tags["runner.extended"] == "from step 20: train.steps: 20 -> 40"
 
 
 def _rate(steps: int, first: float = 0.1) -> dict[str, Any]:

@@ -20,8 +20,8 @@ HISTORY = {
 
 
 def _variable(size: int, source: str = "", state: str = "weight") -> dict[str, Any]:
-    piece = {"source": source} if source else None
-    return {"state": state, "bytes": size, "source_tensor": piece, "initializer": "Zeros"}
+    source_tensor = {"source": source} if source else None
+    return {"state": state, "bytes": size, "source_tensor": source_tensor, "initializer": "Zeros"}
 
 
 def _layer(name: str, relative: float | None) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.graph.tensorflow1_optimizer import TensorFlow1Optimizer
 from runner.internals.keras import Variable, slots_of
+from runner.internals.tensorflow1_optimizers import TensorFlow1Optimizer
 from runner.planning.model_variables import tensorflow_variable
-from runner.planning.optimizer_slots import LEARNING_RATE
+from runner.planning.optimizer_slots import LEARNING_RATE, LOSS_SCALE
 from runner.planning.variables import EMA_SUFFIX
 
 
@@ -52,9 +52,9 @@ def kind_of(optimizer: keras.optimizers.Optimizer) -> str:
 def named_state(
     optimizer: keras.optimizers.Optimizer, prefix: str, owner: Callable[[Any], str]
 ) -> Iterator[tuple[tf.Variable, str]]:
-    """Yields the variables of an optimizer, slots in the order of creation, and their names.
+    """Yields the variables of an optimizer, in the order of creation, and their names.
 
-    Checkpoints use the names, and files of Keras number the slots in that order.
+    Checkpoints use the names, and files of Keras number the variables in that order.
 
     Args:
       optimizer: the optimizer.
@@ -62,24 +62,23 @@ def named_state(
       owner: returns the name of a TensorFlow variable that it trains, which its slots follow.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
-    scope = prefix if inner is None else f"{prefix}/loss_scale"
-    for key, value in vars(optimizer).items():
-        if isinstance(value, Variable):
-            yield value.value, f"{scope}/{key.strip('_')}"
+    scope = f"{prefix}/" if inner is None else f"{prefix}{LOSS_SCALE}"
+    named = [
+        (value, f"{scope}{key.strip('_')}")
+        for key, value in vars(optimizer).items()
+        if isinstance(value, Variable)
+    ]
+    for slot in slots_of(optimizer) if inner is None and optimizer.built else ():
+        name = owner(tensorflow_variable(slot.trained))
+        ending = EMA_SUFFIX if slot.name == "average" else f"/{prefix}/{slot.name}"
+        named.append((slot.variable, f"{name}{ending}"))
+    created = {id(variable): number for number, variable in enumerate(optimizer.variables)}
+    for variable, name in sorted(named, key=lambda pair: created.get(id(pair[0]), len(created))):
+        yield variable.value, name
     if isinstance(optimizer, TensorFlow1Optimizer):
         yield from optimizer.state(owner)
     if inner is not None:
         yield from named_state(inner, prefix, owner)
-        return
-    created = {id(variable): number for number, variable in enumerate(optimizer.variables)}
-    slots = list(slots_of(optimizer)) if optimizer.built else []
-    for slot in sorted(slots, key=lambda slot: created.get(id(slot.variable), len(created))):
-        name = owner(tensorflow_variable(slot.trained))
-        is_average = slot.name == "average"
-        yield (
-            slot.variable.value,
-            f"{name}{EMA_SUFFIX}" if is_average else f"{name}/{prefix}/{slot.name}",
-        )
 
 
 def averages_of(optimizer: keras.optimizers.Optimizer) -> Iterator[tuple[tf.Variable, tf.Variable]]:

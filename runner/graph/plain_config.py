@@ -1,0 +1,65 @@
+"""Returns the plain values that Keras objects are made from, to record and to tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from runner.system.user_code import ERRORS
+
+# Where users find the classes whose modules are Keras's internal ones.
+_PUBLIC = {
+    "keras.optimizers": keras.optimizers,
+    "keras.optimizers.schedules": keras.optimizers.schedules,
+    "keras.losses": keras.losses,
+    "keras.metrics": keras.metrics,
+}
+
+
+def plain_config(part: Any) -> dict[str, Any]:
+    """Returns class and arguments of an object of Keras; its class alone where it does not tell."""
+    try:
+        config = part.get_config()
+    except ERRORS:  # A class of one's own raises what it likes, most often NotImplementedError.
+        config = {}
+    return _node(_name(type(part)), config)
+
+
+def plain(value: Any) -> Any:
+    """Returns a nested value without addresses in memory, and objects by what they are made from.
+
+    Numbers are as float32 prints them, because variables, such as learning rates, hold them so.
+    """
+    if isinstance(value, Mapping):
+        if {"class_name", "config"} <= value.keys():  # As Keras serialises an object.
+            names = filter(None, (value.get("module"), value["class_name"]))
+            config = value["config"]  # Of a function, its name.
+            return _node(".".join(names), config) if isinstance(config, Mapping) else config
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return float(str(np.float32(value)))
+    if isinstance(value, str | int | None):
+        return value
+    if isinstance(value, np.generic | np.ndarray):
+        return plain(value.tolist())
+    if hasattr(value, "get_config"):
+        return plain_config(value)
+    return _name(value if hasattr(value, "__qualname__") else type(value))
+
+
+def _node(target: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = {key: plain(value) for key, value in config.items() if value is not None}
+    return {"_target_": target, **arguments}
+
+
+def _name(value: Any) -> str:
+    name = value.__qualname__
+    for module, members in _PUBLIC.items():
+        if getattr(members, name, None) is value:
+            return f"{module}.{name}"
+    return f"{value.__module__}.{name}"
