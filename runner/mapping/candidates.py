@@ -261,29 +261,30 @@ def _recurrent(variables: Sequence[Variable], source: RecordedCheckpoint) -> lis
 
 def _of_many(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:
     """Returns candidates that several modules make up, or parameters without one."""
-    options: list[list[tuple[Taken, str]]] = []
+    # A constant is of no module; parameters of the whole model are of one without a name.
+    options: list[list[tuple[Taken, str | None]]] = []
     for variable in variables:
-        several = [
+        several: list[tuple[Taken, str | None]] = [
             (Taken((leaf.name,), *way), module.name)
             for module in source.modules
             for leaf in module.leaves.values()
             for way in (*ways(variable, leaf.shape), *_blocks(variable, leaf.shape))
         ]
         if constant := _constant(variable):
-            several.append((constant, ""))
+            several.append((constant, None))
         # Parameters without a record of their own first.
-        several.sort(key=lambda option: bool(option[1]) and source.has_record([option[1]]))
+        several.sort(key=lambda option: option[1] is not None and source.has_record([option[1]]))
         options.append(several)
     # Close in the file, before far apart.
     combinations = sorted(
         itertools.islice(itertools.product(*options), 50 * _MOST_COMBINATIONS),
-        key=lambda some: _spread([source.place[module] for _, module in some if module]),
+        key=lambda some: _spread([source.place[one] for _, one in some if one is not None]),
     )
     result = []
     for some in combinations:
-        if _are_apart([taken for taken, module in some if module]):
+        if _are_apart([taken for taken, _ in some if taken.tensors]):
             taken = {v.name: t for v, (t, _) in zip(variables, some, strict=True)}
-            modules = tuple(dict.fromkeys(module for _, module in some if module))
+            modules = tuple(dict.fromkeys(one for _, one in some if one is not None))
             result.append(Candidate(taken, modules))
         if len(result) == _MOST_COMBINATIONS:
             break

@@ -16,8 +16,8 @@ from runner.planning.comparison import Comparison
 from runner.proof.local_comparison import MARGIN, LocalComparison
 
 # How many exchanges are tried.
-_MOST_TRIED = 80
-# How much farther a layer behind the first difference is than one before it.
+_MOST_TRIED = 120
+# How much farther a layer behind the first difference is that does not differ itself.
 _BEHIND = 4
 
 
@@ -63,15 +63,20 @@ def _exchanged(
     agreeing = {one.layer for one in compared if one.agrees}
     paths = [path for path in layers if path not in agreeing]
     at = paths.index(first.layer) if first.layer in paths else len(paths)
-    # One of the two is before it. What is behind has hardly the other's tensors.
-    pairs = sorted(
-        (
-            pair
-            for pair in itertools.combinations_with_replacement(range(len(paths)), 2)
-            if pair[0] <= at
-        ),
-        key=lambda pair: sum(at - one if one <= at else _BEHIND * (one - at) for one in pair),
-    )
+    differing = {one.layer for one in compared if not one.agrees}
+
+    def distance(number: int) -> int:
+        # What is behind and does not differ itself has hardly the other's tensors.
+        is_suspect = number <= at or paths[number] in differing
+        return abs(number - at) if is_suspect else _BEHIND * (number - at)
+
+    def rank(pair: tuple[int, int]) -> tuple[bool, int]:
+        # Projections of one attention are exchanged before others.
+        one, two = (paths[number].rpartition("/")[0] for number in pair)
+        is_beside = one == two != "" and pair[0] != pair[1]
+        return not is_beside, sum(map(distance, pair))
+
+    pairs = sorted(itertools.combinations_with_replacement(range(len(paths)), 2), key=rank)
     ways = (
         (paths[one], paths[two], way)
         for one, two in pairs

@@ -386,12 +386,38 @@ def pooled() -> keras.Model:
     return keras.Model(x, layers.Dense(3, name="head")(layers.Flatten()(y)))
 
 
+class Tokens(layers.Layer):
+    """Two tokens before a sequence, and positions."""
+
+    def build(self, shape: Any) -> None:
+        self.one, self.two = (
+            self.add_weight(name=name, shape=(1, 1, shape[-1])) for name in ("one", "two")
+        )
+        self.rows = self.add_weight(name="rows", shape=(1, shape[1] + 2, shape[-1]))
+
+    def call(self, x: Any) -> Any:
+        both = keras.ops.concatenate([self.one, self.two], 1)
+        both = keras.ops.broadcast_to(both, (keras.ops.shape(x)[0], 2, x.shape[-1]))
+        return keras.ops.concatenate([both, x], 1) + self.rows
+
+
+def distilled() -> keras.Model:
+    x = keras.Input((5, 6))
+    y = Tokens(name="tokens")(layers.Dense(6, name="patch")(x))
+    y = layers.LayerNormalization(epsilon=1e-5, name="norm")(y)
+    ends = [layers.Dense(3, name=name)(y[:, at]) for at, name in enumerate(("head", "head_dist"))]
+    return keras.Model(x, ends[0] + ends[1])
+
+
 # Model -> the names of its tensors in the source, and what modules computed beside its layers.
 BARE: list[tuple[Callable[[], keras.Model], dict[str, str], dict[str, str]]] = [
     (attended, {"attention/one": "m2.p3", "attention/two": "m2.p1", "attention/shift": "m2.p0",
                 "attention/score": "m2.p2", "a": "m7", "b": "m5"}, {}),
     (attended, {"attention/one": "W_k", "attention/two": "W_q", "attention/shift": "v",
                 "attention/score": "b", "a": "linear", "b": "out"}, {}),
+    # The names of the two tokens are exchanged.
+    (distilled, {"tokens/one": "dist_token", "tokens/two": "cls_token", "tokens/rows": "pos_embed",
+                 "patch": "patch", "norm": "norm", "head": "head", "head_dist": "head_dist"}, {}),
     (pooled, {f"{at}_{layer}": f"blocks.{at}.{name}" for at in range(2) for layer, name in
               (("norm1", "norm1"), ("norm2", "norm2"), ("fc", "fc"), ("scale1/gamma", "scale_1"),
                ("scale2/gamma", "scale_2"))} | {"head": "head"},
@@ -465,6 +491,7 @@ def test_a_layer_that_hands_on_states_beside_its_record_is_decided(tmp_path: Pat
     values = keras.Model(known.input, outputs)(x)
     np.savez(
         tmp_path / "r.npz",
+        allow_pickle=False,
         outputs=np.asarray(known(x)),
         **{f"inputs/{at}": value for at, value in enumerate(x)},
         **{

@@ -199,6 +199,7 @@ def test_a_shared_layer_agrees_by_the_call_that_was_recorded(
     codes = {name: np.tanh(value @ one) @ two for name, value in x.items()}
     np.savez(
         tmp_path / "r.npz",
+        allow_pickle=False,
         outputs=codes["left"] - 2 * codes["right"],
         **{f"inputs/{name}": value for name, value in x.items()},
         # Of the source's first call.
