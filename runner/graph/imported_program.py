@@ -14,7 +14,6 @@ from runner.config.training_schema import OBJECTIVE
 from runner.graph.averages import AveragedWeights
 from runner.graph.built_graph import BuiltGraph, Training
 from runner.graph.captured import made_before_restoring
-from runner.graph.compiling import compilation
 from runner.graph.contracts import Sized
 from runner.graph.evaluation import InGraphEvaluation
 from runner.graph.input_pipeline import TrainingInput, without_autotuning
@@ -299,7 +298,7 @@ class ImportedProgram:
             explaining=self._errors.explaining,
             sizes=program.data.sizes() if isinstance(program.data, Sized) else {},
             notes=tuple(self._steps.notes),
-            compiled=compilation(self._config, model),
+            compiled=program.compiled,
             model=ModelValues(model, self._pairs(variables), self._stored),
             layout=partial(weights_layout, model, weights) if weights else None,
             slots=keras_slots(shapes) if training else None,

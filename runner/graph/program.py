@@ -15,7 +15,7 @@ import tensorflow as tf
 from runner.config.instantiation import build_target, name_of
 from runner.config.schema import MODEL_SWITCHES, RunConfig
 from runner.errors import ConfigError
-from runner.graph.compiling import compile_model
+from runner.graph.compiling import compilation, compile_model
 from runner.graph.contracts import Data, features_of, overrides
 from runner.graph.model_values import is_large
 from runner.graph.splits import build_data
@@ -107,6 +107,7 @@ class Program:
       data: the data.
       step: the global step outside the session, an int64 scalar, for schedules and policies.
       notes: lines on how the model is compiled.
+      compiled: what it is compiled with where the configuration names nothing, see `BuiltGraph`.
     """
 
     config: RunConfig
@@ -114,6 +115,7 @@ class Program:
     step: tf.Variable
     model: Any = None
     notes: Sequence[str] = ()
+    compiled: Mapping[str, Any] = field(default_factory=dict)
     _created: dict[int, tuple[tf.Variable, tf.Tensor]] = field(default_factory=dict)
     _freed: dict[int, tf.Variable] = field(default_factory=dict)
 
@@ -291,6 +293,7 @@ def load_program(config: RunConfig, *, compiled: bool = True) -> Program:
         program.model = build_model(config)
     if compiled:
         program.notes = compile_model(config, program.model, step)
+        program.compiled = compilation(config, program.model)
     return program
 
 
