@@ -93,6 +93,8 @@ def _export_keras(experiment: Experiment, weights: Weights, kind: ExportFormat) 
     file = path.with_name(path.name + suffix)
     require_absent(file)
     model = trained_model(weights.config, weights.prefix)
+    # Keras would not save one whose `train_step` calls its layers only: their variables exist.
+    model.built = True
     with unfinished(file) as temporary, calling("model", f"it was saved as {file.name}"):
         (model.save if kind is ExportFormat.keras else model.save_weights)(temporary)
     experiment.screen.line(f"{weights}: exported to {file}")
