@@ -141,16 +141,16 @@ def experiment_of(
         raise ConfigError.of(
             f"fit takes no {names}", choices=tuple(inspect.signature(fit).parameters)
         )
-    given = checked(arguments)
+    arguments = checked(arguments)
     experiment = FitExperiment(digest)
     model_node, default_name = _model_node(experiment, model)
-    data = {"x": x, **{key: given[key] for key in _OF_DATA if given.get(key) is not None}}
-    steps_per_epoch, class_weight = given.get("steps_per_epoch"), given.get("class_weight")
-    name, seed = given.get("name") or default_name, given.get("seed", 0)
+    data = {"x": x, **{key: arguments[key] for key in _OF_DATA if arguments.get(key) is not None}}
+    steps_per_epoch, class_weight = arguments.get("steps_per_epoch"), arguments.get("class_weight")
+    name, seed = arguments.get("name") or default_name, arguments.get("seed", 0)
     with calling("data"):  # Counting and telling them apart reads batches.
         data, length = given_data(data, steps_per_epoch, class_weight=class_weight is not None)
         node = experiment.node(model_node, data, name=name, seed=seed)
-    validation_freq = given.get("validation_freq", 1)
+    validation_freq = arguments.get("validation_freq", 1)
     if {"validation_data", "validation_split"}.isdisjoint(data):
         evaluate_every = "end" if needs_objective and length is not None else NEVER
     elif isinstance(validation_freq, Integral):
@@ -158,21 +158,21 @@ def experiment_of(
     else:
         evaluate_every = ", ".join(f"at epoch {epoch}" for epoch in validation_freq) or NEVER
     node["train"] = {
-        "epochs": given.get("epochs", 1),
+        "epochs": arguments.get("epochs", 1),
         "log_every": "50 steps, 1 epoch",
         "evaluate_every": evaluate_every,
         "checkpoint_every": "1 epoch",
     }
-    if given.get("initial_epoch"):
-        node["train"]["initial_epoch"] = given["initial_epoch"]
+    if arguments.get("initial_epoch"):
+        node["train"]["initial_epoch"] = arguments["initial_epoch"]
     if steps_per_epoch is not None:
         node["train"]["steps_per_epoch"] = steps_per_epoch
-    if given.get("callbacks"):
-        node["callbacks"] = experiment.callbacks(given["callbacks"])
+    if arguments.get("callbacks"):
+        node["callbacks"] = experiment.callbacks(arguments["callbacks"])
     if class_weight:
         node["class_weight"] = class_weight
-    if given.get("scaffolds") is not None:
-        node["scaffolds"] = dict(given["scaffolds"])
+    if arguments.get("scaffolds") is not None:
+        node["scaffolds"] = dict(arguments["scaffolds"])
     with command_scope(), python_objects(experiment.objects), experiment_in_store(node) as stored:
         yield stored, experiment.text(node), experiment.objects
 

@@ -23,6 +23,8 @@ _WHOLE = {
 def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns arguments of `fit` with numbers of NumPy as Python's, and callbacks as a list.
 
+    A `validation_split` of 0, the default of Keras, is None.
+
     Raises:
       ConfigError: with every one of a wrong type or range.
     """
@@ -33,6 +35,7 @@ def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name in _WHOLE:
         if plain.get(name) is not None:
             plain[name] = int(plain[name])
+    plain["validation_split"] = plain.get("validation_split") or None
     if plain.get("callbacks"):
         plain["callbacks"] = _listed(plain["callbacks"])
     if plain.get("class_weight"):
@@ -54,9 +57,10 @@ def _problems(arguments: Mapping[str, Any]) -> Iterator[Problem]:
     if not all(_is_whole(value, 1) for value in listed):
         cause = "it must be a whole number of epochs, at least 1, or a list of epochs"
         yield Problem(f"validation_freq is {frequency!r}", cause)
-    weights = arguments.get("class_weight") or {}
-    if not isinstance(weights, Mapping) or not all(
-        _is_whole(key, 0) and _is_number(value) for key, value in weights.items()
+    weights = arguments.get("class_weight")
+    if weights is not None and not (
+        isinstance(weights, Mapping)
+        and all(_is_whole(key, 0) and _is_number(value) for key, value in weights.items())
     ):
         cause = "it must map classes, which are whole numbers, to their weights"
         yield Problem(f"class_weight is {weights!r}", cause, "for example {0: 1.0, 1: 3.0}")
@@ -75,7 +79,11 @@ def _callback_problems(callbacks: Any) -> Iterator[Problem]:
         if isinstance(callback, keras.callbacks.Callback):
             continue
         is_class = isinstance(callback, type) and issubclass(callback, keras.callbacks.Callback)
-        kind = f"the class {callback.__name__}" if is_class else f"a {type(callback).__name__}"
+        kind = (
+            f"the class {callback.__name__}"
+            if is_class
+            else f"of the type {type(callback).__name__}"
+        )
         remedy = f"construct it: {callback.__name__}()" if is_class else "leave it out"
         yield Problem(f"a callback is {kind}", "it must be a keras.callbacks.Callback", remedy)
 

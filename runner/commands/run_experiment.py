@@ -34,10 +34,10 @@ from runner.training.context import RunContext
 
 # Hydra's options that take the next argument as their value.
 _VALUED = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"}
+_VALUED |= {"--config-dir", "-cd", "--experimental-rerun"}
 _HELP = {"--help", "-h", "--hydra-help"}
 # The row of a key, or its meaning.
 _KEY = re.compile(r"  [+~]?[\w.@]+[=:]| {4,}")
-_VALUED |= {"--config-dir", "-cd", "--experimental-rerun"}
 
 
 def run(arguments: Sequence[str]) -> int:

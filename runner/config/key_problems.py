@@ -64,15 +64,11 @@ def bad_value(key: str, error: OmegaConfBaseException, file: str = "") -> Proble
         value = error.value
         value = number_or_text(str(value)) if isinstance(value, Node) else value
         if not error.full_key and file and "ListConfig" in first:
-            content = value_in(file, "")
-            lists = [
-                name
-                for name, item in content.items()
-                if isinstance(item, list) and annotation(name, RunConfig) is Any
-            ]
-            for wrong in misfits(content, RunConfig):
+            content = value_in(file, "") or {}  # Hydra also finds files by `hydra.searchpath`.
+            if wrong := next(misfits(content, RunConfig), None):
                 return misfit(*wrong, place)
-            key = next(iter(lists), key)
+            lists = (name for name, item in content.items() if isinstance(item, list))
+            key = next((name for name in lists if annotation(name, RunConfig) is Any), key)
     kind = annotation(key, RunConfig)
     group = group_of(key)
     if group is not None and isinstance(value, str):

@@ -145,6 +145,10 @@ def restored_seed() -> Iterator[None]:
         eager._seed, eager._rng = seed
 
 
+# TensorFlow's, also in a block within another: a program may open the model of another run.
+_register_gradient = tf.RegisterGradient.__call__
+
+
 @contextmanager
 def gradients_end_with_graphs() -> Iterator[None]:
     """Lets the gradients of functions with `tf.custom_gradient` in the block go with their graphs.
@@ -152,24 +156,23 @@ def gradients_end_with_graphs() -> Iterator[None]:
     TensorFlow registers the gradient of every call in a graph for good, and the gradient holds the
     graph of every step, as Keras's optimizers call `all_reduce`, which has such a gradient.
     """
-    register = tf.RegisterGradient.__call__
-
-    def until_graph_ends(registration: Any, gradient: Callable[..., Any]) -> Callable[..., Any]:
-        if gradient.__module__ != tf.custom_gradient.__module__:
-            registered: Callable[..., Any] = register(registration, gradient)
-            return registered
-        graph = tf.compat.v1.get_default_graph()
-        # Each holds the other, so that both live as long as anything uses the graph.
-        graph.custom_gradients = [*getattr(graph, "custom_gradients", ()), gradient]
-        register(registration, weakref.proxy(gradient))
-        weakref.finalize(graph, gradient_registry._registry.pop, registration._op_type, None)
-        return gradient
-
-    tf.RegisterGradient.__call__ = until_graph_ends
+    outer = tf.RegisterGradient.__call__
+    tf.RegisterGradient.__call__ = _register_until_graph_ends
     try:
         yield
     finally:
-        tf.RegisterGradient.__call__ = register
+        tf.RegisterGradient.__call__ = outer
+
+
+def _register_until_graph_ends(registration: Any, gradient: Callable[..., Any]) -> Any:
+    if gradient.__module__ != tf.custom_gradient.__module__:
+        return _register_gradient(registration, gradient)
+    graph = tf.compat.v1.get_default_graph()
+    # Each holds the other, so that both live as long as anything uses the graph.
+    graph.custom_gradients = [*getattr(graph, "custom_gradients", ()), gradient]
+    _register_gradient(registration, weakref.proxy(gradient))
+    weakref.finalize(graph, gradient_registry._registry.pop, registration._op_type, None)
+    return gradient
 
 
 def clear_local_devices(definition: tf.compat.v1.GraphDef) -> None:

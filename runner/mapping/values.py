@@ -126,7 +126,8 @@ def _decided(
     constants |= {n: step for n, step in proposed.constants.items() if n not in seen}
     decided = {name for name, pair in pairs.items() if pair.is_decided}
     for at, decision in decisions.made.items():
-        decided |= {*decisions.calls[at].variables} if decision.by else {*()}
+        if decision.by:
+            decided |= {*decisions.calls[at].variables}
     return Correspondence.of(
         variables,
         tensors,

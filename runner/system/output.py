@@ -44,8 +44,6 @@ class _GuardedFile(io.FileIO):
         """Writes the data, or discards it."""
         try:
             return super().write(data)
-        except BlockingIOError:
-            raise
         except OSError as error:
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, self.fileno())

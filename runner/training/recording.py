@@ -143,7 +143,7 @@ def _record_start(run: OpenedRun) -> None:
 
 
 def _commented(compiled: Mapping[str, Any]) -> str:
-    """Returns what the model brings along compiled, as comments: it would not be built again."""
+    """Returns the model's compilation as comments, because no run is built from it."""
     if not compiled:
         return ""
     lines = OmegaConf.to_yaml(OmegaConf.create(dict(compiled))).splitlines()

@@ -363,6 +363,12 @@ def test_functions_of_callbacks_see_the_weights_of_the_epoch(tmp_path: Path) -> 
     np.testing.assert_allclose(seen[1], seen[0], rtol=1e-5)
 
 
+def test_a_validation_split_of_zero_leaves_nothing_to_validate(tmp_path: Path) -> None:
+    history = fit(tmp_path, x=X, y=Y, validation_split=0.0).history
+    assert "loss" in history
+    assert "val_loss" not in history
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -385,6 +391,7 @@ def test_functions_of_callbacks_see_the_weights_of_the_epoch(tmp_path: Path) -> 
         ({"x": X, "y": Y, "validation_freq": [0]}, r"validation_freq is \[0\]"),
         ({"x": X, "y": Y, "validation_data": (X, Y, Y, Y)}, "validation_data has 4 parts"),
         ({"x": X, "y": Y, "class_weight": [1.0, 2.0]}, r"class_weight is \[1.0, 2.0\]"),
+        ({"x": X, "y": Y, "class_weight": np.ones(2)}, r"class_weight is array\(\[1., 1.\]\)"),
         ({"x": X, "y": Y, "callbacks": [keras.callbacks.History]}, "a callback is the class Hist"),
         ({"x": X, "y": Y, "scaffolds": 5}, "scaffolds is 5"),
         ({"x": []}, "the data are empty"),

@@ -104,3 +104,15 @@ def test_a_configuration_without_an_end_is_a_problem(content: str, tmp_path: Pat
         reporting_composition(),
     ):
         compose("config", [shown, "+experiment=odd"])
+
+
+def test_a_list_in_a_file_below_a_search_path_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "odd.yaml").write_text("# @package _global_\nhooks: [1]\n")
+    register()
+    with (
+        initialize_config_dir(str(CONF), version_base="1.3"),
+        pytest.raises(ConfigError, match="has a value that does not fit"),
+        reporting_composition(),
+    ):
+        compose("config", [f"hydra.searchpath=[file://{tmp_path}]", "+experiment=odd"])

@@ -151,7 +151,7 @@ def test_the_gradient_of_a_function_lasts_as_long_as_its_graph() -> None:
     value = tf2.Variable(1.0)
     compute = tf2.function(lambda: tf2.nn.silu(value))  # Has a gradient of its own.
     before = {*gradient_registry.list()}
-    with gradients_end_with_graphs():
+    with gradients_end_with_graphs(), gradients_end_with_graphs():
         graph = weakref.ref(compute.get_concrete_function().graph)
     gc.collect()
     with tf2.GradientTape() as tape:
