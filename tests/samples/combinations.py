@@ -61,7 +61,12 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def _hidden(inputs: Any) -> Any:
-    hidden = layers.Dense(8, kernel_regularizer=keras.regularizers.L2(0.01), name="hidden")(inputs)
+    """Returns a hidden layer, without the bias that the normalization would take away again.
+
+    The gradient of such a bias is 0 but for rounding errors, which Adam scales to whole steps.
+    """
+    regularizer = keras.regularizers.L2(0.01)
+    hidden = layers.Dense(8, use_bias=False, kernel_regularizer=regularizer, name="hidden")(inputs)
     return layers.Dropout(0.2)(layers.Activation("tanh")(layers.BatchNormalization()(hidden)))
 
 
@@ -81,16 +86,21 @@ def _two(*, named: bool) -> keras.Model:
 
 
 class Penalised(layers.Layer):
-    """Adds a loss of what passes."""
+    """Adds a loss of what passes, by default of the dtype of the others, which Keras adds up."""
+
+    def __init__(self, *, cast: bool = True) -> None:
+        super().__init__()
+        self.cast = cast
 
     def call(self, inputs: Any) -> Any:
-        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(inputs)))
+        penalised = keras.ops.cast(inputs, "float32") if self.cast else inputs
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(penalised)))
         return inputs
 
 
-def _adds_loss() -> keras.Model:
+def adds_loss(*, cast: bool = True) -> keras.Model:
     inputs = keras.Input((8,))
-    hidden = Penalised()(_hidden(inputs))
+    hidden = Penalised(cast=cast)(_hidden(inputs))
     return keras.Model(inputs, layers.Dense(1, "sigmoid", name="sign")(hidden))
 
 
@@ -139,7 +149,7 @@ LOSSES: Mapping[str, tuple[Make, Mapping[str, Any], Make]] = {
         lambda: {"metrics": {"sign": ["accuracy"]}, "weighted_metrics": {"size": ["mse"]}},
     ),
     "add_loss": (
-        _adds_loss,
+        adds_loss,
         {"loss": keras.losses.MeanSquaredError(reduction="sum")},
         lambda: {"metrics": [keras.metrics.BinaryIoU(dtype="float32", name="iou")]},
     ),
@@ -180,5 +190,6 @@ def combined(optimizer: str, loss: str, *settings: str) -> Program:
         fit={"class_weight": classes},
         config={"class_weight": classes} if classes else {},
         policy=next((name for name in settings if name.startswith("mixed")), "float32"),
-        tolerance=1e-4 if xla else 0.0,
+        # XLA chooses the order of sums: measured are 2e-7, and 5e-7 of `fit` with and without it.
+        tolerance=1e-6 if xla else 0.0,
     )

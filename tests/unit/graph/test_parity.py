@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from runner.config.schema import ClipConfig, TrainConfig
-from tests.samples.combinations import LOSSES, OPTIMIZERS, arrays, combined
+from runner.errors import UserCodeError
+from tests.samples.combinations import LOSSES, OPTIMIZERS, adds_loss, arrays, combined
 from tests.samples.constructs import CONSTRUCTS
 from tests.support.fitted import (
     BATCH,
@@ -64,6 +66,26 @@ def valid() -> list[Any]:
 @pytest.mark.parametrize("parts", valid(), ids=" + ".join)
 def test_optimizers_losses_and_settings(parts: Combination) -> None:
     assert_as_in_fit(combined(*parts))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_losses_of_two_dtypes_are_added_up_where_fit_adds_them_up(dtype: str) -> None:
+    """Keras 3.6 converts a loss of half precision to float32, Keras 3.15 refuses to."""
+
+    def model() -> keras.Model:
+        model = adds_loss(cast=False)
+        model.compile(loss="mse", jit_compile=False)
+        return model
+
+    program = Program(model, _data, policy=f"mixed_{dtype}")
+    try:
+        fitted = by_fit(program)
+    except TypeError as error:
+        reason, _, _ = str(error).partition(" (Tensor is: ")
+        with pytest.raises(UserCodeError, match=re.escape(f"loss raised TypeError: {reason}")):
+            by_run(program)
+    else:
+        assert_equal(by_run(program), fitted)
 
 
 FAST_CONSTRUCTS = ("labels compared in a loss", "text vectors")
