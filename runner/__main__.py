@@ -24,9 +24,9 @@ def _main_within_grace() -> NoReturn:
     from runner.system.output import GuardedOutput
     from runner.system.signals import ending_at_once
 
+    output = GuardedOutput()
     # If native code aborts the process, the Python frames show in which step.
     faulthandler.enable(all_threads=False)
-    output = GuardedOutput()
     with ending_at_once():
         from runner.commands.command_line import fail, main
 

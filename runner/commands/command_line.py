@@ -75,7 +75,7 @@ def run_command(name: str, *arguments: str) -> int:
             ranked(name, (*COMMANDS, "--help", "--version")),
         )
     command = importlib.import_module(f"runner.commands.{COMMANDS[name]}")
-    width = shutil.get_terminal_size().columns - 2  # As argparse folds the rest.
+    width = max(shutil.get_terminal_size().columns - 2, 11)  # As argparse folds the rest.
     paragraphs = (command.__doc__ or "").split("\n\n")
     parser = argparse.ArgumentParser(
         f"runner {name}",

@@ -30,7 +30,7 @@ from runner.runs.run_directory import PROVENANCE
 from runner.system.imports import without_import_notes
 from runner.tracking import open_store
 
-# The exit codes, as of `diff`.
+# The exit codes, as `diff` has them.
 _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 2
 _FLAGS = {
     "--stats": "read all values: min, max, mean, NaN count",

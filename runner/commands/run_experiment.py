@@ -92,7 +92,7 @@ def _folded_help() -> Iterator[None]:
         with redirect_stdout(help_text):
             yield
     finally:
-        width = shutil.get_terminal_size((WIDEST, 24)).columns - 1
+        width = max(shutil.get_terminal_size((WIDEST, 24)).columns, 2) - 1
         for line in help_text.getvalue().splitlines():
             indent = " " * (len(line) - len(line.lstrip()) + 4)
             folded = textwrap.wrap(

@@ -23,7 +23,7 @@ def script() -> Path:
 
 
 def typed_arguments() -> list[str]:
-    """Returns the arguments that it was given."""
+    """Returns the arguments of that program."""
     return sys.argv[1:]
 
 

@@ -102,7 +102,7 @@ def to_add(key: str) -> str:
 
 
 def value_in(file: str, key: str) -> Any:
-    """Returns the value of a key, or all for no key, of a file; None if it cannot be read."""
+    """Returns a key's value in a file, or its content for the key ""; None if it is not read."""
     for folder in _folders():
         with suppress(Exception):  # The message about it is worth more than the value.
             config = OmegaConf.load(folder / f"{file}.yaml")

@@ -97,7 +97,10 @@ def names_optimizer(config: RunConfig) -> bool:
 
 
 def compilation(config: RunConfig, model: keras.Model) -> dict[str, Any]:
-    """Returns what a model is compiled with where the configuration names nothing, as it would."""
+    """Returns the parts of a model's compilation that the configuration does not name, by its keys.
+
+    Objects are as in `runner.graph.plain_config`.
+    """
     compiled = compiled_with(model)
     parts = {"loss": config.loss, **{group: getattr(config, group) for group in METRICS}}
     silent = {key: compiled.get(key) for key, named in parts.items() if not named}

@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
 
 class ArrayFile:
-    """Arrays of numbers in a file that is open for both; `np.save` has no bfloat16."""
+    """Arrays of numbers in a file open for reading and writing; `np.save` has no bfloat16."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

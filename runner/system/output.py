@@ -55,9 +55,11 @@ class _GuardedFile(io.FileIO):
             return super().write(data)
 
 
-def _guarded(stream: TextIO, fail: Callable[[OSError], None]) -> TextIO:
+def _guarded(stream: TextIO | None, fail: Callable[[OSError], None]) -> TextIO:
+    if stream is None:  # It was closed before this process began, as by `>&-`.
+        return open(os.devnull, "w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):
-        return stream  # It is closed, or captured within this process.
+        return stream  # It is captured within this process.
     stream.flush()
     return io.TextIOWrapper(
         io.BufferedWriter(_GuardedFile(stream.fileno(), fail)),

@@ -76,6 +76,22 @@ def test_output_that_cannot_be_written_is_one_message(
         assert f'"{Status.FINISHED}"' in record
 
 
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+@pytest.mark.parametrize("arguments", UNREAD, ids=lambda arguments: arguments[-1])
+def test_output_that_is_closed_is_no_error(
+    arguments: tuple[str, ...], closed: str, folder: Path
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *RUNNER, *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 COMMANDS = [LISTING, ("--help",), ("sync", "."), ("map", "m.npz"), (*CONF, "+experiment=tiny")]
 
 
