@@ -52,8 +52,8 @@ def plain_config(part: Any) -> dict[str, Any]:
     try:
         config = part.get_config()
     except ERRORS:  # A class of one's own raises what it likes, most often NotImplementedError.
-        config = {}
-    return _node(_name(type(part)), config)
+        config = None
+    return _node(_name(type(part)), config if isinstance(config, Mapping) else {})
 
 
 def plain(value: Any) -> Any:
@@ -75,7 +75,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist())
-    if hasattr(value, "get_config"):
+    if hasattr(value, "get_config") and not isinstance(value, type):
         return plain_config(value)
     return _name(value if hasattr(value, "__qualname__") else type(value))
 
