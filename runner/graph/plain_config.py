@@ -69,9 +69,9 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):
         return [plain(item) for item in value]
-    if isinstance(value, float):
+    if isinstance(value, float) and abs(value) <= np.finfo(np.float32).max:
         return float(str(np.float32(value)))
-    if isinstance(value, str | int | None):
+    if isinstance(value, str | int | float | None):
         return value
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 from runner.graph.plain_config import plain
@@ -29,6 +30,8 @@ class Odd(keras.layers.Layer):
         (Odd(NotImplementedError), {"_target_": f"{__name__}.Odd"}),
         (Odd, f"{__name__}.Odd"),
         (keras.losses.MeanSquaredError, "keras.losses.MeanSquaredError"),
+        (float(np.float32(0.1)), 0.1),
+        (1e40, 1e40),
         (keras.losses.mean_squared_error, "keras.losses.mean_squared_error"),
     ],
 )
