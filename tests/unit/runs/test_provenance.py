@@ -218,8 +218,11 @@ def test_a_directory_that_is_no_run_is_reported(
 ) -> None:
     assert main(["lineage", str(tmp_path)]) == 2
     assert f"runner: {tmp_path} is not a run" in capsys.readouterr().err
-    assert main(["lineage", "nope", "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) == 2
-    assert f"run nope cannot be read\n  cause: there is no {tmp_path}/m" in capsys.readouterr().err
+    store = ["--uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    assert main(["lineage", "nope", *store]) == 2
+    assert "runner: nope is not a run\n" in capsys.readouterr().err
+    assert main(["lineage", "0" * 32, *store]) == 2
+    assert f"cannot be read\n  cause: there is no {tmp_path}/m" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
