@@ -69,7 +69,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):
         return [plain(item) for item in value]
-    if isinstance(value, float) and abs(value) <= np.finfo(np.float32).max:
+    if isinstance(value, float) and abs(value) <= float(np.finfo(np.float32).max):
         return float(str(np.float32(value)))
     if isinstance(value, str | int | float | None):
         return value
