@@ -102,8 +102,6 @@ def test_a_run_that_failed_resumes_bit_for_bit(name: str, tmp_path: Path) -> Non
 
 
 @every_program("own_test_step")
-# Of Keras, also after `fit`, about a model whose `train_step` calls its parts alone.
-@pytest.mark.filterwarnings("ignore:You are saving a model that has not yet been built")
 def test_a_run_is_evaluated_and_its_exports_predict_what_it_predicts(
     name: str, tmp_path: Path
 ) -> None:
