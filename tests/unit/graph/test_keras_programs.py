@@ -101,7 +101,7 @@ def test_a_run_that_failed_resumes_bit_for_bit(name: str, tmp_path: Path) -> Non
     assert again == pytest.approx(objective, rel=1e-6, nan_ok=True)
 
 
-@every_program("own_test_step")
+@every_program("own_test_step", "vae")
 def test_a_run_is_evaluated_and_its_exports_predict_what_it_predicts(
     name: str, tmp_path: Path
 ) -> None:
