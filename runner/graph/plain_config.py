@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 from collections.abc import Mapping
@@ -48,12 +49,22 @@ def model_name(model: keras.Model) -> str:
 
 
 def plain_config(part: Any) -> dict[str, Any]:
-    """Returns class and arguments of an object of Keras; its class alone where it does not tell."""
+    """Returns class and arguments of an object of Keras; its class alone where it does not tell.
+
+    Arguments that have the default of the class are left out, but for the learning rate.
+    """
     try:
         config = part.get_config()
     except ERRORS:  # A class of one's own raises what it likes, most often NotImplementedError.
         config = None
-    return _node(_name(type(part)), config if isinstance(config, Mapping) else {})
+    node = _node(_name(type(part)), config if isinstance(config, Mapping) else {})
+    parameters = inspect.signature(type(part)).parameters
+    defaults = {key: plain(parameter.default) for key, parameter in parameters.items()}
+    return {
+        key: value
+        for key, value in node.items()
+        if key == "learning_rate" or key not in defaults or value != defaults[key]
+    }
 
 
 def plain(value: Any) -> Any:

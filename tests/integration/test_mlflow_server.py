@@ -216,7 +216,9 @@ def test_what_a_server_that_is_gone_lacks_is_delivered_later(
     run = Recording(forks, tmp_path / "run", f"http://127.0.0.1:{port}")
     run.record(1500)
     logged = run.end()
-    assert logged.count("Tracking is interrupted") == 1
+    # Once, in the words of the moment: the run may be over when the follower tries first.
+    said = ("Tracking is interrupted", "Nothing can be delivered now")
+    assert sum(map(logged.count, said)) == 1
     assert f"runner sync {tmp_path}/run" in logged
     # The follower has given up by itself.
     wait_for(lambda: not is_held(run.directory.store(run.uri) / "lock"))

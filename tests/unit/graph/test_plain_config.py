@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from keras.optimizers import schedules
 
 from runner.graph.plain_config import plain
 
@@ -29,6 +30,16 @@ class Odd(keras.layers.Layer):
         (Odd(None), {"_target_": f"{__name__}.Odd"}),
         (Odd(NotImplementedError), {"_target_": f"{__name__}.Odd"}),
         (Odd, f"{__name__}.Odd"),
+        (
+            schedules.ExponentialDecay(0.1, 10, 0.5, staircase=True),
+            {
+                "_target_": "keras.optimizers.schedules.ExponentialDecay",
+                "initial_learning_rate": 0.1,
+                "decay_steps": 10,
+                "decay_rate": 0.5,
+                "staircase": True,
+            },
+        ),
         (keras.losses.MeanSquaredError, "keras.losses.MeanSquaredError"),
         (float(np.float32(0.1)), 0.1),
         (1e40, 1e40),
