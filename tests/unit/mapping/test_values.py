@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import runner
 from runner.errors import ConfigError
 from tests.architectures.test_architectures import CASES, KEPT, difference, model_of
+from tests.conformance.goldens import save_npz
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 Arrays = dict[str, NDArray[Any]]
@@ -489,9 +490,8 @@ def test_a_layer_that_hands_on_states_beside_its_record_is_decided(tmp_path: Pat
     inner = [layer for layer in known.layers if layer.weights]
     outputs = [keras.tree.flatten(layer.output)[0] for layer in inner]
     values = keras.Model(known.input, outputs)(x)
-    np.savez(
+    save_npz(
         tmp_path / "r.npz",
-        allow_pickle=False,
         outputs=np.asarray(known(x)),
         **{f"inputs/{at}": value for at, value in enumerate(x)},
         **{

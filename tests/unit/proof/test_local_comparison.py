@@ -15,6 +15,7 @@ from keras import layers
 
 import runner
 from tests.architectures.test_architectures import CASES, KEPT, model_of, scaffolds_of
+from tests.conformance.goldens import save_npz
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
@@ -197,9 +198,8 @@ def test_a_shared_layer_agrees_by_the_call_that_was_recorded(
     x = {name: rng.normal(size=(4, 3)).astype("f4") for name in ("left", "right")}
     one, two = (rng.normal(size=(3, 3)).astype("f4") for _ in range(2))
     codes = {name: np.tanh(value @ one) @ two for name, value in x.items()}
-    np.savez(
+    save_npz(
         tmp_path / "r.npz",
-        allow_pickle=False,
         outputs=codes["left"] - 2 * codes["right"],
         **{f"inputs/{name}": value for name, value in x.items()},
         # Of the source's first call.
