@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +60,11 @@ def model_named(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, A
 def _not_loaded(name: str, error: Exception) -> CheckpointError:
     """Returns the error of a `.keras` file, which names a class that Keras does not know."""
     state = f"{name} cannot be loaded"
+    if not zipfile.is_zipfile(name):
+        cause = "a .keras file is a zip archive, and this is none, or not a whole one"
+        if not os.path.isfile(name):
+            cause = "there is no such file"
+        return CheckpointError.of(state, cause, "correct the path, or copy the file again")
     unknown = re.search(r"Could not locate class '([^']+)'", str(error))
     if unknown is None:
         lines = str(error).splitlines() or [type(error).__name__]
@@ -81,5 +88,9 @@ def _of_target(name: str, settings: Sequence[str]) -> Any:
         pass  # `build_target` reports what is wrong.
     for setting in settings:
         key, _, value = setting.partition("=")
-        node[key] = yaml.safe_load(value)
+        try:
+            node[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            cause = str(error).splitlines()[-1].strip("^ ") or "it is not YAML"
+            raise ConfigError.of(f"MODEL.{key} is {value!r}", cause, "quote it") from error
     return build_target("MODEL", node)

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.errors import ConfigError
+from runner.errors import ConfigError, kind_of
 from runner.internals.keras import layers_of, recorded_calls, replaced_calls
 from runner.planning.comparison import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.planning.model_variables import keras_variables
@@ -60,7 +60,7 @@ def prove(
       ConfigError: when the model is not Keras's.
     """
     if not isinstance(model, keras.Layer):
-        state = f"the model is a {type(model).__name__}"
+        state = f"the model is {kind_of(model)}"
         raise ConfigError.of(state, "a proof compares the layers of a Keras model")
     if not isinstance(reference, Reference):
         reference = read_reference(str(reference))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
       lasting: whether the content must survive a crash of the machine too.
     """
     # Processes that search together write the same files at their end.
-    temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{_writer()}.tmp")
     try:
         with temporary.open("w") as file:
             file.write(text)
@@ -58,10 +60,33 @@ def require_absent(path: Path, remedy: str = "move it away to write it again") -
 def unfinished(target: Path) -> Iterator[Path]:
     """Provides a path for a file or folder that appears as `target` when the block is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unfinished-") as folder:
+    remove_leftovers(target.parent)
+    prefix = f".unfinished-{_writer()}-"
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
         path = Path(folder) / target.name
         yield path
         path.rename(target)
+
+
+def _writer() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what `write_text` and `unfinished` left in a folder when they were killed.
+
+    Of processes of other machines, which may live, everything stays.
+    """
+    import psutil  # Commands that write nothing need not wait for it.
+
+    host = re.escape(socket.gethostname())
+    temporary = re.compile(rf"\.unfinished-{host}-(\d+)-\w+|.+\.{host}-(\d+)\.tmp")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        name = temporary.fullmatch(path.name)
+        if name is None or psutil.pid_exists(int(name[1] or name[2])):
+            continue
+        with suppress(OSError):  # Another process removes it too, or the folder is read-only.
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager

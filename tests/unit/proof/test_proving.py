@@ -335,8 +335,14 @@ def test_a_reference_that_cannot_be_used_is_named(tmp_path: Path, change: str) -
 def test_what_is_no_reference_or_no_model(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("text")
     np.save(tmp_path / "one.npy", np.ones(2))
-    for name in ("text.npz", "one.npy", "missing.npz"):
-        with pytest.raises(CheckpointError, match="is not a reference"):
+    (tmp_path / "folder.npz").mkdir()
+    for name, cause in {
+        "text.npz": "an .npz file is a zip archive, and this is none",
+        "one.npy": "an .npz file is a zip archive, and this is none",
+        "missing.npz": "No such file or directory",
+        "folder.npz": "Is a directory",
+    }.items():
+        with pytest.raises(CheckpointError, match=f"is not a reference\n  cause: {cause}"):
             runner.prove(net(), tmp_path / name)
     with pytest.raises(ConfigError, match="the model is a function"):
         runner.prove(net, tmp_path / "missing.npz")
