@@ -230,7 +230,7 @@ def require_all(*checks: Callable[[], object]) -> None:
         raise ConfigError(*problems)
 
 
-def kind_of(value: object) -> str:
+def described_type(value: object) -> str:
     """Returns what a value is, such as `an int`, `a function` or `None`."""
     name = type(value).__name__
     return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

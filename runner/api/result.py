@@ -97,7 +97,7 @@ class Result:
         return open_store(self.config.tracking, {}).run_id(self._run.path)
 
     @door
-    def model(self, which: str = "") -> Any:
+    def model(self, which: str | int = "") -> Any:
         """Returns the trained Keras model, outside any graph: for `predict`, `save`, a `fit`.
 
         Args:
@@ -109,7 +109,7 @@ class Result:
         from runner.checkpoints.locate import checkpoint_paths
         from runner.graph.trained_model import trained_model
 
-        which = which or ("best" if self.best else "latest")
+        which = str(which) or ("best" if self.best else "latest")
         with unchanged_process(), python_objects(self.objects):
             (prefix,) = checkpoint_paths(str(self._run.path), which)
             return trained_model(self.config, prefix)

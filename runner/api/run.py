@@ -70,9 +70,11 @@ def python_context(overrides: Sequence[str] = (), **changes: Any) -> RunContext:
 
 
 def as_typed(overrides: Overrides) -> list[str]:
-    """Returns overrides as on the command line."""
+    """Returns overrides as on the command line; a string is one of them."""
     if isinstance(overrides, Mapping):
         return [f"{key}={spelled(value)}" for key, value in overrides.items()]
+    if isinstance(overrides, str):
+        return [overrides]
     return list(overrides)
 
 

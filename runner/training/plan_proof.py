@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.config.schema import RunConfig
-from runner.errors import CheckpointError, ConfigError, Problem, ranked
+from runner.errors import CheckpointError, Problem
 from runner.graph.trained_model import initial_model
 from runner.planning.comparison import Proof
 from runner.planning.plan import RestorationPlan
@@ -81,10 +81,7 @@ def prove_run(run: str, reference: str, scaffold: str = "") -> Proof:
       RunnerError: when a file cannot be read, or the plan has problems.
       UserCodeError: when the model raises an error.
     """
-    start = start_of(run)
-    if scaffold and scaffold not in (names := start.config.scaffolds):
-        raise ConfigError.of(f"{run} has no scaffold {scaffold!r}", choices=ranked(scaffold, names))
-    recorded = read_reference(reference)
+    start, recorded = start_of(run), read_reference(reference)
     start.plan.require_sound()
     model = initial_model(start.config)
     restore_model(model, start.plan, start.readers)

@@ -45,6 +45,7 @@ def test_a_run_has_its_history_best_plan_and_model(trained: runner.Result) -> No
     assert opened.metrics.equals(frame)
     page = opened._repr_html_()
     assert f"step {best['step']}" in page
+    assert opened.model(20) is not None
     assert f"FINISHED, {trained.directory}; best: step {best['step']}" in repr(opened)
     assert "validation/loss" in page
 

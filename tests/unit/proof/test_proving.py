@@ -280,6 +280,8 @@ def test_one_scaffold_is_proven_by_its_part_of_the_model(tmp_path: Path) -> None
         "rename": RENAME,
     }
     plan = runner.warm_start(model, {"cnn": cnn})
+    with pytest.raises(ConfigError, match=r"there is no scaffold 'ccn'[\s\S]*choices: cnn"):
+        runner.prove(model, tmp_path / "reference.npz", plan, scaffold="ccn")
     proof = runner.prove(model, tmp_path / "reference.npz", plan, scaffold="cnn")
     assert proof.agrees
     assert len(proof.layers) == 4
