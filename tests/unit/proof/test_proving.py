@@ -178,7 +178,7 @@ def test_a_wrong_model_fails_at_the_first_layer_that_differs(tmp_path: Path, mis
     assert first is not None
     assert (first.layer, first.module) == (layer, MODULES[layer])
     assert finding in proof.findings
-    assert f"first layer that differs: {layer} ({MODULES[layer]})" in str(proof)
+    assert f"first layer that differs: {layer} ({MODULES[layer]})" in repr(proof)
 
 
 def test_a_dense_layer_behind_a_flatten_reads_channels_first_in_the_source(tmp_path: Path) -> None:

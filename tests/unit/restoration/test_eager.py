@@ -98,7 +98,7 @@ def test_functional_parts_are_addressed_by_their_names(tmp_path: Path) -> None:
         keys = scaffold("left/inner/dense/kernel", file, rename={"left/inner/dense/kernel": "w"})
         plan = runner.plan(model, {"left": keys}, restoration={"expect": {"left/inner/*": "some"}})
         assert not plan.problems, str(plan)
-        assert re.search(r"left/inner/dense/kernel +4x3 +left: w ", str(plan))
+        assert re.search(r"left/inner/dense/kernel +4x3 +left: w ", repr(plan))
         keys = scaffold("left/inner/*/kernel", file, rules={"left/inner/{n}/kernel": "left.{n}"})
         plan = runner.plan(model, {"left": keys})
         assert [a.source_tensor.names for a in plan.assignments if a.source_tensor] == [
