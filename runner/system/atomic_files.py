@@ -19,6 +19,9 @@ from runner.errors import RunDirectoryError, SaveError
 # Full, over quota, too large, read-only, failing.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
+CONTINUES = (
+    "make room or restore access; the same command then continues the run, with the same result"
+)
 # Processes tell each other paths by lines, and configurations interpolate.
 _UNRECORDED = ("\n", "\r", "${")
 
@@ -58,14 +61,19 @@ def require_absent(path: Path, remedy: str = "move it away to write it again") -
 
 @contextmanager
 def unfinished(target: Path) -> Iterator[Path]:
-    """Provides a path for a file or folder that appears as `target` when the block is complete."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target.parent)
+    """Provides a path for a file or folder that appears as `target` when the block is complete.
+
+    Raises:
+      SaveError: as `disk_errors`.
+    """
     prefix = f".unfinished-{_writer()}-"
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
-        path = Path(folder) / target.name
-        yield path
-        path.rename(target)
+    with disk_errors(target.parent, "make room or restore access, and repeat the command"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target.parent)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
+            path = Path(folder) / target.name
+            yield path
+            path.rename(target)
 
 
 def _writer() -> str:
@@ -90,7 +98,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path, remedy: str = CONTINUES) -> Iterator[None]:
     """Reports that a folder cannot be written, because the disk is full for example.
 
     Raises:
@@ -100,14 +108,15 @@ def disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         file = Path(error.filename) if isinstance(error.filename, str) else folder
+        if file.name.startswith(".unfinished-"):
+            file = file.parent
         in_folder = error.filename is not None and file.absolute().is_relative_to(folder.absolute())
         if not in_folder and error.errno not in _DISK_ERRORS:
             raise
         raise SaveError.of(
             f"{file} cannot be written",
             error.strerror or str(error),
-            "make room or restore access; the same command then continues the run, with the "
-            "same result",
+            remedy,
         ) from error
 
 
