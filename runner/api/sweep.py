@@ -82,7 +82,8 @@ class SweepResult:
         return replace(open_run(self.best.run_dir), objects=self.objects)
 
     def __repr__(self) -> str:
-        return str(self.frame)
+        table: str = self.frame.to_string()  # A frame's own leaves columns out.
+        return table
 
     def _repr_html_(self) -> str:
         html: str = self.frame.to_html()
