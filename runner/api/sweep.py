@@ -14,11 +14,12 @@ from omegaconf import DictConfig
 from runner.api.door import door
 from runner.api.fit import experiment_of
 from runner.api.result import Result, open_run
-from runner.api.run import Overrides, as_typed, python_context, search_path
+from runner.api.run import Overrides, as_typed, python_context
 from runner.api.start import start_job
 from runner.config.composition import (
     command_scope,
     reporting_composition,
+    search_path,
     typed_overrides,
     with_plus_plus,
 )

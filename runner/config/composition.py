@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -39,6 +40,7 @@ from runner.config.key_problems import bad_value, unknown_key
 from runner.config.keys import annotation
 from runner.config.reference_page import help_of_keys
 from runner.config.schema import RunConfig, to_compose
+from runner.config.spelling import spelled
 from runner.errors import ConfigError, Problem, similar
 
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
@@ -149,6 +151,13 @@ def compose_command(overrides: Sequence[str]) -> DictConfig:
         config = compose("config", [*map(with_plus_plus, overrides)], return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     return config
+
+
+def search_path(config_dir: str | Path | None) -> list[str]:
+    """Returns the override that lets Hydra find experiments in a folder; none for None."""
+    if config_dir is None:
+        return []
+    return [f"hydra.searchpath=[{spelled(f'file://{Path(config_dir).absolute()}')}]"]
 
 
 @contextmanager

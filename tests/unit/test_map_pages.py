@@ -58,6 +58,9 @@ def test_the_tutorial_takes_a_file_of_pytorch_to_a_proven_warm_start(
                 case _:
                     subprocess.run(line, shell=True, check=True)
     assert proven == [True, True]
+    again = ["map", "flowers", "resnet", "--config-dir", "conf", "--reference", "reference.npz"]
+    done = command(*again)
+    assert (done.code, "proof: reference.npz agrees" in done.out) == (0, True), done.err
 
 
 @pytest.mark.parametrize(
@@ -72,6 +75,7 @@ def test_the_tutorial_takes_a_file_of_pytorch_to_a_proven_warm_start(
         (["math.nan", "x.pt"], "that is a float, which cannot be called"),
         (["keras.layers.Dense", "units=2", "x.pt", "--hint", "q"], "--hint is 'q'"),
         (["lstm_cnn", "cnn"], "experiment:digits_cnn names an experiment"),
+        (["lstm_cnn", "cnn", "--config-dir", "nowhere"], "--config-dir is nowhere"),
     ],
 )
 def test_mistakes_are_one_message(arguments: list[str], message: str) -> None:
