@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from runner.config.instantiation import build_target, name_of
 from runner.config.schema import MODEL_SWITCHES, RunConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, described_type
 from runner.graph.compiling import compilation, compile_model
 from runner.graph.contracts import Data, features_of, overrides
 from runner.graph.model_values import is_large, same_value
@@ -78,7 +78,7 @@ def build_model(config: RunConfig) -> keras.Model:
     if isinstance(model, keras.Model):
         return model
     raise ConfigError.of(
-        f"model: {name_of(config.model)} gives no Keras model, but a {type(model).__name__}",
+        f"model: {name_of(config.model)} gives no Keras model, but {described_type(model)}",
         "a run trains a keras.Model or another Keras layer",
         "derive it from keras.Model, with a method call(features, training); or build the whole "
         "graph with `graph`",
