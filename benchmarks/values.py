@@ -25,6 +25,7 @@ import runner
 from benchmarks.harness import Result, memory, options, report, shown
 from runner.proof.feeding import array_of, by_name
 from tests.architectures.models import by_hand, cnns
+from tests.conformance.goldens import save_npz
 
 LIMIT_S = 60.0
 LIMIT_OF_MEMORY = 2.0
@@ -76,7 +77,7 @@ def write(name: str, folder: Path) -> str:
         arrays |= {f"inputs/{key}": value for key, value in inputs.items()}
     else:
         arrays["inputs"] = inputs
-    np.savez(folder / "reference.npz", **arrays, **activations)
+    save_npz(folder / "reference.npz", **arrays, **activations)
     return ""
 
 

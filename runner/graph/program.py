@@ -17,7 +17,7 @@ from runner.config.schema import MODEL_SWITCHES, RunConfig
 from runner.errors import ConfigError, described_type
 from runner.graph.compiling import compilation, compile_model
 from runner.graph.contracts import Data, features_of, overrides
-from runner.graph.model_values import is_large
+from runner.graph.model_values import is_large, same_value
 from runner.graph.splits import build_data
 from runner.graph.step_errors import described, values_are_unknown
 from runner.graph.traces import METRICS
@@ -312,8 +312,4 @@ def is_zero(variable: tf.Variable) -> bool:
 
 
 def _unchanged(variable: tf.Variable, first: tf.Tensor | None) -> bool:
-    if first is None:
-        return False
-    now, then = array_of_tensor(variable.read_value()), array_of_tensor(first)
-    same_memory = now.ctypes.data == then.ctypes.data
-    return same_memory or now.tobytes() == then.tobytes()
+    return first is not None and same_value(variable, first)

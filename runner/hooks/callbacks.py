@@ -27,15 +27,19 @@ from runner.system.user_code import ERRORS, raised, staying
 
 _Callback: TypeAlias = keras.callbacks.Callback
 
-# Callbacks of Keras that never read weights, and those that do at the ends of epochs only unless
-# `save_freq` counts batches. For callbacks of one's own, and those that call one's own functions,
-# the weights are there in every method.
+# Callbacks of Keras that never read weights, and those that do when an epoch or the training ends
+# only, unless `save_freq` counts batches. For callbacks of one's own, and those that call one's own
+# functions, the weights are there in every method.
 _WITHOUT_WEIGHTS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ReduceLROnPlateau,
     keras.callbacks.TerminateOnNaN,
 )
-_WEIGHTS_BY_EPOCH = (keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard)
+_WEIGHTS_AT_ENDS = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+)
 
 
 class NamedCallback:
@@ -62,8 +66,10 @@ class NamedCallback:
     def needs_weights(self, method: str) -> bool:
         """Returns whether the method may read the model's weights."""
         kind = type(self.callback)
-        by_epoch = getattr(self.callback, "save_freq", "epoch") == "epoch" and "batch" in method
-        return kind not in _WITHOUT_WEIGHTS and not (kind in _WEIGHTS_BY_EPOCH and by_epoch)
+        if kind in _WEIGHTS_AT_ENDS and getattr(self.callback, "save_freq", "epoch") == "epoch":
+            is_read = getattr(self.callback, "restore_best_weights", True)
+            return is_read and method in ("on_epoch_end", "on_train_end")
+        return kind not in _WITHOUT_WEIGHTS
 
     def call(self, method: str, *arguments: Any) -> None:
         """Calls a method.
@@ -184,11 +190,17 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         push: bool = True,
     ) -> bool:
         called = [callback for callback in callbacks if callback.has(method)]
+        if not called:
+            return False
         with eager_mode():
-            for callback in called:
-                self._values.pull(session, weights=callback.needs_weights(method))
-                callback.call(method, *arguments)
-            has_changed = push and bool(called) and self._values.push(session)
+            try:
+                for callback in called:
+                    self._values.pull(session, weights=callback.needs_weights(method))
+                    callback.call(method, *arguments)
+            except BaseException:
+                self._values.push(session, changes=False)
+                raise
+            has_changed = self._values.push(session, changes=push)
         if has_changed:
             self._changed(session)
         return has_changed
