@@ -170,7 +170,7 @@ def test_what_cannot_be_delivered_is_reported(
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file"):
         assert main(["sync", str(path)]) == 2
-        assert "holds nothing to deliver" in capsys.readouterr().err
+        assert f"runner: {path} is not a run" in capsys.readouterr().err
     directory = record(tmp_path / "run", GONE)
     assert main(["sync", str(directory.run_directory), "--uri", "sqlit:///x"]) == 2
     assert "knows no scheme" in capsys.readouterr().err
