@@ -224,7 +224,7 @@ def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
     if isinstance(error, MissingConfigException) and (missing := missing_option(error)):
         return missing
     if isinstance(error, OverrideParseException):
-        return _not_an_override(error)
+        return _not_an_override(error, overrides)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return Problem(
@@ -257,7 +257,9 @@ def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
     return Problem(state, " ".join(line.strip() for line in rest))
 
 
-def _not_an_override(error: OverrideParseException) -> Problem:
+def _not_an_override(error: OverrideParseException, overrides: Sequence[str]) -> Problem:
+    bare = error.override.removeprefix("++")  # That `with_plus_plus` may have added.
+    override = bare if bare in overrides else error.override
     lines = str(error).splitlines()
     cause = "; ".join(line for line in lines if not line.startswith(("Error parsing", "See")))
     cause = cause.replace("missing EQUAL at '<EOF>'", "it has no =")
@@ -265,6 +267,11 @@ def _not_an_override(error: OverrideParseException) -> Problem:
         # The caret is below the character; the rest of the line may be a secret.
         character = unread["line"][len(unread["caret"]) :][:1]
         cause = f"the character {character!r} does not belong there"
+    cause = re.sub(
+        r"mismatched input ('[^A-Za-z<]') expecting .*",
+        r"the character \1 does not belong there",
+        cause,
+    )
     remedy = (
         "write key=value to change, +key=value to add, ~key to delete; quote a value that "
         "contains any of {}[](),:=$ or is not ASCII, and the whole for your shell: 'key=\"a,b\"'"
@@ -274,7 +281,7 @@ def _not_an_override(error: OverrideParseException) -> Problem:
             "for example choice(a,b), range(1,9,2), interval(0.1,1), tag(log,interval(1e-4,1)),"
             " sort(3,1), shuffle(a,b); null is a value only outside of them: key=null,1"
         )
-    return Problem(f"{error.override!r} is not an override", cause, remedy)
+    return Problem(f"{override!r} is not an override", cause, remedy)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

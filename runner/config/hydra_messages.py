@@ -106,6 +106,11 @@ def _no_option(message: re.Match[str], overrides: Sequence[str]) -> Problem | No
     return None
 
 
+def _set_already(message: re.Match[str], overrides: Sequence[str]) -> Problem:
+    remedy = f"leave out the plus: {message[1]}=..."
+    return Problem(f"+{message[1]} adds nothing", "the key has a value already", remedy)
+
+
 def _no_folder(message: re.Match[str], overrides: Sequence[str]) -> Problem:
     path = Path(message[1])
     cause = "it is a file" if path.exists() else "it is not there"
@@ -187,6 +192,10 @@ _MESSAGES: Sequence[tuple[re.Pattern[str], _Report]] = (
     (
         re.compile(r"Config group override must be a string or a list\.|can only concatenate str"),
         _no_option,
+    ),
+    (
+        re.compile(r"Could not append to config\. An item is already at '([^']+)'"),
+        _set_already,
     ),
     (re.compile(r"Additional config directory '(.+)' not found"), _no_folder),
     (re.compile(r"Invalid defaults list in '([^']+)', (.+)"), _no_defaults),
