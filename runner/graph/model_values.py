@@ -112,6 +112,20 @@ class ModelValues:
             }
             self._lending = dict(zip(large, _lending([*large.values()]), strict=True))
 
+    def holds(self, value: Any) -> bool:
+        """Whether a value is one of the model's variables, Keras's or TensorFlow's."""
+        ids = {id(value), id(getattr(value, "value", None))}
+        return any(id(variable) in ids for _, variable in self._pairs.values())
+
+    @contextmanager
+    def kept(self, session: tf.compat.v1.Session) -> Iterator[None]:
+        """Gives the session its values again where the block fails, which exchanges them."""
+        try:
+            yield
+        except BaseException:
+            self.push(session, changes=False)
+            raise
+
     def forget(self) -> None:
         """Notes that the session has other values."""
         self._taken, self._lent = {}, []
