@@ -114,7 +114,9 @@ def fit(
         typed = as_typed(overrides)
         command = without_hydra(compose_command([f"+experiment={stored}", *typed]))
         context = python_context(typed, watch=_FileOfExperiment(text), **silent)
-        return replace(start(command, context), objects=objects)
+        result = replace(start(command, context), objects=objects)
+    _leave_history(model, result)
+    return result
 
 
 @contextmanager
@@ -206,6 +208,17 @@ def _left_usable(model: Any) -> AbstractContextManager[None]:
     from runner.graph.model_values import left_usable
 
     return left_usable(model) if isinstance(model, keras.Model) else nullcontext()
+
+
+def _leave_history(model: Any, result: Result) -> None:
+    """Sets `history` of a model that was handed over and is trained, as `fit` does."""
+    import keras
+
+    if isinstance(model, keras.Model) and result.directory is not None:
+        history = keras.callbacks.History()
+        history.set_model(model)
+        history.history, history.epoch = result.history, result.epoch
+        model.history = history
 
 
 class _FileOfExperiment(TrialWatch):

@@ -63,15 +63,11 @@ class Result:
     def history(self) -> dict[str, list[float]]:
         """The metrics of each epoch, as `History.history` of `fit`: `loss`, `val_loss` and so on.
 
-        What callbacks add to the logs of an epoch is among them. An epoch that is not over has its
-        newest metrics; a run without epochs has none.
+        They are as callbacks have left them in the logs of an epoch. An epoch that is not over has
+        its newest metrics; a run without epochs has none.
         """
-        epochs: dict[float, dict[str, float]] = {}
-        for values in history(TrackingDirectory(self._run.path).journal).values():
-            if "epoch" in values:
-                epochs.setdefault(values["epoch"], {}).update(values)
         named: dict[str, list[float]] = {}
-        for values in epochs.values():
+        for values in self._epochs.values():
             metrics, added = {}, {}
             for name, value in values.items():
                 kind, _, metric = name.partition("/")
@@ -81,9 +77,23 @@ class Result:
                     metrics[f"val_{metric}"] = value
                 elif kind == "callbacks":
                     added[metric] = value
-            for metric, value in [*sorted(metrics.items()), *added.items()]:
+            for metric, value in (dict(sorted(metrics.items())) | added).items():
                 named.setdefault(metric, []).append(value)
         return named
+
+    @property
+    def epoch(self) -> list[int]:
+        """The indices of the epochs, as `History.epoch` of `fit`."""
+        return [int(number) - 1 for number in self._epochs]
+
+    @property
+    def _epochs(self) -> dict[float, dict[str, float]]:
+        """Number of an epoch -> what has been recorded of it."""
+        epochs: dict[float, dict[str, float]] = {}
+        for values in history(TrackingDirectory(self._run.path).journal).values():
+            if "epoch" in values:
+                epochs.setdefault(values["epoch"], {}).update(values)
+        return epochs
 
     @property
     def best(self) -> dict[str, float]:

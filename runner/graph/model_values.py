@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ OUTSIDE = "program/"
 """Begins the names of variables that steps use and that the model does not track."""
 
 # Smaller variables are not worth the trouble.
-_LARGE = 1024
+_LARGE = 2**14
 # The bytes that a session hands over at once, and in how many parts at most: what it fetches is
 # there twice for a moment, and each part needs runs of its own.
 _PART, _PARTS = 2**26, 8
@@ -107,11 +107,24 @@ class ModelValues:
         # Name -> reads the session's value and frees it, where it is worth it.
         self._lending: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
         if self._size > _PART and not tf.config.list_logical_devices("GPU"):
-            self._lending = {
-                name: _lending(variable)
-                for name, (variable, eager) in self._pairs.items()
-                if is_large(eager)
+            large = {
+                name: variable for name, (variable, eager) in self._pairs.items() if is_large(eager)
             }
+            self._lending = dict(zip(large, _lending([*large.values()]), strict=True))
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is one of the model's variables, Keras's or TensorFlow's."""
+        ids = {id(value), id(getattr(value, "value", None))}
+        return any(id(variable) in ids for _, variable in self._pairs.values())
+
+    @contextmanager
+    def kept(self, session: tf.compat.v1.Session) -> Iterator[None]:
+        """Gives the session its values again where the block fails, which exchanges them."""
+        try:
+            yield
+        except BaseException:
+            self.push(session, changes=False)
+            raise
 
     def forget(self) -> None:
         """Notes that the session has other values."""
@@ -158,11 +171,11 @@ class ModelValues:
         for part in self._parts(name for name in names if name not in self._taken):
             lent = [name for name in part if name in lending]
             reads = [lending[n][0] if n in lending else self._pairs[n][0] for n in part]
-            self._lent += lent
             values, _ = session.run((reads, [lending[name][1] for name in lent]))
             for name, value in zip(part, values, strict=True):
                 give(self._pairs[name][1], value)
                 self._taken[name] = self._pairs[name][1].read_value()
+            self._lent += lent
             del values
 
     def _parts(self, names: Iterable[str]) -> Iterator[list[str]]:
@@ -216,17 +229,21 @@ def is_large(variable: tf.Variable) -> bool:
     return bool(variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating)
 
 
-def _lending(variable: tf.Variable) -> tuple[tf.Tensor, tf.Operation]:
-    """Returns the value of a variable of a session, and what frees it afterwards."""
+def _lending(variables: Sequence[tf.Variable]) -> Iterator[tuple[tf.Tensor, tf.Operation]]:
+    """Yields the value of each variable of a session, and what frees it afterwards."""
     with tf.name_scope("lent"):
-        value = variable.read_value()
         # Of no static shape, which would be compared with that of the variable.
-        empty = tf.compat.v1.placeholder_with_default(tf.zeros([0], variable.dtype), None)
-        with tf.control_dependencies([value]):
-            freed = tf.raw_ops.AssignVariableOp(
-                resource=variable.handle, value=empty, validate_shape=False
-            )
-        return value, freed
+        empty = {
+            dtype: tf.compat.v1.placeholder_with_default(tf.zeros([0], dtype), None)
+            for dtype in {variable.dtype for variable in variables}
+        }
+        for variable in variables:
+            value = variable.read_value()
+            with tf.control_dependencies([value]):
+                freed = tf.raw_ops.AssignVariableOp(
+                    resource=variable.handle, value=empty[variable.dtype], validate_shape=False
+                )
+            yield value, freed
 
 
 def same_value(variable: tf.Variable, value: tf.Tensor) -> bool:

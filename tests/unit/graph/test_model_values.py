@@ -39,6 +39,7 @@ def test_values_are_read_from_the_file_and_given_back() -> None:
 @pytest.mark.parametrize("changes", [True, False])
 def test_a_session_has_what_it_lends_again(changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_values, "_PART", 2**12)
+    monkeypatch.setattr(model_values, "_LARGE", 2**10)
     model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(32)])
     kernel, bias, *_ = eager = [variable.value for variable in model.variables]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

@@ -134,6 +134,7 @@ def test_a_killed_run_with_callbacks_and_hooks_ends_as_if_it_had_not(
         runs = Runs(tmp_path / name)
         file, table = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.csv"
         callbacks = {"plateau": PLATEAU, "stop": stop, "halve": own("Halve"), **witness(file)}
+        callbacks["watching"] = own("Watching")
         callbacks["table"] = keras_callback("CSVLogger", filename=str(table))
         if name == "failed":
             settings["hooks"] = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
